@@ -1,5 +1,6 @@
-"""Rows of increments that are wrong: said with file, line and reason, or put aside."""
+"""Wrong rows of increments: refused with file, line and reason, or put aside."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, Row, Window
@@ -14,26 +15,25 @@ from opal_spark.sources.text.csv_lines import line_number
 from opal_spark.sources.text.csv_quotes import CLOSE_QUOTES, UNCLOSED
 
 _SHOWN = 5
-_MOST_BYTES = 1 << 30  # of a file that is looked through for a line
+_MAX_BYTES = 1 << 30  # of a file that is searched for a line
 
 
 def refuse(
     rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str]
 ) -> None:
-    """The first of them."""
-    _refuse(
-        rows,
-        number,
-        files,
-        options,
-        "Correct the files, or put bad rows aside with on_bad_rows='quarantine' (--quarantine)",
-    )
+    """Raise InvalidInputError with the first of `number` bad rows."""
+    advice = "Correct the files, or put bad rows aside with on_bad_rows='quarantine' (--quarantine)"
+    _refuse(rows, number, files, options, advice)
 
 
 def refuse_unclosed(
     rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str]
 ) -> None:
-    """Also of a run that puts bad rows aside: what follows an open quote may be the rest of a field, and look like a row."""
+    """Raise InvalidInputError with the first rows of an open quote.
+
+    Also in a run that puts bad rows aside: what follows an open quote may be the rest of a field,
+    and look like a row.
+    """
     _refuse(rows.where(F.col(BAD) == UNCLOSED), number, files, options, CLOSE_QUOTES)
 
 
@@ -47,57 +47,65 @@ def _refuse(
         .limit(_SHOWN)
         .collect()
     )
-    copies = [
-        sum((other[FILE], other[RAW]) == (row[FILE], row[RAW]) for other in bad[:at]) + 1
-        for at, row in enumerate(bad)
-    ]
-    lines = [
-        f"{_place(row, copy, files, options)}: {row[BAD]}: {row[RAW]:.200}"
-        for row, copy in zip(bad, copies, strict=True)
-    ]
-    more = f"; and {count_text(number - len(bad), 'more row')}" if number > len(bad) else ""
-    raise InvalidInputError(f"{'; '.join(lines)}{more}. Nothing was changed. {advice}")
+    # The same text may be on several lines of a file: its n-th bad row is on the n-th of them
+    copies = Counter[tuple[int, str]]()
+    problems = []
+    for row in bad:
+        copies[row[FILE], row[RAW]] += 1
+        where = _file_and_line(row, copies[row[FILE], row[RAW]], files, options)
+        problems.append(f"{where}: {row[BAD]}: {row[RAW]:.200}")
+    if number > len(bad):
+        problems.append(f"and {count_text(number - len(bad), 'more row')}")
+    raise InvalidInputError(f"{'; '.join(problems)}. Nothing was changed. {advice}")
 
 
 def put_aside(
     rows: DataFrame, work: Work, files: Sequence[Readable], options: Mapping[str, str]
 ) -> str:
-    """Those of the files that have some, as JSON lines with file, line, reason and row. Returns where."""
+    """Write the bad rows of files as JSON lines, and return the folder.
+
+    A line has the file, the line in it, the reason and the row.
+    """
     folder = hadoop_uri(work.side, work.rejected)
-    names = F.create_map(
-        *[part for file in files for part in (F.lit(file.number), F.lit(file.increment.source))]
-    )
+    numbers_and_sources = []
+    for file in files:
+        numbers_and_sources += [F.lit(file.number), F.lit(file.increment.source)]
+    sources = F.create_map(*numbers_and_sources)
     bad = rows.where(F.col(BAD).isNotNull()).select(FILE, BLOCK, RANK, BAD, RAW)
-    texts = [file for file in files if _has_lines(file)]
-    if texts:
-        copy = F.row_number().over(Window.partitionBy(FILE, RAW).orderBy(BLOCK, RANK)).alias(COPY)
-        bad = bad.select("*", copy).join(
-            numbered_lines(rows.sparkSession, texts, options), [FILE, RAW, COPY], "left"
-        )
-    line = F.col(LINE) if texts else F.lit(None).cast("int")
-    columns = [
-        names[F.col(FILE)].alias("file"),
+    with_lines = [file for file in files if _has_lines(file)]
+    if with_lines:
+        # The same text may be on several lines of a file: its n-th bad row is on the n-th of them
+        equal_rows = Window.partitionBy(FILE, RAW).orderBy(BLOCK, RANK)
+        bad = bad.withColumn(COPY, F.row_number().over(equal_rows))
+        lines = numbered_lines(rows.sparkSession, with_lines, options)
+        bad = bad.join(lines, [FILE, RAW, COPY], "left")
+        line = F.col(LINE)
+    else:
+        line = F.lit(None).cast("int")
+    shown = bad.orderBy(FILE, BLOCK, RANK).select(
+        sources[F.col(FILE)].alias("file"),
         line.alias("line"),
         F.col(BAD).alias("reason"),
         F.col(RAW).alias("row"),
-    ]
-    shown = bad.orderBy(FILE, BLOCK, RANK).select(*columns)
+    )
     shown.coalesce(1).write.mode("overwrite").json(folder)
     return folder
 
 
-def _place(row: Row, copy: int, files: Sequence[Readable], options: Mapping[str, str]) -> str:
+def _file_and_line(
+    row: Row, copy: int, files: Sequence[Readable], options: Mapping[str, str]
+) -> str:
     file = next(file for file in files if file.number == row[FILE])
-    encoding = options.get("encoding", "utf-8")
-    number = (
-        line_number(file.storage, file.path, encoding, row[RAW], copy) if _has_lines(file) else None
-    )
-    return file.increment.source + (f", line {number}" if number is not None else "")
+    number = None
+    if _has_lines(file):
+        encoding = options.get("encoding", "utf-8")
+        number = line_number(file.storage, file.path, encoding, row[RAW], copy)
+    if number is None:
+        return file.increment.source
+    return f"{file.increment.source}, line {number}"
 
 
 def _has_lines(file: Readable) -> bool:
-    """And not too many to look for one."""
-    return (
-        not file.increment.name.endswith((".parquet", ".orc", ".avro"))
-        and file.increment.size <= _MOST_BYTES
-    )
+    """Return whether a file has lines, and not too many to search them."""
+    is_text = not file.increment.name.endswith((".parquet", ".orc", ".avro"))
+    return is_text and file.increment.size <= _MAX_BYTES

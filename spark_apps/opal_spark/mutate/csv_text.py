@@ -1,4 +1,4 @@
-"""CSV for a folder: what is written is read again as it was."""
+"""The options of CSV for a folder. Written values are read again as they were."""
 
 import codecs
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructField
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.mutate import Mutate
-from opal_spark.engine.columns import quoted
+from opal_spark.engine.columns import columns_named, quoted
 from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names, separator
 from opal_spark.sources.text.csv_quotes import NO_CHARACTER
 
@@ -35,7 +35,7 @@ _WRITE = {
     "ignoretrailingwhitespace": "false",
     **_TIMES,
 }
-# What a reader assumes of an option that nobody gave
+# The values that a reader assumes for missing options
 _DEFAULTS = {
     "sep": ",",
     "header": "true",
@@ -49,25 +49,31 @@ JSON_WRITE = {"ignorenullfields": "false", **_TIMES}
 _ONLY_READ = {*_READ, "multiline"} - {"escape"}
 _CELL = {"sep": "\u0001", "escape": '"', "nullvalue": "", "emptyvalue": '""'}
 _FORMATS = {*_TIMES, "dateformat", "locale", "nanvalue", "positiveinf", "negativeinf"}
-# Encodings that Spark reads whatever is set, by their names of Python's
-_SPARKS = {"utf-8": "UTF-8", "iso8859-1": "ISO-8859-1", "ascii": "US-ASCII"}
-_SPARKS |= {
-    name: name.upper().replace("-BE", "BE").replace("-LE", "LE")
-    for name in ("utf-16", "utf-16-be", "utf-16-le", "utf-32")
+# Encodings that Spark reads whatever is set, by Python's names of them
+_SPARKS = {
+    "utf-8": "UTF-8",
+    "iso8859-1": "ISO-8859-1",
+    "ascii": "US-ASCII",
+    "utf-16": "UTF-16",
+    "utf-16-be": "UTF-16BE",
+    "utf-16-le": "UTF-16LE",
+    "utf-32": "UTF-32",
 }
+# Options that a job must not give, with the reason
 _FORCED = {
     "mode": "say on_bad_rows='fail' or 'quarantine' instead",
     "columnnameofcorruptrecord": "bad rows are shown, or kept in the folder rejected/",
     "enforceschema": "fields are matched by the header",
-    "inferschema": "give the types with schema=, else all fields are text",
+    "inferschema": "give the types with schema=; otherwise all fields are text",
 }
+# The forced ones that have a value
+_FORCED_READ = {name: _READ[name] for name in _FORCED if name in _READ}
 
 
 def own_options(job: Mutate) -> dict[str, str]:
-    """Of the master."""
-    return _read_checked(
-        {"sep": job.delimiter, "header": str(job.header).lower(), **plain_names(job.options)}
-    )
+    """Return the options by which the master is read."""
+    options = {"sep": job.delimiter, "header": str(job.header).lower()}
+    return _read_checked({**options, **plain_names(job.options)})
 
 
 def increment_options(job: Mutate) -> dict[str, str]:
@@ -85,13 +91,13 @@ def written_options(job: Mutate) -> dict[str, str]:
 def contradictions(
     recorded: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, tuple[str, str]]:
-    """Return the given options that mean something else than the recorded ones, with both."""
+    """Return the given options that contradict the recorded ones, with both values."""
     known = {**_DEFAULTS, **recorded}
-    return {
-        name: (known.get(name, "not set"), value)
-        for name, value in given.items()
-        if _meaning(name, value) != _meaning(name, known.get(name))
-    }
+    differing = {}
+    for name, value in given.items():
+        if _meaning(name, value) != _meaning(name, known.get(name)):
+            differing[name] = (known.get(name, "not set"), value)
+    return differing
 
 
 def _meaning(name: str, value: str | None) -> str | None:
@@ -101,41 +107,47 @@ def _meaning(name: str, value: str | None) -> str | None:
         return _codec(value)
     if name == "sep":
         return separator({"sep": value})
-    return value.lower() if value.lower() in ("true", "false") else value
+    if value.lower() in ("true", "false"):
+        return value.lower()
+    return value
 
 
 def header_cells(line: str, options: Mapping[str, str]) -> list[str]:
-    """The names in a header."""
+    """Return the names in a header."""
     cells = cells_of(line, options)
-    return (
-        [cell.strip() for cell in cells] if is_true(options, "ignoreleadingwhitespace") else cells
-    )
+    if is_true(options, "ignoreleadingwhitespace"):
+        return [cell.strip() for cell in cells]
+    return cells
 
 
 def read_options(given: Mapping[str, str]) -> dict[str, str]:
-    return {**_READ, **given, **{name: _READ[name] for name in _FORCED if name in _READ}}
+    return {**_READ, **given, **_FORCED_READ}
 
 
 def write_options(job: Mutate) -> dict[str, str]:
-    kept = {name: value for name, value in own_options(job).items() if name not in _ONLY_READ}
-    return {**_WRITE, **kept, **_checked(plain_names(job.output_options))}
+    own = own_options(job)
+    of_master = {name: value for name, value in own.items() if name not in _ONLY_READ}
+    return {**_WRITE, **of_master, **_checked(plain_names(job.output_options))}
 
 
 def typed_cells(fields: Sequence[StructField], options: Mapping[str, str]) -> Column:
-    """A struct of cells that were read as texts, with the values that Spark's reader of CSV makes of them."""
-    line = F.to_csv(F.struct(*[F.col(quoted(field.name)) for field in fields]), _CELL)
+    """Return a struct of cells that were read as texts, in their fields' types.
+
+    They are the values that Spark's reader of CSV makes of the cells.
+    """
+    texts = F.struct(*columns_named(field.name for field in fields))
     schema = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
-    return F.from_csv(line, schema, {**read_options(_formats(options)), "sep": _CELL["sep"]})
+    reading = {**read_options(_formats(options)), "sep": _CELL["sep"]}
+    return F.from_csv(F.to_csv(texts, _CELL), schema, reading)
 
 
 def cell_text(field: StructField, options: Mapping[str, str]) -> Column:
-    """A value as Spark's writer of CSV writes it."""
+    """Return a value as Spark's writer of CSV writes it."""
     value = F.col(quoted(field.name))
     if isinstance(field.dataType, StringType):
         return value
-    return F.when(
-        value.isNotNull(), F.to_csv(F.struct(value.alias("value")), {**_CELL, **_formats(options)})
-    ).alias(field.name)
+    text = F.to_csv(F.struct(value.alias("value")), {**_CELL, **_formats(options)})
+    return F.when(value.isNotNull(), text).alias(field.name)
 
 
 def _formats(options: Mapping[str, str]) -> dict[str, str]:
@@ -147,33 +159,39 @@ def is_utf8(options: Mapping[str, str]) -> bool:
 
 
 def lacking(name: str, encoding: str) -> Column | None:
-    """The reason for a text of a field that has letters which an encoding has not: Spark would write question marks."""
+    """Return the reason for a text of a field with letters that an encoding lacks.
+
+    Spark would write question marks. None if the encoding has all letters.
+    """
     letters = _letters(encoding)
     if letters is None:
         return None
-    found = F.translate(F.col(quoted(name)), letters, "")
-    advice = f"', which the encoding {encoding} lacks; write the master in another one (--output-option encoding=UTF-8)"
-    return F.when(found != "", F.concat(F.lit(f"field {name!r} holds '"), found, F.lit(advice)))
+    lacking_letters = F.translate(F.col(quoted(name)), letters, "")
+    advice = (
+        f"', which the encoding {encoding} lacks; write the master in another one "
+        "(--output-option encoding=UTF-8)"
+    )
+    reason = F.concat(F.lit(f"field {name!r} holds '"), lacking_letters, F.lit(advice))
+    return F.when(lacking_letters != "", reason)
 
 
 @cache
 def _letters(encoding: str) -> str | None:
-    """All that an encoding has; None if these are all that there are."""
-    every = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000))))
-    found = (
-        every
-        if _codec(encoding).startswith("utf")
-        else every.encode(encoding, "ignore").decode(encoding, "ignore")
-    )
-    return None if len(found) >= len(every) else found
+    """Return all letters of an encoding; None if it has all that Unicode has."""
+    if _codec(encoding).startswith("utf"):
+        return None
+    # Without the surrogates, which are not letters
+    all_letters = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000))))
+    letters = all_letters.encode(encoding, "ignore").decode(encoding, "ignore")
+    return None if len(letters) >= len(all_letters) else letters
 
 
 def needs_java_charsets(job: Mutate) -> bool:
-    """Whether Spark, left to itself, refuses an encoding."""
-    given = [own_options(job), increment_options(job), plain_names(job.output_options)]
-    return any(
-        _codec(options["encoding"]) not in _SPARKS for options in given if "encoding" in options
-    )
+    """Return whether Spark by default refuses an encoding of the job."""
+    for options in (own_options(job), increment_options(job), plain_names(job.output_options)):
+        if "encoding" in options and _codec(options["encoding"]) not in _SPARKS:
+            return True
+    return False
 
 
 def _codec(encoding: str) -> str:
@@ -186,20 +204,21 @@ def _codec(encoding: str) -> str:
 
 
 def _read_checked(options: dict[str, str]) -> dict[str, str]:
-    """With the encoding as Spark spells it."""
+    """Return valid options of a reader, with Spark's name of the encoding."""
     if "encoding" not in options:
         return _checked(options)
     encoding = options["encoding"]
     name = _codec(encoding)
     if not _has_single_byte_line_ends(encoding) and not is_true(options, "multiline"):
         raise InvalidInputError(
-            f"files in {encoding} cannot be cut into lines by their bytes: add the option multiLine=true"
+            f"files in {encoding} cannot be cut into lines by their bytes: "
+            "add the option multiLine=true"
         )
     return _checked({**options, "encoding": _SPARKS.get(name, encoding)})
 
 
 def _has_single_byte_line_ends(encoding: str) -> bool:
-    """Whether files in this encoding can be cut into lines by their bytes."""
+    """Return whether files in this encoding can be cut into lines by their bytes."""
     return "\n".encode(_codec(encoding)) == b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Which mutation of each record counts, and what it does to the master."""
+"""Decisions: which mutation of each record counts, and what it does to the master."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,34 +10,31 @@ from pyspark.sql.types import StructType
 
 from opal_lake.operations.mutate import Mutate
 from opal_lake.source import BY_SUFFIX
-from opal_spark.engine.columns import quoted
+from opal_spark.engine.columns import columns_named, quoted
 from opal_spark.mutate.record import Record, comparable
 from opal_spark.mutate.rows import BLOCK, DELETED, FILE, ORDER, RANK, ROW, UNTIMED, key, keys
 
-ACTION, OLD, WINNER, CONFLICTS, MUTATIONS = "action", "old", "winner", "conflicts", "mutations"
-OLD_PARTITION, OLD_ORDER, FIRST_ORDER, HAVE_LATE = (
-    "old_partition",
-    "old_order",
-    "first_order",
-    "have_late",
-)
-INSERT, UPDATE, DELETE, UNCHANGED, LATE, UNKNOWN = (
-    "inserts",
-    "updates",
-    "deletes",
-    "unchanged",
-    "late",
-    "deletes_of_unknown",
-)
+# Columns of decisions, and of what leads to them
+ACTION, OLD, WINNER = "action", "old", "winner"
+CONFLICTS, MUTATIONS = "conflicts", "mutations"
+OLD_PARTITION, OLD_ORDER = "old_partition", "old_order"
+FIRST_ORDER, HAVE_LATE = "first_order", "have_late"
+_COPIES = "copies"
+# Actions
+INSERT, UPDATE, DELETE = "inserts", "updates", "deletes"
+UNCHANGED, LATE, UNKNOWN = "unchanged", "late", "deletes_of_unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How mutations are compared."""
+    """The rules by which mutations are compared.
+
+    `suffix` is the master's: the greatest of earlier runs; None where suffixes do not order.
+    """
 
     record: Record
     by_suffix: bool
-    suffix: int | None  # of the master: the greatest of earlier runs
+    suffix: int | None
 
     @classmethod
     def of(cls, job: Mutate, record: Record, suffix: int | None) -> "Rules":
@@ -50,120 +47,134 @@ class Rules:
 
 
 def winners(mutations: DataFrame, rules: Rules) -> DataFrame:
-    """One of each record: the latest; of equal ones the one that comes later in the files. Nothing is held for a key that has many."""
+    """Return one mutation of each record: the latest.
+
+    Of equal ones it is the one that comes later in the files. Spark aggregates them without
+    collecting the mutations of a record, which may be many.
+    """
     ids = keys(rules.record)
     content = _content(mutations)
     differs = F.min(content) != F.max(content)
     if rules.by_suffix:
+        # The rows of one file are in order; only files of one suffix can tie
         differs = differs & (F.min(FILE) != F.max(FILE))
-    ties = rules.by_suffix or rules.record.order is not None
-    latest = F.max_by(F.struct(ROW, DELETED, FILE, UNTIMED, ORDER), F.struct(FILE, BLOCK, RANK))
-    first = F.min(F.when(~F.col(UNTIMED), F.col(ORDER)))
+    can_tie = rules.by_suffix or rules.record.order is not None
+    conflicts = F.when(F.lit(can_tie) & differs, F.lit(1)).otherwise(F.lit(0))
+    position = F.struct(FILE, BLOCK, RANK)
+    last_in_files = F.max_by(F.struct(ROW, DELETED, FILE, UNTIMED, ORDER), position)
     by_order = mutations.groupBy(*ids, UNTIMED, ORDER).agg(
-        latest.alias(WINNER),
+        last_in_files.alias(WINNER),
         F.count(F.lit(1)).alias(MUTATIONS),
-        F.when(F.lit(ties) & differs, F.lit(1)).otherwise(F.lit(0)).alias(CONFLICTS),
+        conflicts.alias(CONFLICTS),
     )
-    last = F.max_by(WINNER, F.struct(UNTIMED, ORDER)).alias(WINNER)
+    # The order of rows that lack it is null, which is not their first one
+    first_order = F.min(F.when(~F.col(UNTIMED), F.col(ORDER)))
     return by_order.groupBy(*ids).agg(
-        last,
+        F.max_by(WINNER, F.struct(UNTIMED, ORDER)).alias(WINNER),
         F.sum(MUTATIONS).alias(MUTATIONS),
         F.sum(CONFLICTS).alias(CONFLICTS),
-        first.alias(FIRST_ORDER),
+        first_order.alias(FIRST_ORDER),
     )
 
 
 def _content(mutations: DataFrame) -> Column:
-    """A hash of a row and of what it does. Spark's hash passes over nulls, so that each field says first whether it is one."""
+    """Return a hash of a row and of what it does."""
     kind = mutations.schema[ROW].dataType
     assert isinstance(kind, StructType)
-    values = [(F.col(ROW).getField(field.name), field.dataType) for field in kind]
-    return F.xxhash64(
-        F.col(DELETED),
-        *(part for value, of in values for part in (value.isNull(), comparable(value, of))),
-    )
+    parts = [F.col(DELETED)]
+    for field in kind:
+        value = F.col(ROW).getField(field.name)
+        # Spark's hash skips nulls, so that each field says first whether it is one
+        parts += [value.isNull(), comparable(value, field.dataType)]
+    return F.xxhash64(*parts)
 
 
 def _equal(row: Column, other: Column, fields: StructType) -> Column:
-    """Whether all fields are, nulls too."""
-    pairs = [
-        (
-            comparable(row.getField(one.name), one.dataType),
-            comparable(other.getField(one.name), one.dataType),
-        )
-        for one in fields
-    ]
-    return reduce(Column.__and__, (value.eqNullSafe(old) for value, old in pairs))
+    """Return whether all fields of two rows are equal; nulls are."""
+    are_equal = []
+    for field in fields:
+        value = comparable(row.getField(field.name), field.dataType)
+        other_value = comparable(other.getField(field.name), field.dataType)
+        are_equal.append(value.eqNullSafe(other_value))
+    return reduce(Column.__and__, are_equal)
 
 
 def touched_rows(master: DataFrame, wins: DataFrame, rules: Rules) -> DataFrame:
-    """Rows of the master whose records have a mutation, one of each id."""
-    record, ids = rules.record, keys(rules.record)
-    order = (
-        F.lit(rules.suffix).cast("long") if record.order is None else record.order_of(record.order)
-    )
+    """Return rows of the master whose records have a mutation, one of each id."""
+    record = rules.record
+    ids = keys(record)
+    row = F.struct(*columns_named(record.fields.names))
+    if record.order is None:
+        order = F.lit(rules.suffix).cast("long")
+        old = F.first(OLD)
+    else:
+        order = record.order_of(record.order)
+        old = F.max_by(OLD, OLD_ORDER)
     columns = [F.col(quoted(name)).alias(key(number)) for number, name in enumerate(record.ids)]
-    columns += [
-        F.struct(*[F.col(quoted(name)) for name in record.fields.names]).alias(OLD),
-        order.alias(OLD_ORDER),
-    ]
-    found = master.select(*columns).join(wins.select(*ids), ids)
-    partition = F.collect_set(
-        F.struct(
-            *[F.col(OLD).getField(name).cast("string").alias(name) for name in record.partition_by]
-        )
-    )
-    parts = [partition.alias(OLD_PARTITION)] if record.partition_by else []
-    return found.groupBy(*ids).agg(
-        F.max_by(OLD, OLD_ORDER).alias(OLD)
-        if record.order is not None
-        else F.first(OLD).alias(OLD),
+    columns += [row.alias(OLD), order.alias(OLD_ORDER)]
+    touched = master.select(*columns).join(wins.select(*ids), ids)
+    aggregates = [
+        old.alias(OLD),
         F.max(OLD_ORDER).alias(OLD_ORDER),
-        F.count(F.lit(1)).alias("copies"),
-        *parts,
-    )
+        F.count(F.lit(1)).alias(_COPIES),
+    ]
+    if record.partition_by:
+        folder = _folder(F.col(OLD), record)
+        aggregates.append(F.collect_set(folder).alias(OLD_PARTITION))
+    return touched.groupBy(*ids).agg(*aggregates)
+
+
+def _folder(row: Column, record: Record) -> Column:
+    """Return a struct of a row's values in the folders' names."""
+    names = record.partition_by
+    return F.struct(*[row.getField(name).cast("string").alias(name) for name in names])
 
 
 def decided(wins: DataFrame, old: DataFrame | None, rules: Rules) -> DataFrame:
-    """What becomes of each record."""
+    """Return the records with what is done to each of them."""
     ids = keys(rules.record)
-    deleted = F.col(WINNER).getField(DELETED)
+    winner = F.col(WINNER)
+    deleted = winner.getField(DELETED)
     if old is None:
         action = F.when(deleted, F.lit(UNKNOWN)).otherwise(F.lit(INSERT))
         return wins.withColumns({ACTION: action, OLD_ORDER: F.lit(None).cast("string")})
-    found = wins.join(old, ids, "left")
-    won_by_old = is_late(F.col(WINNER).getField(UNTIMED), F.col(WINNER).getField(ORDER), rules)
-    same = _equal(F.col(WINNER).getField(ROW), F.col(OLD), rules.record.fields) & (
-        F.col("copies") == 1
-    )
+    with_old = wins.join(old, ids, "left")
+    is_new = F.col(_COPIES).isNull()
+    is_late_win = is_late(winner.getField(UNTIMED), winner.getField(ORDER), rules)
+    # Several copies in the master become one: that changes it
+    is_equal = _equal(winner.getField(ROW), F.col(OLD), rules.record.fields)
+    is_same = is_equal & (F.col(_COPIES) == 1)
     action = (
-        F.when(F.col("copies").isNull() & deleted, F.lit(UNKNOWN))
-        .when(F.col("copies").isNull(), F.lit(INSERT))
-        .when(won_by_old, F.lit(LATE))
+        F.when(is_new & deleted, F.lit(UNKNOWN))
+        .when(is_new, F.lit(INSERT))
+        .when(is_late_win, F.lit(LATE))
         .when(deleted, F.lit(DELETE))
-        .when(same, F.lit(UNCHANGED))
+        .when(is_same, F.lit(UNCHANGED))
         .otherwise(F.lit(UPDATE))
     )
-    clash = (
-        (F.col(WINNER).getField(ORDER) == F.col(OLD_ORDER)) & ~deleted & ~same
-        if rules.record.order is not None
-        else F.lit(False)
-    )
-    more = F.coalesce(clash, F.lit(False)).cast("int")
-    return found.withColumns({ACTION: action, CONFLICTS: F.col(CONFLICTS) + more}).drop(
-        OLD, "copies"
-    )
+    clash = F.lit(False)
+    if rules.record.order is not None:
+        clash = (winner.getField(ORDER) == F.col(OLD_ORDER)) & ~deleted & ~is_same
+    conflicts = F.col(CONFLICTS) + F.coalesce(clash, F.lit(False)).cast("int")
+    decisions = with_old.withColumns({ACTION: action, CONFLICTS: conflicts})
+    return decisions.drop(OLD, _COPIES)
 
 
 def is_late(untimed: Column, order: Column, rules: Rules) -> Column:
-    """Whether a mutation is older than what the master has; null orders are older than all."""
+    """Return whether a mutation is older than the master's row.
+
+    Null orders are older than all.
+    """
     if not rules.can_be_late:
         return F.lit(False)
     return F.coalesce(~untimed & (order < F.col(OLD_ORDER)), F.lit(False))
 
 
 def by_file(mutations: DataFrame, decisions: DataFrame, rules: Rules) -> DataFrame:
-    """Of each file: what its mutations did. Those that are neither late nor count lost to another of the same run."""
+    """Return the number of late mutations of each file.
+
+    Those that are neither late nor count lost to another of the same run.
+    """
     ids = keys(rules.record)
     known = decisions.select(*ids, OLD_ORDER)
     late = is_late(F.col(UNTIMED), F.col(ORDER), rules)
@@ -171,7 +182,7 @@ def by_file(mutations: DataFrame, decisions: DataFrame, rules: Rules) -> DataFra
 
 
 def actions_by_file(decisions: DataFrame, rules: Rules) -> DataFrame:
-    """Counts of what was decided, and of records that have a late mutation."""
+    """Return the counts of actions by file, and of records that have a late mutation."""
     late = is_late(F.lit(False), F.col(FIRST_ORDER), rules)
     return decisions.groupBy(F.col(WINNER).getField(FILE).alias(FILE), ACTION).agg(
         F.count(F.lit(1)).alias("records"),
@@ -183,25 +194,23 @@ def actions_by_file(decisions: DataFrame, rules: Rules) -> DataFrame:
 def touched_partitions(
     decisions: DataFrame, record: Record, *, has_master: bool
 ) -> set[tuple[str | None, ...]]:
-    """Values of the folders whose records change: where they go, and where they were."""
-    names = record.partition_by
-    new = F.struct(
-        *[F.col(WINNER).getField(ROW).getField(name).cast("string").alias(name) for name in names]
-    )
-    rows = decisions.where(F.col(ACTION).isin(INSERT, UPDATE)).select(new.alias("folder"))
+    """Return the values of the folders whose records change, old ones and new ones."""
+    new_folder = _folder(F.col(WINNER).getField(ROW), record)
+    written = decisions.where(F.col(ACTION).isin(INSERT, UPDATE))
+    folders = written.select(new_folder.alias("folder"))
     if has_master:
-        changed = decisions.where(F.col(ACTION).isin(UPDATE, DELETE))
-        rows = rows.union(changed.select(F.explode(OLD_PARTITION).alias("folder")))
-    return {tuple(row.folder) for row in rows.distinct().collect()}
+        removed = decisions.where(F.col(ACTION).isin(UPDATE, DELETE))
+        folders = folders.union(removed.select(F.explode(OLD_PARTITION).alias("folder")))
+    return {tuple(row.folder) for row in folders.distinct().collect()}
 
 
 def new_rows(decisions: DataFrame, record: Record) -> DataFrame:
-    """What is put into the new master."""
+    """Return the rows that are written to the new master."""
     row = F.col(WINNER).getField(ROW)
     columns = [row.getField(name).alias(name) for name in record.fields.names]
     return decisions.where(F.col(ACTION).isin(INSERT, UPDATE)).select(*columns)
 
 
 def replaced_ids(decisions: DataFrame, ids: Sequence[str]) -> DataFrame:
-    """Of records whose old rows go."""
+    """Return the ids of records whose old rows are left out."""
     return decisions.where(F.col(ACTION).isin(UPDATE, DELETE)).select(*ids)

@@ -1,4 +1,7 @@
-"""Increments of one form: the same format and fields, also those that folders name, and rows or ids alone."""
+"""Increments of one form, which are read together.
+
+They have the same format and fields, also those that folders name, and rows or ids alone.
+"""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +18,13 @@ from opal_spark.mutate.csv_text import header_cells
 from opal_spark.mutate.record import Record, unknown_names
 from opal_spark.sources.text.csv_lines import first_line, is_true
 
-AT_ONCE = 16  # files are looked into
-_FEW = 4
+AT_ONCE = 16  # files whose headers are read at once
+_NULS_A_LETTER = 4  # a line with more than one NUL in so many letters is not text of one byte each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readable:
-    """An increment with its number in the order of the files, and where it lies now."""
+    """An increment with its number in the order of the files, and its path now."""
 
     number: int
     increment: Increment
@@ -31,8 +34,10 @@ class Readable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """`names` of CSV are its cells, in their order; of other formats the files say them. `header` is the line that is no row; of Avro
-    it is the files' own, with their schema.
+    """The form of files that are read together.
+
+    `names` of CSV are its cells, in their order; files of other formats say their names themselves.
+    `header` of CSV is the line that is not a row; of Avro it is the header with the schema.
     """
 
     format: str
@@ -43,22 +48,26 @@ class Form:
 
 
 def readable_increments(work: Work) -> list[Readable]:
+    files = []
     pairs = zip(work.increments, work.readable, strict=True)
-    return [
-        Readable(number=number, increment=increment, storage=storage, path=path)
-        for number, (increment, (storage, path)) in enumerate(pairs)
-    ]
+    for number, (increment, (storage, path)) in enumerate(pairs):
+        files.append(Readable(number=number, increment=increment, storage=storage, path=path))
+    return files
 
 
 def increment_format(job: Mutate, work: Work) -> str:
-    """The format given, or what the endings say; of files whose names say nothing CSV, as Hadoop's part files are."""
+    """Return the given format, or the one that the files' endings name.
+
+    Names without an ending are CSV, as Hadoop's part files are.
+    """
     if job.increment_format is not None:
         return job.increment_format
     formats = {format_of(increment.name) or "csv" for increment in work.increments}
     if len(formats) > 1:
         raise InvalidInputError(
-            f"the names of the increments say {' and '.join(sorted(formats))}; merge one format at a time, or, if all of them are of one, "
-            "name it with increment_format='csv' (--increment-format)"
+            f"by their names, the increments are {' and '.join(sorted(formats))}; merge one format "
+            "at a time. If all have the same format, name it with increment_format='csv' "
+            "(--increment-format)"
         )
     return formats.pop()
 
@@ -66,83 +75,106 @@ def increment_format(job: Mutate, work: Work) -> str:
 def forms_of(
     files: Sequence[Readable], job: Mutate, record: Record, kind: str, options: Mapping[str, str]
 ) -> dict[Form, list[Readable]]:
-    """Which files are read together. An empty file fails, unless it is accepted: an upload may have been cut off."""
+    """Return the files that are read together, by form.
+
+    An empty file is an error, unless the job accepts it: an upload may have been cut off.
+    """
     for file in files:
         if file.increment.size == 0 and job.on_empty == "fail":
             raise InvalidInputError(
-                f"{file.increment.source} is empty: deliver it again, or accept empty files with on_empty='accept' (--accept-empty)"
+                f"{file.increment.source} is empty: deliver it again, "
+                "or accept empty files with on_empty='accept' (--accept-empty)"
             )
-    full = [file for file in files if file.increment.size]
+    with_data = [file for file in files if file.increment.size]
 
-    def head(file: Readable) -> str | None:
+    def read_head(file: Readable) -> str | None:
         if kind == "avro":
             return schema_text(file.storage, file.path, file.increment.source)
-        return (
-            first_line(file.storage, file.path, options, file.increment.source)
-            if kind == "csv"
-            else None
-        )
+        if kind == "csv":
+            return first_line(file.storage, file.path, options, file.increment.source)
+        return None
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        heads = list(pool.map(head, full))
+        heads = list(pool.map(read_head, with_data))
     forms: dict[Form, list[Readable]] = {}
-    for file, line in zip(full, heads, strict=True):
+    for file, head in zip(with_data, heads, strict=True):
         if kind != "csv":
-            folders = tuple(name for name in file.increment.folders if name in record.partition_by)
-            is_deletes = file.increment.is_deletes(job.delete_prefix)
-            forms.setdefault(
-                Form(format=kind, names=(), header=line, folders=folders, is_deletes=is_deletes), []
-            ).append(file)
-        elif line is not None:
-            forms.setdefault(_csv_form(file, line, job, record, options), []).append(file)
+            form = Form(
+                format=kind,
+                names=(),
+                header=head,
+                folders=_partition_folders(file, record),
+                is_deletes=file.increment.is_deletes(job.delete_prefix),
+            )
+        elif head is not None:
+            form = _csv_form(file, head, job, record, options)
+        else:
+            continue
+        forms.setdefault(form, []).append(file)
     return forms
+
+
+def _partition_folders(file: Readable, record: Record) -> tuple[str, ...]:
+    return tuple(name for name in file.increment.folders if name in record.partition_by)
 
 
 def _csv_form(
     file: Readable, line: str, job: Mutate, record: Record, options: Mapping[str, str]
 ) -> Form:
-    is_deletes = file.increment.is_deletes(job.delete_prefix)
-    folders = tuple(name for name in file.increment.folders if name in record.partition_by)
-    if line.count("\x00") * _FEW > len(line):
+    if line.count("\x00") * _NULS_A_LETTER > len(line):
         raise InvalidInputError(
-            f"{file.increment.source} is text of several bytes a letter, as UTF-16, or no text: give the options encoding=UTF-16 and "
-            "multiLine=true (--increment-option), or deliver it as UTF-8"
+            f"{file.increment.source} is text of several bytes a letter, as UTF-16, or not text: "
+            "give the options encoding=UTF-16 and multiLine=true (--increment-option), "
+            "or deliver it as UTF-8"
         )
+    is_deletes = file.increment.is_deletes(job.delete_prefix)
+    folders = _partition_folders(file, record)
     cells = header_cells(line, options)
     given = [name for name in record.given.names if name not in folders]
+    names: Sequence[str] = given
+    header = None
     if is_true(options, "header"):
         _check_header(file, cells, given, record, is_deletes=is_deletes)
-        return Form(
-            format="csv", names=tuple(cells), header=line, folders=folders, is_deletes=is_deletes
-        )
-    if [cell.strip().casefold() for cell in cells] in (
-        [name.casefold() for name in names] for names in (given, record.ids)
-    ):
-        raise InvalidInputError(
-            f"{file.increment.source}, line 1: {line!r} is a header, and these files have none: take it out, or give header=True"
-        )
-    if is_deletes and len(cells) == len(record.ids):
-        return Form(format="csv", names=record.ids, header=None, folders=folders, is_deletes=True)
+        names = cells
+        header = line
+    else:
+        _refuse_header(file, line, cells, given, record)
+        if is_deletes and len(cells) == len(record.ids):
+            names = record.ids
     return Form(
-        format="csv", names=tuple(given), header=None, folders=folders, is_deletes=is_deletes
+        format="csv", names=tuple(names), header=header, folders=folders, is_deletes=is_deletes
     )
+
+
+def _refuse_header(
+    file: Readable, line: str, cells: Sequence[str], given: Sequence[str], record: Record
+) -> None:
+    """Raise InvalidInputError for a header in a file that should have none."""
+    first_row = [cell.strip().casefold() for cell in cells]
+    for names in (given, record.ids):
+        if first_row == [name.casefold() for name in names]:
+            raise InvalidInputError(
+                f"{file.increment.source}, line 1: {line!r} is a header, and these files have "
+                "none: take it out, or give header=True"
+            )
 
 
 def _check_header(
     file: Readable, cells: Sequence[str], given: Sequence[str], record: Record, *, is_deletes: bool
 ) -> None:
-    twice = sorted({name for name in cells if cells.count(name) > 1})
-    problems = [f"field {name!r} is there twice" for name in twice] + unknown_names(cells, given)
-    needed = record.ids if is_deletes else [name for name in given if name in record.fields.names]
-    problems += [
-        f"field {name!r} is missing" for name in needed if name not in cells and name in given
-    ]
-    if problems:
-        raise InvalidInputError(
-            f"{file.increment.source}, line 1: {'; '.join(problems)}. The header is {','.join(cells)}; records have {','.join(given)}"
-            + (
-                ""
-                if set(cells) & set(given)
-                else ". If the files have no header, give header=False (--no-header)"
-            )
-        )
+    repeated = sorted({name for name in cells if cells.count(name) > 1})
+    problems = [f"field {name!r} occurs twice" for name in repeated]
+    problems += unknown_names(cells, given)
+    needed = record.ids if is_deletes else record.fields.names
+    # Fields that folders name are not in the file
+    in_file = [name for name in needed if name in given]
+    problems += [f"field {name!r} is missing" for name in in_file if name not in cells]
+    if not problems:
+        return
+    message = (
+        f"{file.increment.source}, line 1: {'; '.join(problems)}. "
+        f"The header is {','.join(cells)}; records have the fields {','.join(given)}"
+    )
+    if not set(cells) & set(given):
+        message += ". If the files have no header, give header=False (--no-header)"
+    raise InvalidInputError(message)

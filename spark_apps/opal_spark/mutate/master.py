@@ -3,78 +3,85 @@
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import reduce
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
-from opal_folder.place import MasterFile, MasterForm
+from opal_folder.master_folder import MasterFile, MasterForm
 from opal_lake.errors import InvalidInputError, NoRowsError
 from opal_lake.source import format_of
 from opal_lake.storage import Storage, open_storage, options_for
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
-from opal_spark.engine.columns import quoted
+from opal_spark.engine.columns import columns_named, quoted
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.avro_files import schema_text
 from opal_spark.mutate.csv_text import CORRUPT, header_cells, read_options
 from opal_spark.mutate.groups import AT_ONCE
-from opal_spark.mutate.record import names_told_apart, other_members, unknown_names
+from opal_spark.mutate.record import other_members, repeated_names, unknown_names
 from opal_spark.sources.text.csv_lines import first_line, is_true
 
+# The column with the file of a row
 PLACE = "_opal_place"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterFiles:
-    """Where the files are, how they are read, and by which fields they are partitioned."""
+    """The files of a master, and how they are read.
+
+    `options` are the store's, `csv` those of Spark's reader. `heads` are the first lines, or for
+    Avro the schemas, of files that were read before, by root and path.
+    """
 
     files: Sequence[MasterFile]
     format: str
-    options: Mapping[str, str]  # of the store
+    options: Mapping[str, str]
     csv: Mapping[str, str]
-    heads: dict[tuple[str, str], str | None] = field(
-        default_factory=dict
-    )  # of files that were looked into, by root and path
+    heads: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     @property
     def partition_by(self) -> list[str]:
         """The names of the folders, which all files share."""
-        found = {tuple(file.values()) for file in self.files}
-        if len(found) > 1:
-            one, other, *_ = sorted(found, key=len)
+        names_of_files = {tuple(file.values()) for file in self.files}
+        if len(names_of_files) > 1:
+            fewest, others, *_ = sorted(names_of_files, key=len)
             raise InvalidInputError(
-                f"the master has files in folders of {list(other)} and of {list(one)}: move them into folders of one kind"
+                f"the master has files in folders of {list(others)} and of {list(fewest)}: "
+                "move them into folders of one kind"
             )
-        return list(next(iter(found), ()))
+        return list(next(iter(names_of_files), ()))
 
 
 def format_named(names: Sequence[str], given: str | None, what: str) -> str:
-    """The format given, or what the endings say; of files whose names say nothing CSV, as Hadoop's part files are."""
+    """Return the given format, or the one that the files' endings name.
+
+    Names without an ending are CSV, as Hadoop's part files are. Errors call the files `what`.
+    """
     if given is not None:
         return given
     formats = {format_of(name) or "csv" for name in names}
     if len(formats) > 1:
         raise InvalidInputError(
-            f"the {what} are files of the formats {', '.join(sorted(formats))}; give one format at a time"
+            f"the {what} are files of the formats {', '.join(sorted(formats))}; "
+            "give one format at a time"
         )
     return formats.pop()
 
 
 def found_schema(spark: SparkSession, master: MasterFiles) -> StructType:
-    """The fields of the files, and then those of the folders: as texts, for only who gives a schema knows better."""
+    """Return the fields of the files, and then those of the folders.
+
+    Fields of folders and of CSV are texts: only a given schema knows their types.
+    """
     folders = [StructField(name, StringType()) for name in master.partition_by]
     if master.format == "csv":
-        names = _csv_names(master)
-        return StructType([*(StructField(name, StringType()) for name in names), *folders])
-    rows = _load(spark, master, None)
-    return StructType(
-        [
-            *(field for field in rows.schema if field.name not in (*master.partition_by, CORRUPT)),
-            *folders,
-        ]
-    )
+        fields = [StructField(name, StringType()) for name in _csv_names(master)]
+    else:
+        schema = _load(spark, master, None).schema
+        not_in_files = (*master.partition_by, CORRUPT)
+        fields = [field for field in schema if field.name not in not_in_files]
+    return StructType([*fields, *folders])
 
 
 def known_schema(spark: SparkSession, master: MasterFiles, form: MasterForm | None) -> StructType:
@@ -92,35 +99,39 @@ def known_schema(spark: SparkSession, master: MasterFiles, form: MasterForm | No
         return found_schema(spark, master)
     if form.format == "csv" and not is_true(master.csv, "header"):
         return recorded
-    found = found_schema(spark, master)
+    in_files = found_schema(spark, master)
     if form.format == "json":
-        return StructType(_with_new_members(recorded, found))
+        return StructType(_with_new_members(recorded, in_files))
     known = {name.casefold() for name in recorded.names}
-    added = [field for field in found if field.name.casefold() not in known]
+    added = [field for field in in_files if field.name.casefold() not in known]
     return StructType([*recorded.fields, *added])
 
 
-def _with_new_members(recorded: StructType, found: StructType) -> list[StructField]:
-    """Return the recorded fields, and those that files of JSON have in addition, at any depth."""
-    found_types = {field.name: field.dataType for field in found}
+def _with_new_members(recorded: StructType, in_files: StructType) -> list[StructField]:
+    """Return the recorded fields and additional ones of JSON files, at any depth."""
+    types_in_files = {field.name: field.dataType for field in in_files}
     fields = []
     for column in recorded:
-        other = found_types.get(column.name, column.dataType)
+        other = types_in_files.get(column.name, column.dataType)
         fields.append(StructField(column.name, _grown(column.dataType, other)))
-    return [*fields, *(new for new in found if new.name not in recorded.names)]
+    fields += [column for column in in_files if column.name not in recorded.names]
+    return fields
 
 
-def _grown(recorded: DataType, found: DataType) -> DataType:
-    match recorded, found:
+def _grown(recorded: DataType, in_files: DataType) -> DataType:
+    match recorded, in_files:
         case StructType(), StructType():
-            return StructType(_with_new_members(recorded, found))
+            return StructType(_with_new_members(recorded, in_files))
         case ArrayType(), ArrayType():
-            return ArrayType(_grown(recorded.elementType, found.elementType))
+            return ArrayType(_grown(recorded.elementType, in_files.elementType))
     return recorded
 
 
 def naming_file(master: MasterFiles) -> tuple[str, str] | None:
-    """The first file of CSV that has a line, and this line: it names the fields, or counts them."""
+    """Return the first file of CSV that has a line, and the line.
+
+    The line names the fields, or says how many they are.
+    """
     for storage, paths in by_root(master):
         for path in paths:
             if (line := first_line(storage, path, master.csv)) is not None:
@@ -129,15 +140,22 @@ def naming_file(master: MasterFiles) -> tuple[str, str] | None:
 
 
 def _csv_names(master: MasterFiles) -> list[str]:
-    found = naming_file(master)
-    cells = [] if found is None else header_cells(found[1], master.csv)
-    return (
-        cells if is_true(master.csv, "header") else [f"_c{number}" for number in range(len(cells))]
-    )
+    file_and_line = naming_file(master)
+    if file_and_line is None:
+        return []
+    _, line = file_and_line
+    cells = header_cells(line, master.csv)
+    if is_true(master.csv, "header"):
+        return cells
+    # As Spark's reader of CSV names them
+    return [f"_c{number}" for number in range(len(cells))]
 
 
 def read_files(spark: SparkSession, master: MasterFiles, schema: StructType) -> DataFrame:
-    """The fields of a schema; of CSV and JSON also the text of rows that do not fit it, and their file."""
+    """Return the fields of a schema.
+
+    For CSV and JSON also the text of rows that do not fit it, and their file.
+    """
     if master.format in ("csv", "json"):
         schema = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     return _load(spark, master, schema)
@@ -147,81 +165,78 @@ def by_root(master: MasterFiles) -> Iterator[tuple[Storage, list[str]]]:
     paths: dict[str, list[str]] = {}
     for file in master.files:
         paths.setdefault(file.root, []).append(file.path)
-    for root, found in paths.items():
-        yield open_storage(root, options_for(root, master.options)), found
+    for root, root_paths in paths.items():
+        yield open_storage(root, options_for(root, master.options)), root_paths
 
 
 def _load(spark: SparkSession, master: MasterFiles, schema: StructType | None) -> DataFrame:
+    has_headers = master.format == "csv" and is_true(master.csv, "header")
     parts = []
     for storage, paths in by_root(master):
         if master.format == "avro":
-            parts += [
-                _load_avro(spark, master, storage, group, schema)
-                for group in _by_head(master, storage, paths).values()
-            ]
-        elif master.format == "csv" and is_true(master.csv, "header") and schema is not None:
+            groups = _by_head(master, storage, paths).values()
+            parts += [_load_avro(spark, master, storage, group, schema) for group in groups]
+        elif has_headers and schema is not None:
             for line, group in _by_head(master, storage, paths).items():
-                parts.append(
-                    _load_root(
-                        spark,
-                        master,
-                        storage,
-                        group,
-                        _in_order(master, storage, group[0], line, schema),
-                    )
-                )
+                in_header_order = _in_order(master, storage, group[0], line, schema)
+                parts.append(_load_root(spark, master, storage, group, in_header_order))
         else:
             parts.append(_load_root(spark, master, storage, paths, schema))
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    rows = parts[0]
+    for part in parts[1:]:
+        rows = rows.unionByName(part, allowMissingColumns=True)
+    return rows
 
 
 def _by_head(
     master: MasterFiles, storage: Storage, paths: Sequence[str]
 ) -> dict[str | None, list[str]]:
-    """The files of each header, or of Avro of each schema: Spark takes the first file's for all that it reads together."""
+    """Return the files of each header, or for Avro of each schema.
 
-    def head(path: str) -> str | None:
+    Spark takes the first file's for all that it reads together.
+    """
+
+    def read_head(path: str) -> str | None:
         key = (storage.uri, path)
-        if key not in master.heads:
-            master.heads[key] = (
-                schema_text(storage, path)
-                if master.format == "avro"
-                else first_line(storage, path, master.csv)
-            )
-        return master.heads[key]
+        if key in master.heads:
+            return master.heads[key]
+        if master.format == "avro":
+            head: str | None = schema_text(storage, path)
+        else:
+            head = first_line(storage, path, master.csv)
+        master.heads[key] = head
+        return head
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        heads = list(pool.map(head, paths))
-    found: dict[str | None, list[str]] = {}
-    for line, path in zip(heads, paths, strict=True):
-        found.setdefault(line, []).append(path)
-    return found
+        heads = list(pool.map(read_head, paths))
+    by_head: dict[str | None, list[str]] = {}
+    for head, path in zip(heads, paths, strict=True):
+        by_head.setdefault(head, []).append(path)
+    return by_head
 
 
 def _in_order(
     master: MasterFiles, storage: Storage, path: str, line: str | None, schema: StructType
 ) -> StructType:
-    """The fields as the header of a file of CSV has them."""
+    """Return the schema in the order of a CSV file's header."""
     if line is None:
         return schema
     names = header_cells(line, master.csv)
+    given = [name.casefold() for name in names]
     rest = [field for field in schema if field.name in (*master.partition_by, CORRUPT)]
     known = {field.name.casefold(): field for field in schema if field not in rest}
-    given = [name.casefold() for name in names]
-    problems = [
-        f"field {name!r} is there twice" for name in names if given.count(name.casefold()) > 1
-    ]
-    problems += unknown_names(
-        [name for name in names if name.casefold() not in known],
-        [field.name for field in known.values()],
-    )
-    problems += [
-        f"field {field.name!r} is missing" for name, field in known.items() if name not in given
-    ]
+    known_names = [field.name for field in known.values()]
+    unknown = [name for name in names if name.casefold() not in known]
+    repeated = [name for name in names if given.count(name.casefold()) > 1]
+    missing = [field.name for name, field in known.items() if name not in given]
+    problems = [f"field {name!r} occurs twice" for name in repeated]
+    problems += unknown_names(unknown, known_names)
+    problems += [f"field {name!r} is missing" for name in missing]
     if problems:
         raise InvalidInputError(
-            f"{storage.uri}/{path}, line 1: {'; '.join(problems)}. The header is {line}; the master's records have "
-            f"{','.join(field.name for field in known.values())}. Correct the file, or take it out of the master"
+            f"{storage.uri}/{path}, line 1: {'; '.join(problems)}. The header is {line}; "
+            f"the master's records have {','.join(known_names)}. "
+            "Correct the file, or take it out of the master"
         )
     return StructType([*(known[name] for name in given), *rest])
 
@@ -233,40 +248,39 @@ def _load_avro(
     paths: Sequence[str],
     schema: StructType | None,
 ) -> DataFrame:
-    """Of one schema. Avro has fewer types than Spark, whose reader does not bridge that."""
-    found = _load_root(spark, master, storage, paths[:1], None)
-    own = [field for field in found.schema if field.name not in master.partition_by]
+    """Return the rows of Avro files that have one schema, as fields of the master's.
+
+    Avro has fewer types than Spark, and Spark's reader does not cast them.
+    """
+    first = _load_root(spark, master, storage, paths[:1], None)
+    own = [field for field in first.schema if field.name not in master.partition_by]
     if schema is None:
-        return found.select(*[F.col(quoted(field.name)) for field in own])
+        return first.select(*columns_named(field.name for field in own))
     folders = [field for field in schema if field.name in master.partition_by]
     rows = _load_root(spark, master, storage, paths, StructType([*own, *folders]))
     _refuse_other_members(f"{storage.uri}/{paths[0]}", own, schema)
-    loaded = frozenset(rows.columns)  # each look asks the JVM for all names
-    present = [
-        F.col(quoted(field.name)).cast(field.dataType).alias(field.name)
-        for field in schema
-        if field.name in loaded
-    ]
-    return rows.select(
-        *present,
-        *[
-            F.lit(None).cast(field.dataType).alias(field.name)
-            for field in schema
-            if field.name not in loaded
-        ],
-    )
+    # Asked for once: each call asks the JVM for all names
+    loaded = frozenset(rows.columns)
+    present, absent = [], []
+    for column in schema:
+        if column.name in loaded:
+            value = F.col(quoted(column.name)).cast(column.dataType)
+            present.append(value.alias(column.name))
+        else:
+            absent.append(F.lit(None).cast(column.dataType).alias(column.name))
+    return rows.select(*present, *absent)
 
 
 def _refuse_other_members(file: str, own: Sequence[StructField], schema: StructType) -> None:
-    """Raise InvalidInputError if nested members of a file are not those of the schema."""
+    """Raise InvalidInputError if members of a file's fields are not the schema's."""
     expected = {field.name: field.dataType for field in schema}
     for column in own:
         kind = expected.get(column.name, column.dataType)
         differing = other_members(column.dataType, kind, column.name)
         if differing is not None:
             raise InvalidInputError(
-                f"{file}: {differing}, as the master's records have it. Write the master's files "
-                "with one schema"
+                f"{file}: {differing}, as the master's records have it. "
+                "Write the master's files with one schema"
             )
 
 
@@ -285,20 +299,16 @@ def _load_root(
     elif master.format != "avro":
         options["mergeSchema"] = "true"
     reader = spark.read.format(master.format).options(**options)
+    if schema is not None:
+        reader = reader.schema(schema)
     try:
-        with few_listing_tasks(spark), names_told_apart(f"the files in {storage.uri}"):
-            rows = (reader if schema is None else reader.schema(schema)).load(
-                spark_paths(storage, paths)
-            )
+        with few_listing_tasks(spark), repeated_names(f"the files in {storage.uri}"):
+            rows = reader.load(spark_paths(storage, paths))
     except AnalysisException as error:
         if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
-            raise NoRowsError(
-                f"there is no master to read in {storage.uri}: correct the path"
-            ) from error
+            raise NoRowsError(f"{storage.uri} has no master to read: correct the path") from error
         raise
     if schema is None or CORRUPT not in schema.names:
         return rows
-    return rows.select(
-        *[F.col(quoted(name)) for name in rows.columns],
-        rows.metadataColumn("_metadata").getField("file_path").alias(PLACE),
-    )
+    file = rows.metadataColumn("_metadata").getField("file_path").alias(PLACE)
+    return rows.select(*columns_named(rows.columns), file)

@@ -1,4 +1,4 @@
-"""One mutation of a folder with Spark: what is read, decided and written."""
+"""The merge of increments into a folder with Spark: what is read, decided and written."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,13 +10,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
-from opal_folder.mutation import Merged, Work, open_place, run_mutation
-from opal_folder.place import MasterFile, MasterForm
+from opal_folder.master_folder import MasterFile, MasterForm
+from opal_folder.mutation import Merged, Work, open_master, run_mutation
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.operations.mutate import Mutate
 from opal_lake.result import JobResult
 from opal_lake.storage.spark_path import hadoop_uri
-from opal_spark.engine.columns import quoted
+from opal_spark.engine.columns import columns_named, quoted
 from opal_spark.engine.failures import observed_count, spark_errors
 from opal_spark.engine.session import (
     bring_avro,
@@ -70,27 +70,35 @@ from opal_spark.mutate.sound import (
 from opal_spark.sources.text.csv_lines import is_true, line_number
 from opal_spark.sources.text.csv_quotes import UNCLOSED
 
-_BROADCAST_ROWS = (
-    2_000_000  # ids of so many mutations are sent to every executor instead of shuffling the master
-)
+# The ids of so many mutations are sent to every executor, instead of shuffling the master
+_BROADCAST_ROWS = 2_000_000
 _NEW_FILE_ROWS = 1_000_000
-_IN_MEMORY_BYTES = 32 << 20
+_IN_MEMORY_BYTES = 32 << 20  # of increments
 _CELLS = "_opal_cells"
+_ACTIONS = (rules_of.INSERT, rules_of.UPDATE, rules_of.DELETE, rules_of.UNCHANGED, rules_of.UNKNOWN)
 
 
 def mutate(spark: SparkSession, master: str, job: Mutate) -> JobResult:
     """Merge increments into a folder of files. The same token twice merges once."""
-    options = storage_options(spark, master) or next(
-        filter(None, (storage_options(spark, path) for path in job.increments)), {}
-    )
-    place = open_place(master, options)
+    options = _store_options(spark, [master, *job.increments])
+    merge = _Merge(spark=spark, job=job, options=options)
+    folder = open_master(master, options)
     with spark_errors():
-        return run_mutation(place, job, _Merge(spark=spark, job=job, options=options), options)
+        return run_mutation(folder, job, merge, options)
+
+
+def _store_options(spark: SparkSession, uris: Iterable[str]) -> dict[str, str]:
+    """Return the options of the first store that has some."""
+    for uri in uris:
+        options = storage_options(spark, uri)
+        if options:
+            return options
+    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Merge:
-    """A merge as `run_mutation` calls it."""
+    """The merge that `run_mutation` calls."""
 
     spark: SparkSession
     job: Mutate
@@ -112,41 +120,36 @@ class _Merge:
     def _merged_into(self, master: MasterFiles, work: Work) -> Merged:
         if "avro" in (master.format, self.job.output_format, increment_format(self.job, work)):
             bring_avro(self.spark)
-        record, files = self._record(work, master), readable_increments(work)
-        check_fields(
-            self.job.output_format or master.format,
-            [field for field in record.fields if field.name not in record.partition_by],
-        )
+        record = self._record(work, master)
+        files = readable_increments(work)
+        in_files = [field for field in record.fields if field.name not in record.partition_by]
+        check_fields(self.job.output_format or master.format, in_files)
         csv = increment_options(self.job)
         forms = forms_of(files, self.job, record, increment_format(self.job, work), csv)
         if not forms:
-            return Merged(
-                counts={"files": len(files)}, is_changed=False, files=_report(files, {}, {}, {})
-            )
-        rows = read_increments(self.spark, forms, self.job, record, csv)
-        with _kept(rows, work) as kept_rows:
-            stats = {row[FILE]: row.asDict() for row in _stats(kept_rows).collect()}
+            report = _report(files, {}, {}, {})
+            return Merged(counts={"files": len(files)}, is_changed=False, files=report)
+        read_rows = read_increments(self.spark, forms, self.job, record, csv)
+        with _cached(read_rows, work) as rows:
+            stats = {row[FILE]: row.asDict() for row in _stats(rows).collect()}
             _check_headers(forms, stats, csv)
-            rejected = sum(row["rejected"] for row in stats.values())
-            if unclosed := sum(row["unclosed"] for row in stats.values()):
-                refuse_unclosed(kept_rows, unclosed, files, csv)
+            unclosed = _total(stats, "unclosed")
+            rejected = _total(stats, "rejected")
+            if unclosed:
+                refuse_unclosed(rows, unclosed, files, csv)
             if rejected and self.job.on_bad_rows == "fail":
-                refuse(kept_rows, rejected, files, csv)
-            have_op = sum(row["have_op"] for row in stats.values())
-            if not have_op and any(row["rows"] for row in stats.values()):
+                refuse(rows, rejected, files, csv)
+            if _total(stats, "rows") and not _total(stats, "have_op"):
                 refuse_unmet_op(record)
-            notes, bad_files = (
-                [],
-                [file for file in files if stats.get(file.number, {}).get("rejected")],
-            )
+            notes = []
             if rejected and work.target is not None:
-                notes.append(
-                    f"{count_text(rejected, 'bad row')} lie in {put_aside(kept_rows, work, bad_files, csv)}"
-                )
+                bad_files = [file for file in files if stats.get(file.number, {}).get("rejected")]
+                folder = put_aside(rows, work, bad_files, csv)
+                notes.append(f"{count_text(rejected, 'bad row')} lie in {folder}")
             merging = _Merging(
                 merge=self, work=work, master=master, record=record, files=files, stats=stats
             )
-            merged = merging.run(kept_rows.where(F.col(BAD).isNull() & ~F.col(HEADER)))
+            merged = merging.run(rows.where(F.col(BAD).isNull() & ~F.col(HEADER)))
             return replace(merged, notes=[*notes, *merged.notes])
 
     def _master(self, work: Work) -> MasterFiles:
@@ -163,27 +166,29 @@ class _Merge:
         )
 
     def _check_against_record(self, form: MasterForm) -> None:
-        """Raise InvalidInputError if the job would read the master otherwise than it was written.
+        """Raise InvalidInputError if the job contradicts how the master was written.
 
         With another delimiter, or a first row that is taken for a header, values would be lost.
         """
         if self.job.format not in (None, form.format):
             raise InvalidInputError(
-                f"the last run wrote the master as {form.format}, and format={self.job.format!r} "
-                "says otherwise; leave format= out (a new format is output_format=)"
+                f"the last run wrote the master as {form.format}, not as "
+                f"format={self.job.format!r}; leave format= out (a new format is output_format=)"
             )
         if form.format != "csv":
             return
         own = own_options(self.job)
         wrong = contradictions(own, form.options) or contradictions(form.options, own)
-        for name in wrong:
-            recorded = form.options.get(name)
-            was = "the default" if recorded is None else repr(recorded)
-            now = repr(own[name]) if name in own else "the default"
-            raise InvalidInputError(
-                f"the last run wrote the master with {name}={was}, and this one would read it with "
-                f"{now}; {_remedy(name, recorded)}"
-            )
+        if not wrong:
+            return
+        name = next(iter(wrong))
+        recorded = form.options.get(name)
+        was = "the default" if recorded is None else repr(recorded)
+        now = repr(own[name]) if name in own else "the default"
+        raise InvalidInputError(
+            f"the last run wrote the master with {name}={was}, and this one would read it with "
+            f"{now}; {_remedy(name, recorded)}"
+        )
 
     def _record(self, work: Work, master: MasterFiles) -> Record:
         given = schema_given(self.spark, self.job.schema)
@@ -192,35 +197,38 @@ class _Merge:
         fields = given or self._known_schema(work, master)
         if not fields.names:
             raise InvalidInputError(
-                "neither the master nor the increments have a line that says what fields there are: give schema="
+                "neither the master nor the increments have a line that names the fields: "
+                "give schema="
             )
-        parts = master.partition_by
+        folders = master.partition_by
         has_names = (
             self.job.schema is not None
             or work.form is not None
             or master.format != "csv"
             or is_true(master.csv, "header")
         )
-        if (parts or self.job.partition_by) and not has_names:
+        if (folders or self.job.partition_by) and not has_names:
             raise InvalidInputError(
-                "a partitioned master of CSV without headers needs its fields' names, because its files lack those of the folders: "
-                "give schema='id STRING, country STRING, ...'"
+                "a partitioned master of CSV without headers needs its fields' names, because its "
+                "files lack those of the folders: give schema='id STRING, country STRING, ...'"
             )
-        is_csv = (self.job.output_format or master.format) == "csv"
-        by_line = is_csv and not is_true(master.csv, "multiline")
-        encoding = write_options(self.job).get("encoding", "UTF-8") if is_csv else "UTF-8"
+        by_line, encoding = False, "UTF-8"
+        if (self.job.output_format or master.format) == "csv":
+            by_line = not is_true(master.csv, "multiline")
+            encoding = write_options(self.job).get("encoding", encoding)
         try:
-            return replace(record_of(self.job, fields, parts), by_line=by_line, encoding=encoding)
+            record = record_of(self.job, fields, folders)
         except InvalidInputError as error:
-            if (
-                given is not None
-                or master.format != "csv"
-                or (naming := naming_file(master)) is None
-            ):
+            if given is not None or master.format != "csv":
                 raise
+            file_and_line = naming_file(master)
+            if file_and_line is None:
+                raise
+            file, _ = file_and_line
             raise InvalidInputError(
-                f"{error}. They are those of {naming[0]}, line 1: correct the file, or the delimiter"
+                f"{error}. The fields are those of {file}, line 1: correct it, or the delimiter"
             ) from error
+        return replace(record, by_line=by_line, encoding=encoding)
 
     def _known_schema(self, work: Work, master: MasterFiles) -> StructType:
         if not work.master and work.form is None:
@@ -228,53 +236,55 @@ class _Merge:
         try:
             return known_schema(self.spark, master, work.form)
         except InvalidInputError:
-            refuse_repeated_keys(self.spark, master)  # which says the line, if there is one
+            # Its error names the line, where a repeated key is the reason
+            refuse_repeated_keys(self.spark, master)
             raise
 
     def _refuse_lost_fields(self, master: MasterFiles, given: StructType) -> None:
-        """Raise InvalidInputError if the new master would lack fields that the old one has.
+        """Raise InvalidInputError if the new master would lack fields of the old one.
 
         Rows of CSV and JSON with such fields are refused one by one.
         """
         lost = lost_fields(found_schema(self.spark, master), given)
         if lost:
             raise InvalidInputError(
-                f"the master has fields that schema= (--schema) lacks: {', '.join(lost)}. Add them, "
-                "or leave schema= out. Nothing was changed"
+                f"the master has fields that schema= (--schema) lacks: {', '.join(lost)}. "
+                "Add them, or leave schema= out. Nothing was changed"
             )
 
     def _new_schema(self, work: Work) -> StructType:
-        """Of a master that is not there yet: that of the first increments that are no deletes."""
-        upserts = [
-            file
-            for file in readable_increments(work)
-            if not file.increment.is_deletes(self.job.delete_prefix)
-        ]
-        files = [
-            MasterFile(root=file.storage.uri, path=file.path, size=file.increment.size)
-            for file in upserts
-            if file.increment.size
-        ]
+        """Return the schema of a new master, from increments other than deletes."""
+        upserts = []
+        files = []
+        for file in readable_increments(work):
+            size = file.increment.size
+            if file.increment.is_deletes(self.job.delete_prefix):
+                continue
+            upserts.append(file)
+            if size:
+                files.append(MasterFile(root=file.storage.uri, path=file.path, size=size))
         if not files:
             raise InvalidInputError(
-                "there is no master, and no increment with rows that would make one; give schema= or correct the path"
+                "the folder has no master, and no increment has rows that would make one; "
+                "give schema= or correct the path"
             )
-        kind = increment_format(self.job, work)
-        csv = increment_options(self.job)
-        found = found_schema(
-            self.spark, MasterFiles(files=files, format=kind, options=self.options, csv=csv)
+        increments = MasterFiles(
+            files=files,
+            format=increment_format(self.job, work),
+            options=self.options,
+            csv=increment_options(self.job),
         )
-        folders = [
-            name
-            for name in upserts[0].increment.folders
-            if name in self.job.partition_by and name not in found.names
-        ]
-        return StructType([*found.fields, *(StructField(name, StringType()) for name in folders)])
+        in_files = found_schema(self.spark, increments)
+        schema = StructType([*in_files.fields])
+        for name in upserts[0].increment.folders:
+            if name in self.job.partition_by and name not in in_files.names:
+                schema.add(name, StringType())
+        return schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Merging:
-    """A merge whose increments are known to be good."""
+    """A merge whose increments have been checked."""
 
     merge: _Merge
     work: Work
@@ -285,76 +295,69 @@ class _Merging:
 
     def run(self, mutations: DataFrame) -> Merged:
         rules = Rules.of(self.merge.job, self.record, self.work.suffix)
-        wins = rules_of.winners(mutations, rules)
-        looked_at = self._looked_at(mutations)
+        winners = rules_of.winners(mutations, rules)
+        files = self._files_to_read(mutations)
         with (
-            _kept(wins, self.work) as kept_wins,
-            _kept(self._decided(kept_wins, looked_at, rules), self.work) as decisions,
+            _cached(winners, self.work) as wins,
+            _cached(self._decided(wins, files, rules), self.work) as decisions,
         ):
             actions = [row.asDict() for row in rules_of.actions_by_file(decisions, rules).collect()]
-            have_late = any(
-                row[rules_of.HAVE_LATE] for row in actions
-            )  # else nothing is worth a look at all mutations again
-            late = (
-                {
-                    row[FILE]: row["late"]
-                    for row in rules_of.by_file(mutations, decisions, rules).collect()
-                }
-                if have_late
-                else {}
-            )
+            late: dict[int, int] = {}
+            # Otherwise a second pass over all mutations would count nothing
+            if any(row[rules_of.HAVE_LATE] for row in actions):
+                late_rows = rules_of.by_file(mutations, decisions, rules).collect()
+                late = {row[FILE]: row["late"] for row in late_rows}
             totals = Counter[str]()
             for row in actions:
                 totals[row["action"]] += row["records"]
                 totals["conflicts"] += row["conflicts"]
             changed = totals["inserts"] + totals["updates"] + totals["deletes"]
             counts = self._counts(totals, late)
-            per_file = _report(self.files, self.stats, _nested(actions), late)
+            report = _report(self.files, self.stats, _by_file_and_action(actions), late)
             replaced = self._replaced(decisions) if changed else []
             if self.master.format == self._kind == "parquet":
                 refuse_unsigned(replace(self.master, files=replaced))
-            if changed and self.work.target is None:
+            is_rehearsal = self.work.target is None
+            if changed and is_rehearsal:
                 self._rehearse(decisions, replaced)
-            if not changed or self.work.target is None:
+            if not changed or is_rehearsal:
                 return Merged(
                     counts=counts,
                     is_changed=bool(changed),
-                    files=per_file,
+                    files=report,
                     notes=self._notes(counts),
                 )
             counts["rows_written"] = self._write(decisions, replaced)
         counts["files_replaced"] = len(replaced)
-        untouched = [file for file in self.work.master if file not in set(replaced)]
+        replaced_files = set(replaced)
+        untouched = [file for file in self.work.master if file not in replaced_files]
         return Merged(
             counts=counts,
             is_changed=True,
             form=self._form,
             untouched=untouched,
-            files=per_file,
+            files=report,
             notes=self._notes(counts),
         )
 
-    def _looked_at(self, mutations: DataFrame) -> list[MasterFile]:
-        """Files that may hold records of the increments; all, unless records stay in their partitions and no delete is of an id alone."""
-        if (
-            not self.merge.job.fixed_partitions
-            or self._is_new_layout
-            or not self.record.partition_by
-        ):
+    def _files_to_read(self, mutations: DataFrame) -> list[MasterFile]:
+        """Return the files that may hold records of the increments.
+
+        These are all, unless records stay in their partitions and no delete is of an id alone.
+        """
+        names = self.record.partition_by
+        if not self.merge.job.fixed_partitions or self._is_new_layout or not names:
             return list(self.work.master)
-        folder = F.struct(
-            *[
-                F.col(ROW).getField(name).cast("string").alias(name)
-                for name in self.record.partition_by
-            ]
-        )
-        named = [
-            (tuple(row.folder), row[DELETED])
-            for row in mutations.select(folder.alias("folder"), DELETED).distinct().collect()
-        ]
-        if any(is_deleted and None in values for values, is_deleted in named):
-            return list(self.work.master)
-        return self._in_folders({values for values, _ in named})
+        row = F.col(ROW)
+        folder = F.struct(*[row.getField(name).cast("string").alias(name) for name in names])
+        folders = set()
+        for mutation in mutations.select(folder.alias("folder"), DELETED).distinct().collect():
+            values = tuple(mutation.folder)
+            # A delete of an id alone names no folder
+            if mutation[DELETED] and None in values:
+                return list(self.work.master)
+            folders.add(values)
+        return self._in_folders(folders)
 
     @property
     def _kind(self) -> str:
@@ -363,7 +366,7 @@ class _Merging:
 
     @property
     def _form(self) -> MasterForm:
-        """How the new master is written, for who reads it and for the next run."""
+        """The new master's form, for its readers and for the next run."""
         is_csv = self._kind == "csv"
         return MasterForm(
             format=self._kind,
@@ -373,13 +376,13 @@ class _Merging:
 
     @property
     def _typed(self) -> list[StructField]:
-        """Fields in files of CSV that are no texts."""
+        """The fields in files of CSV that are not texts."""
         if self.master.format != "csv":
             return []
-        fields = [
-            field for field in self.record.fields if field.name not in self.record.partition_by
+        typed = [
+            field for field in self.record.fields if not isinstance(field.dataType, StringType)
         ]
-        return [field for field in fields if not isinstance(field.dataType, StringType)]
+        return [field for field in typed if field.name not in self.record.partition_by]
 
     @property
     def _stays_csv(self) -> bool:
@@ -387,37 +390,34 @@ class _Merging:
 
     @property
     def _is_new_layout(self) -> bool:
-        """Whether the new master has folders that the old one lacks."""
+        """True if the new master has other folders than the old one."""
         return list(self.record.partition_by) != self.master.partition_by
 
     def _decided(self, wins: DataFrame, files: Sequence[MasterFile], rules: Rules) -> DataFrame:
         if not files:
             return rules_of.decided(wins, None, rules)
-        looked_at = replace(self.master, files=files)
-        check_text(self.merge.spark, looked_at, self.record.fields)
-        rows = read_files(self.merge.spark, looked_at, self.record.fields)
-        master = checked_rows(rows, looked_at.partition_by)
+        part = replace(self.master, files=files)
+        check_text(self.merge.spark, part, self.record.fields)
+        rows = read_files(self.merge.spark, part, self.record.fields)
+        master = checked_rows(rows, part.partition_by)
         ids = F.broadcast(wins.select(*keys(self.record))) if self._is_small() else wins
-        return rules_of.decided(wins, rules_of.touched_rows(master, ids, rules), rules)
+        old = rules_of.touched_rows(master, ids, rules)
+        return rules_of.decided(wins, old, rules)
 
     def _is_small(self) -> bool:
-        return sum(row["rows"] for row in self.stats.values()) <= _BROADCAST_ROWS
+        return _total(self.stats, "rows") <= _BROADCAST_ROWS
 
     def _counts(self, totals: Mapping[str, int], late: Mapping[int, int]) -> dict[str, int]:
-        rows = sum(row["rows"] for row in self.stats.values())
-        rejected = sum(row["rejected"] for row in self.stats.values())
-        records = sum(
-            number for name, number in totals.items() if name not in ("conflicts", rules_of.LATE)
-        )
-        lost = sum(late.values())
-        counts = {
+        rejected = _total(self.stats, "rejected")
+        mutations = _total(self.stats, "rows") - rejected
+        records_by_action = {name: totals[name] for name in _ACTIONS}
+        late_mutations = sum(late.values())
+        return {
             "files": len(self.files),
-            "mutations": rows - rejected,
-            **{name: totals[name] for name in _ACTIONS},
-        }
-        return counts | {
-            "late": lost,
-            "superseded": rows - rejected - records - lost,
+            "mutations": mutations,
+            **records_by_action,
+            "late": late_mutations,
+            "superseded": mutations - sum(records_by_action.values()) - late_mutations,
             "conflicts": totals["conflicts"],
             "rejected": rejected,
         }
@@ -425,66 +425,63 @@ class _Merging:
     def _notes(self, counts: Mapping[str, int]) -> list[str]:
         notes = []
         if counts["late"]:
-            notes.append(
-                f"{count_text(counts['late'], 'mutation')} came late: the master has something newer"
-            )
+            mutations = count_text(counts["late"], "mutation")
+            notes.append(f"{mutations} came late: the master has something newer")
         if counts["conflicts"]:
+            records = count_text(counts["conflicts"], "record")
             notes.append(
-                f"{count_text(counts['conflicts'], 'record')} with different content of one order: what came later in the files counts"
+                f"{records} with different content of one order: "
+                "what came later in the files counts"
             )
         return notes
 
     def _replaced(self, decisions: DataFrame) -> list[MasterFile]:
-        """The files that are written anew."""
+        """Return the files that are written again."""
         is_other = self._kind != self.master.format or bool(self.merge.job.output_options)
         if is_other or self._is_new_layout or not self.record.partition_by:
             return list(self.work.master)
-        touched = rules_of.touched_partitions(
-            decisions, self.record, has_master=rules_of.OLD_PARTITION in decisions.columns
-        )
+        has_master = rules_of.OLD_PARTITION in decisions.columns
+        touched = rules_of.touched_partitions(decisions, self.record, has_master=has_master)
         return self._in_folders(touched)
 
     def _in_folders(self, values: Collection[tuple[str | None, ...]]) -> list[MasterFile]:
-        """Files whose folders have these values, however the folders' names write them: `month=01` is 1 where the month is a number."""
+        """Return the files whose folders have these values.
+
+        However the folders' names write them: `month=01` is 1 where the month is a number.
+        """
         fields = [self.record.fields[name] for name in self.record.partition_by]
         folders = sorted({tuple(file.values().values()) for file in self.work.master}, key=str)
         names = StructType([StructField(field.name, StringType()) for field in fields])
-        texts = [F.col(quoted(field.name)).cast(field.dataType).cast("string") for field in fields]
-        meant = map(
-            tuple,
-            self.merge.spark.createDataFrame(folders, names).coalesce(1).select(*texts).collect(),
-        )
-        chosen = {folder for folder, value in zip(folders, meant, strict=True) if value in values}
+        typed = [F.col(quoted(field.name)).cast(field.dataType).cast("string") for field in fields]
+        # One partition, so that the values come in the order of the folders
+        rows = self.merge.spark.createDataFrame(folders, names).coalesce(1)
+        values_of_folders = rows.select(*typed).collect()
+        chosen = set()
+        for folder, folder_values in zip(folders, values_of_folders, strict=True):
+            if tuple(folder_values) in values:
+                chosen.add(folder)
         return [file for file in self.work.master if tuple(file.values().values()) in chosen]
 
     def _write(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> int:
-        """What stays of the replaced files, and the new rows. Returns how many there are."""
+        """Write the new rows and those that stay; return how many they are."""
+        assert self.work.target is not None
         record, spark = self.record, self.merge.spark
-        new_files = -(-sum(row["rows"] for row in self.stats.values()) // _NEW_FILE_ROWS)
-        rows = rules_of.new_rows(decisions, record).coalesce(
-            max(1, min(parallelism(spark), new_files))
-        )
-        options = write_options(self.merge.job)
+        wanted_files = -(-_total(self.stats, "rows") // _NEW_FILE_ROWS)
+        new_files = max(1, min(parallelism(spark), wanted_files))
+        rows = rules_of.new_rows(decisions, record).coalesce(new_files)
+        csv = write_options(self.merge.job)
         if self._stays_csv:
-            typed = {field.name for field in self._typed}
-            rows = rows.select(
-                *[
-                    cell_text(field, options) if field.name in typed else F.col(quoted(field.name))
-                    for field in record.fields
-                ]
-            )
+            rows = self._as_cells(rows, csv)
         if replaced:
             rows = self._staying(decisions, replaced).unionByName(rows)
-        kind = self._kind
         observed = Observation("mutate")
         rows = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
         if record.partition_by:
-            rows = rows.hint("rebalance", *[F.col(quoted(name)) for name in record.partition_by])
-        assert self.work.target is not None
-        options = options if kind == "csv" else JSON_WRITE if kind == "json" else {}
+            rows = rows.hint("rebalance", *columns_named(record.partition_by))
+        options = {"csv": csv, "json": JSON_WRITE}.get(self._kind, {})
         writer = (
             rows.write.mode("overwrite")
-            .format(kind)
+            .format(self._kind)
             .options(**options)
             .partitionBy(*record.partition_by)
         )
@@ -492,66 +489,84 @@ class _Merging:
             writer.save(hadoop_uri(self.work.side, self.work.target))
         return observed_count(observed, "rows")
 
+    def _as_cells(self, rows: DataFrame, options: Mapping[str, str]) -> DataFrame:
+        """Return new rows as texts, as the rows that stay are read."""
+        typed = {field.name for field in self._typed}
+        columns = []
+        for field in self.record.fields:
+            is_typed = field.name in typed
+            column = cell_text(field, options) if is_typed else F.col(quoted(field.name))
+            columns.append(column)
+        return rows.select(*columns)
+
     def _rehearse(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> None:
-        """Meets what would fail the writing of rows that stay. Where nothing can, they are not read again."""
-        record, is_exact = self.record, self._stays_csv or not self._typed
-        if replaced and not (is_exact and not record.unwritable()):
+        """Raise the error that writing the rows that stay would raise.
+
+        Where none is possible, they are not read again.
+        """
+        is_exact = self._stays_csv or not self._typed
+        can_fail = not is_exact or bool(self.record.unwritable())
+        if replaced and can_fail:
             self._staying(decisions, replaced).write.format("noop").mode("overwrite").save()
 
     def _staying(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> DataFrame:
-        """Rows of these files that no mutation replaces. Those of CSV are read as texts: a type may round them, or write them otherwise."""
+        """Return the rows of these files that no mutation replaces.
+
+        Those of CSV are read as texts: a type may round them, or write them in another form.
+        """
         record, typed = self.record, self._typed
-        fields = StructType(
-            [
-                StructField(field.name, StringType()) if field in typed else field
-                for field in record.fields
-            ]
-        )
-        old = read_files(self.merge.spark, replace(self.master, files=replaced), fields).select(
-            *map(quoted, fields.names)
-        )
+        fields = StructType()
+        for field in record.fields:
+            fields.add(StructField(field.name, StringType()) if field in typed else field)
+        part = replace(self.master, files=replaced)
+        old = read_files(self.merge.spark, part, fields).select(*columns_named(fields.names))
+        values = {name: F.col(quoted(name)) for name in fields.names}
+        # Ids are compared as values; other fields need them only for another format than CSV
         needed = [field for field in typed if field.name in record.ids or not self._stays_csv]
         if needed:
             old = old.withColumn(_CELLS, typed_cells(needed, self.master.csv))
-        values = {name: F.col(quoted(name)) for name in fields.names} | {
-            field.name: F.col(_CELLS).getField(field.name).alias(field.name) for field in needed
-        }
+        for field in needed:
+            values[field.name] = F.col(_CELLS).getField(field.name).alias(field.name)
         ids = rules_of.replaced_ids(decisions, keys(record))
-        gone = F.broadcast(ids) if self._is_small() else ids
-        same = [
+        replaced_ids = F.broadcast(ids) if self._is_small() else ids
+        is_same_id = [
             values[name] == F.col(key) for name, key in zip(record.ids, keys(record), strict=True)
         ]
-        staying = writable_rows(old, replace(record, fields=fields)).join(gone, same, "left_anti")
+        writable = writable_rows(old, replace(record, fields=fields))
+        staying = writable.join(replaced_ids, is_same_id, "left_anti")
         if self._stays_csv:
-            return staying.select(*map(quoted, fields.names))
+            return staying.select(*columns_named(fields.names))
         return exact_rows(staying, typed).select(*values.values())
 
 
 def _remedy(name: str, recorded: str | None) -> str:
-    """Say how to give an option of the master's CSV as it was recorded."""
+    """Return the advice that gives an option of the master's CSV its recorded value."""
     if recorded is None:
         return f"leave the option {name} out; for increments alone it is --increment-option"
     if name == "header":
         is_set = recorded == "true"
-        flag = "give no --no-header" if is_set else "--no-header"
+        flag = "without --no-header" if is_set else "--no-header"
         return f"give header={is_set} ({flag})"
     if name == "sep":
         return f"give delimiter={recorded!r} (--delimiter)"
     return f"give options={{{name!r}: {recorded!r}}} (--csv-option {name}={recorded})"
 
 
-_ACTIONS = (rules_of.INSERT, rules_of.UPDATE, rules_of.DELETE, rules_of.UNCHANGED, rules_of.UNKNOWN)
-
-
 def _stats(rows: DataFrame) -> DataFrame:
-    number = F.count_if(~F.col(HEADER)).alias("rows")
-    bad = F.count_if(F.col(BAD).isNotNull() & ~F.col(HEADER)).alias("rejected")
-    deletes = F.count_if(F.col(DELETED) & ~F.col(HEADER)).alias("delete_rows")
-    unclosed = F.count_if(F.col(BAD) == UNCLOSED).alias("unclosed")
-    have_op = F.count_if(F.col(HAS_OP) & ~F.col(HEADER)).alias("have_op")
+    """Return the counts of rows of each file."""
+    is_row = ~F.col(HEADER)
     return rows.groupBy(FILE).agg(
-        number, bad, deletes, unclosed, have_op, F.count_if(HEADER).alias("headers")
+        F.count_if(is_row).alias("rows"),
+        F.count_if(F.col(BAD).isNotNull() & is_row).alias("rejected"),
+        F.count_if(F.col(DELETED) & is_row).alias("delete_rows"),
+        F.count_if(F.col(BAD) == UNCLOSED).alias("unclosed"),
+        F.count_if(F.col(HAS_OP) & is_row).alias("have_op"),
+        F.count_if(HEADER).alias("headers"),
     )
+
+
+def _total(stats: Mapping[int, Mapping[str, int]], count: str) -> int:
+    return sum(row[count] for row in stats.values())
 
 
 def _check_headers(
@@ -559,24 +574,30 @@ def _check_headers(
     stats: Mapping[int, Mapping[str, int]],
     options: Mapping[str, str],
 ) -> None:
-    """A line like the header is no row, wherever it stands: files that were put together would have several."""
+    """Raise InvalidInputError for a file whose header occurs twice.
+
+    A line like the header is not a row: files that were joined would have several headers.
+    """
+    encoding = options.get("encoding", "utf-8")
     for form, files in forms.items():
         for file in files:
-            if file.number in stats and (times := stats[file.number]["headers"]) > 1:
-                where = line_number(
-                    file.storage, file.path, options.get("encoding", "utf-8"), form.header or "", 2
-                )
-                place = "" if where is None else f", line {where}"
-                raise InvalidInputError(
-                    f"{file.increment.source}{place}: its header is there {times} times: take out all but the first line"
-                )
+            times = stats[file.number]["headers"] if file.number in stats else 0
+            if times <= 1:
+                continue
+            where = file.increment.source
+            line = line_number(file.storage, file.path, encoding, form.header or "", 2)
+            if line is not None:
+                where += f", line {line}"
+            raise InvalidInputError(
+                f"{where}: its header occurs {times} times: take out all but the first line"
+            )
 
 
-def _nested(actions: Iterable[Mapping[str, int]]) -> dict[int, dict[str, int]]:
-    nested: dict[int, dict[str, int]] = {}
+def _by_file_and_action(actions: Iterable[Mapping[str, int]]) -> dict[int, dict[str, int]]:
+    records: dict[int, dict[str, int]] = {}
     for row in actions:
-        nested.setdefault(row[FILE], {})[str(row["action"])] = row["records"]
-    return nested
+        records.setdefault(row[FILE], {})[str(row["action"])] = row["records"]
+    return records
 
 
 def _report(
@@ -585,27 +606,34 @@ def _report(
     actions: Mapping[int, Mapping[str, int]],
     late: Mapping[int, int],
 ) -> list[dict[str, object]]:
-    """Of each file: its rows, and what those that count did."""
+    """Return for each file its rows, and the actions of those that count."""
     lines = []
     for file in files:
-        known, done = stats.get(file.number), actions.get(file.number, {})
-        line: dict[str, object] = {"file": file.increment.source, "rows": 0, "rejected": 0}
-        if known is not None:
-            line |= {"rows": known["rows"], "rejected": known["rejected"]}
-        lines.append(
-            line
-            | {name: done.get(name, 0) for name in _ACTIONS}
-            | {"late": late.get(file.number, 0)}
-        )
+        counts = stats.get(file.number, {"rows": 0, "rejected": 0})
+        records = actions.get(file.number, {})
+        line: dict[str, object] = {
+            "file": file.increment.source,
+            "rows": counts["rows"],
+            "rejected": counts["rejected"],
+        }
+        for name in _ACTIONS:
+            line[name] = records.get(name, 0)
+        line["late"] = late.get(file.number, 0)
+        lines.append(line)
     return lines
 
 
 @contextmanager
-def _kept(rows: DataFrame, work: Work) -> Iterator[DataFrame]:
-    """Computed once. Many rows go to the disk at once: on their way there through memory they filled a heap of 1 GB."""
+def _cached(rows: DataFrame, work: Work) -> Iterator[DataFrame]:
+    """Compute rows once.
+
+    Many rows go to the disk immediately: on their way there through memory they filled a heap of
+    1 GB.
+    """
     is_small = sum(increment.size for increment in work.increments) < _IN_MEMORY_BYTES
-    rows = rows.persist(StorageLevel.MEMORY_AND_DISK if is_small else StorageLevel.DISK_ONLY)
+    level = StorageLevel.MEMORY_AND_DISK if is_small else StorageLevel.DISK_ONLY
+    cached_rows = rows.persist(level)
     try:
-        yield rows
+        yield cached_rows
     finally:
-        rows.unpersist()
+        cached_rows.unpersist()

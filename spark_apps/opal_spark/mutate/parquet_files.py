@@ -1,50 +1,54 @@
-"""Parquet files by their footers: integers without a sign, which Spark reads and cannot write."""
+"""The footers of Parquet files: integers without a sign, which Spark reads and cannot write."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from opal_folder.place import MasterFile
+from opal_folder.master_folder import MasterFile
 from opal_lake.errors import InvalidInputError
 from opal_lake.storage import Storage
 from opal_spark.mutate.groups import AT_ONCE
 from opal_spark.mutate.master import MasterFiles, by_root
 
-_TAIL_BYTES, _END_BYTES = 1 << 16, 8
+_TAIL_BYTES = 1 << 16
+_END_BYTES = 8  # the footer's length in 4 bytes, and the magic number
 
 
 def refuse_unsigned(master: MasterFiles) -> None:
-    """Of files that are written anew as Parquet."""
+    """Raise InvalidInputError for unsigned integers, which Spark cannot write."""
     roots = dict.fromkeys(file.root for file in master.files)
+    # `by_root` has the order of the files' roots
     storages = dict(zip(roots, (storage for storage, _ in by_root(master)), strict=True))
 
-    def looked_at(file: MasterFile) -> list[str]:
+    def columns_of(file: MasterFile) -> list[str]:
         return unsigned_columns(storages[file.root], file.path, file.size)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for file, columns in zip(master.files, pool.map(looked_at, master.files), strict=True):
+        for file, columns in zip(master.files, pool.map(columns_of, master.files), strict=True):
             if columns:
                 raise InvalidInputError(
-                    f"{file.root}/{file.path} has integers without a sign, which Spark would write with one: {', '.join(columns)}. "
-                    "Nothing was changed: write the master's files with a signed type first, as INT64"
+                    f"{file.root}/{file.path} has integers without a sign, which Spark would write "
+                    f"with one: {', '.join(columns)}. Nothing was changed: write the master's "
+                    "files with a signed type first, as INT64"
                 )
 
 
 def unsigned_columns(storage: Storage, path: str, size: int) -> list[str]:
-    """Their names, in nested fields too, with their types. Of what is no Parquet Spark says more."""
+    """Return the names and types of integers without a sign, in nested fields too."""
     length = min(size, _TAIL_BYTES)
     tail = storage.get(path, size - length, length)
-    footer = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
-    if length < footer <= size:
-        tail = storage.get(path, size - footer, footer)
+    footer_bytes = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
+    if length < footer_bytes <= size:
+        tail = storage.get(path, size - footer_bytes, footer_bytes)
     try:
         schema = pq.read_metadata(pa.BufferReader(tail)).schema
     except (pa.ArrowException, OSError):
+        # Not a Parquet file: Spark's error says more
         return []
-    columns = [schema.column(number) for number in range(len(schema))]
-    return [
-        f"{column.path} {column.converted_type}"
-        for column in columns
-        if column.converted_type.startswith("UINT_")
-    ]
+    unsigned = []
+    for number in range(len(schema)):
+        column = schema.column(number)
+        if column.converted_type.startswith("UINT_"):
+            unsigned.append(f"{column.path} {column.converted_type}")
+    return unsigned

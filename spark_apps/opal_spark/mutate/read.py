@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from opal_folder.mutation import open_place, refuse_tables
-from opal_folder.place import MasterFile, MasterForm, Place
+from opal_folder.master_folder import MasterFile, MasterFolder, MasterForm
+from opal_folder.mutation import open_master, refuse_tables
 from opal_lake.errors import InvalidInputError, NoRowsError
 from opal_spark.engine.session import bring_avro, storage_options
 from opal_spark.engine.versions import check_session
@@ -23,18 +23,18 @@ def read_master(
 ) -> DataFrame:
     """Read the master at a URI as it is now; on S3 by the newest list.
 
-    What the last run recorded says how: format, delimiter, header, encoding and schema. `format`
-    and `options` (of Spark's CSV reader) are for a master that no run has written; a CSV master
-    then needs the option `header`. InvalidInputError if they contradict the record, or if
-    the folder is a table.
+    The last run recorded its format, delimiter, header, encoding and schema. `format` and `options`
+    (of Spark's CSV reader) are for a master that no run has written; a CSV master then needs the
+    option `header`. Raises InvalidInputError if they contradict the record, or if the folder is a
+    table.
     """
     check_session(spark)
     stored = storage_options(spark, uri)
-    place = open_place(uri, stored)
-    refuse_tables(place, stored, "read it with its own reader")
-    files, form = _files_and_form(place)
+    folder = open_master(uri, stored)
+    refuse_tables(folder, stored, "read it with its own reader")
+    files, form = _files_and_form(folder)
     if not files and form is None:
-        raise NoRowsError(f"there is no master in {uri}: correct the path, or run opal mutate")
+        raise NoRowsError(f"{uri} has no master: correct the path, or run opal mutate")
     given = plain_names(options or {})
     if form is not None:
         _check_against_record(uri, form, format, given)
@@ -56,12 +56,13 @@ def read_master(
     return checked_rows(read_files(spark, master, schema), master.partition_by)
 
 
-def _files_and_form(place: Place) -> tuple[list[MasterFile], MasterForm | None]:
+def _files_and_form(folder: MasterFolder) -> tuple[list[MasterFile], MasterForm | None]:
     """List the files of one master with its form, also while a run replaces it."""
+    # The same form before and after: the list is of the master that this form describes
     while True:
-        form = place.form()
-        files = place.master_files()
-        if place.form() == form:
+        form = folder.form()
+        files = folder.master_files()
+        if folder.form() == form:
             return files, form
 
 
@@ -70,7 +71,7 @@ def _check_against_record(
 ) -> None:
     if format not in (None, form.format):
         raise InvalidInputError(
-            f"the last run wrote {uri} as {form.format}, and format={format!r} says otherwise; "
+            f"the last run wrote {uri} as {form.format}, not as format={format!r}; "
             "leave format= out"
         )
     if form.format != "csv" and given:

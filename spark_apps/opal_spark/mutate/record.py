@@ -1,4 +1,4 @@
-"""What a record is: its fields, which of them make its id, its order, its operation and its partition."""
+"""Records: their fields, and which of them are the id, the order, the operation, the partition."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,21 +39,17 @@ from opal_spark.sources.text.variants import (
     unknown_key,
 )
 
-_DIGITS: dict[DataType, int] = {
-    DoubleType(): 17,
-    FloatType(): 9,
-}  # that such a number may be written with; an integer has to be it exactly
-_ROUNDED = (
-    DecimalType,
-    DoubleType,
-    FloatType,
-    DateType,
-)  # Spark's reader of JSON fits values into these
-_NUMBERS, _NUMBER = (DecimalType, DoubleType, FloatType), r"^\s*[+-]?\.?\d[\d.]*([eE][+-]?\d+)?\s*$"
+# The digits that such a number may be written with; an integer has to be equal to it
+_DIGITS: dict[DataType, int] = {DoubleType(): 17, FloatType(): 9}
+# Spark's reader of JSON fits values into these
+_ROUNDED = (DecimalType, DoubleType, FloatType, DateType)
+_NUMBERS = (DecimalType, DoubleType, FloatType)
+_NUMBER = r"^\s*[+-]?\.?\d[\d.]*([eE][+-]?\d+)?\s*$"
 _BITS: dict[DataType, int] = {LongType(): 63, IntegerType(): 31}
 _ORDER_KINDS = {"numeric": "decimal(38,10)", "text": "string", "timestamp": "timestamp"}
 _CAPITALS = (
-    " (it does not tell capital letters from small ones): rename one of them. Nothing was changed"
+    " (it does not distinguish capital letters from small ones): rename one of them. "
+    "Nothing was changed"
 )
 TIME_FORMS = (
     "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and an offset"
@@ -62,8 +58,9 @@ TIME_FORMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """`fields` are the master's. `order` is None where files say what is later. `op` may be a field that only increments have.
+    """The form of records. `fields` are the master's.
 
+    `order` is None where files say what is later. `op` may be a field that only increments have.
     `by_line`: its files are CSV, and read line by line. `encoding`: that in which CSV is written.
     """
 
@@ -78,27 +75,25 @@ class Record:
 
     @property
     def given(self) -> StructType:
-        """What a row of an increment has."""
-        extra = (
-            [StructField(self.op, StringType())]
-            if self.op is not None and self.op not in self.fields.names
-            else []
-        )
-        return StructType([*self.fields.fields, *extra])
+        """The fields of a row of an increment."""
+        if self.op is None or self.op in self.fields.names:
+            return StructType([*self.fields.fields])
+        return StructType([*self.fields.fields, StructField(self.op, StringType())])
 
     def unwritable(self) -> list[Column]:
-        """The reasons for texts that the encoding cannot hold."""
-        texts = [
-            field.name
-            for field in self.fields
-            if isinstance(field.dataType, StringType) and field.name not in self.partition_by
-        ]
-        return [
-            fault for fault in (lacking(name, self.encoding) for name in texts) if fault is not None
-        ]
+        """Return the reasons for texts that the encoding cannot hold."""
+        faults = []
+        for field in self.fields:
+            # Values of folders are not in the files
+            if not isinstance(field.dataType, StringType) or field.name in self.partition_by:
+                continue
+            fault = lacking(field.name, self.encoding)
+            if fault is not None:
+                faults.append(fault)
+        return faults
 
     def order_of(self, name: str) -> Column:
-        """The order as something that can be compared; null if a text is not one."""
+        """Return the order as a value that can be compared; null if a text is not one."""
         kind = self.given[name].dataType
         if not isinstance(kind, StringType):
             return F.col(quoted(name))
@@ -106,96 +101,119 @@ class Record:
 
 
 def record_of(job: Mutate, fields: StructType, partition_by: Sequence[str]) -> Record:
-    """Names and ordinals of a job against the fields that there are."""
+    """Return the form of records, by a job's names and ordinals of fields.
+
+    `partition_by` are the fields of the master's folders.
+    """
     names = fields.names
     refuse_twins(names)
-    if (
-        job.partition_by
-        and partition_by
-        and [_field(name, names, "partition_by") for name in job.partition_by] != list(partition_by)
-    ):
-        raise InvalidInputError(
-            f"the master's folders are of {list(partition_by)}, and partition_by={list(job.partition_by)}; leave it out"
-        )
+    folders = list(partition_by)
+    if job.partition_by and folders:
+        wanted = [_field(name, names, "partition_by") for name in job.partition_by]
+        if wanted != folders:
+            raise InvalidInputError(
+                f"the master's folders are of {folders}, "
+                f"and partition_by={list(job.partition_by)}; leave it out"
+            )
     by_file = job.order in (BY_SUFFIX, BY_POSITION) and job.order not in names
     ids = tuple(_field(name, names, "ids") for name in job.ids)
-    parts = tuple(partition_by) or tuple(
-        _field(name, names, "partition_by") for name in job.partition_by
-    )
-    if len(parts) >= len(names):
-        raise InvalidInputError("partition_by names all fields; a file needs one at least")
+    if not folders:
+        folders = [_field(name, names, "partition_by") for name in job.partition_by]
+    if len(folders) >= len(names):
+        raise InvalidInputError("partition_by names all fields; a file needs at least one")
     op = None if job.op_field is None else _op_field(job.op_field, names)
     order = None if by_file else _field(job.order, names, "order")
     return Record(
-        fields=fields, ids=ids, order=order, order_type=job.order_type, op=op, partition_by=parts
+        fields=fields,
+        ids=ids,
+        order=order,
+        order_type=job.order_type,
+        op=op,
+        partition_by=tuple(folders),
     )
 
 
 def schema_given(spark: SparkSession, text: str | None) -> StructType | None:
-    return None if text is None else spark.createDataFrame([], text).schema
+    if text is None:
+        return None
+    return spark.createDataFrame([], text).schema
 
 
 def fitted(column: Column, given: DataType, field: StructField) -> tuple[Column, Column | None]:
-    """A value as the field's type, and the reason if there was one that this type cannot hold exactly."""
+    """Convert a value to the type of a field; return it with its fault.
+
+    The fault is a text where the value is not of that type, or would be changed, and otherwise
+    null. It is None for a value that has the type already.
+    """
     if given == field.dataType:
         return column, None
     kind = schema_of_arrow(arrow_of_spark(StructType([field]))).fields[0].type
+    original = column
     if isinstance(given, StringType) and isinstance(kind, Atomic):
-        text = column if kind.name == "string" else F.nullif(column, F.lit(""))
-        value = parse_text(text, kind, {})
-        is_exact = ~_is_rounded(text, value, field.dataType)
+        if kind.name != "string":
+            original = F.nullif(column, F.lit(""))  # an empty text is a missing value
+        value = parse_text(original, kind, {})
+        is_exact = ~_is_rounded(original, value, field.dataType)
     else:
-        text, value = column, column.try_cast(field.dataType)
-        is_exact = F.lit(True)
-        if not isinstance(field.dataType, StringType):  # a text says all
-            is_exact = comparable(value.try_cast(given), given).eqNullSafe(
-                comparable(column, given)
-            )
-        if {
-            given,
-            field.dataType,
-        } & _DIGITS.keys():  # Spark makes the greatest integer of a number just beyond it
-            number = column if given in _DIGITS else value
-            bits = _BITS.get(given, _BITS.get(field.dataType))
-            is_exact &= F.lit(True) if bits is None else number < F.lit(2.0**bits)
-    forms = (
-        f", {TIME_FORMS}"
-        if isinstance(given, StringType) and kind == Atomic(name="timestamp")
-        else ""
-    )
-    reason = (
-        f"{wrong_type(field.name, kind)}{forms}"
-        if isinstance(kind, Atomic)
-        else f"column {field.name!r} is of another type"
-    )
-    return value, F.when(text.isNotNull() & (value.isNull() | ~is_exact), F.lit(reason))
+        value = column.try_cast(field.dataType)
+        is_exact = _is_cast_exactly(column, value, given, field.dataType)
+    reason = f"column {field.name!r} is of another type"
+    if isinstance(kind, Atomic):
+        reason = wrong_type(field.name, kind)
+        if isinstance(given, StringType) and kind.name == "timestamp":
+            reason += f", {TIME_FORMS}"
+    is_wrong = original.isNotNull() & (value.isNull() | ~is_exact)
+    return value, F.when(is_wrong, F.lit(reason))
+
+
+def _is_cast_exactly(column: Column, value: Column, given: DataType, kind: DataType) -> Column:
+    """Return whether a cast back gives the same value."""
+    is_exact = F.lit(True)
+    if not isinstance(kind, StringType):  # a text holds every value
+        cast_back = comparable(value.try_cast(given), given)
+        is_exact = cast_back.eqNullSafe(comparable(column, given))
+    is_of_floats = given in _DIGITS or kind in _DIGITS
+    bits = _BITS.get(given, _BITS.get(kind))
+    if is_of_floats and bits is not None:
+        # Spark casts a number just beyond the greatest integer to that integer, and casts this
+        # back to the same number: casting back does not show the change
+        number = column if given in _DIGITS else value
+        is_exact &= number < F.lit(2.0**bits)
+    return is_exact
 
 
 def rounded(line: Column, fields: Sequence[StructField]) -> list[Column]:
-    """Of JSON: the reason for each value whose text says more than its field's type can hold."""
-    found = [field for field in fields if isinstance(field.dataType, _ROUNDED)]
-    texts = F.from_json(
-        line, StructType([StructField(field.name, StringType()) for field in found])
-    )
-    faults = [fitted(texts.getField(field.name), StringType(), field)[1] for field in found]
-    return [fault for fault in faults if fault is not None]
+    """Return the faults of JSON values that the types of their fields would change.
+
+    Each column is a text where a value would be changed, and otherwise null.
+    """
+    inexact = [field for field in fields if isinstance(field.dataType, _ROUNDED)]
+    # Read as texts: a number that Spark has parsed no longer shows what was written
+    as_texts = StructType([StructField(field.name, StringType()) for field in inexact])
+    texts = F.from_json(line, as_texts)
+    faults = []
+    for field in inexact:
+        _, fault = fitted(texts.getField(field.name), StringType(), field)
+        if fault is not None:
+            faults.append(fault)
+    return faults
 
 
 def rounded_texts(fields: Sequence[StructField]) -> list[Column]:
-    """Of cells of CSV: the reason for each number that says more than its field's type can hold."""
+    """Return the reasons for numbers of CSV that are not exact in their fields' types."""
     faults = []
     for field in fields:
+        if not isinstance(field.dataType, _NUMBERS):
+            continue
         text = F.col(quoted(field.name))
-        fault = (
-            fitted(text, StringType(), field)[1] if isinstance(field.dataType, _NUMBERS) else None
-        )
+        _, fault = fitted(text, StringType(), field)
         if fault is not None:
             faults.append(F.when(text.rlike(_NUMBER), F.concat(fault, F.lit(": "), text)))
     return faults
 
 
 def misread(line: Column, fields: Sequence[StructField], *, is_whole: bool) -> list[Column]:
-    """Return the reasons for which Spark's reader of JSON would lose or change values of fields.
+    """Return the reasons for values that Spark's reader of JSON would lose or change.
 
     These are unknown keys, keys that occur twice, and values of other types, at any depth.
     `is_whole` says whether the fields are all that a line may have.
@@ -205,12 +223,10 @@ def misread(line: Column, fields: Sequence[StructField], *, is_whole: bool) -> l
     given = F.try_parse_json(line)
     own = schema_of_arrow(arrow_of_spark(StructType(list(fields)))).fields
     typed = F.try_variant_get(given, F.lit("$"), fields_type(own))
-    faults = [
-        decode(
-            typed.getField(field.name), Target(kind=field.type, path=field.name, patterns={})
-        ).getField("fault")
-        for field in own
-    ]
+    faults = []
+    for field in own:
+        target = Target(kind=field.type, path=field.name, patterns={})
+        faults.append(decode(typed.getField(field.name), target).getField("fault"))
     is_unparsed = given.isNull() & (F.trim(line) != "")
     unparsed = F.when(is_unparsed, F.lit("the line is not plain JSON, or has a key twice"))
     unknown = [unknown_key(keys_of(given), typed, own)] if is_whole else []
@@ -223,7 +239,7 @@ def is_nested(kind: DataType) -> bool:
 
 
 def other_members(given: DataType, expected: DataType, path: str) -> str | None:
-    """Return how the members of a nested type differ from the expected ones; None if they do not.
+    """Return how the members of a nested type differ from the expected ones, or None.
 
     A cast of Spark's goes by the positions of members, whatever their names are.
     """
@@ -244,29 +260,36 @@ def other_members(given: DataType, expected: DataType, path: str) -> str | None:
             ]
         case _:
             return None
-    return next(filter(None, (other_members(*pair) for pair in pairs)), None)
+    for pair in pairs:
+        difference = other_members(*pair)
+        if difference is not None:
+            return difference
+    return None
 
 
-def lost_fields(found: DataType, given: DataType, path: str = "") -> list[str]:
-    """Return the fields and members that are found and not given, by their paths."""
-    match found, given:
+def lost_fields(existing: DataType, given: DataType, path: str = "") -> list[str]:
+    """Return the paths of existing fields and members that are not given."""
+    match existing, given:
         case StructType(), StructType():
             kinds = {field.name.casefold(): field.dataType for field in given}
             lost = []
-            for field in found:
+            for field in existing:
                 inside = f"{path}.{field.name}" if path else field.name
                 kind = kinds.get(field.name.casefold())
-                lost += [inside] if kind is None else lost_fields(field.dataType, kind, inside)
+                if kind is None:
+                    lost.append(inside)
+                else:
+                    lost += lost_fields(field.dataType, kind, inside)
             return lost
         case ArrayType(), ArrayType():
-            return lost_fields(found.elementType, given.elementType, f"{path}.element")
+            return lost_fields(existing.elementType, given.elementType, f"{path}.element")
         case MapType(), MapType():
-            return lost_fields(found.valueType, given.valueType, f"{path}.value")
+            return lost_fields(existing.valueType, given.valueType, f"{path}.value")
     return []
 
 
 def several_values(line: Column) -> Column:
-    """Return whether a line of JSON goes on after its first value, which alone Spark reads."""
+    """Return whether a line of JSON has several values: Spark reads only the first."""
     in_array = F.json_array_length(F.concat(F.lit("["), line, F.lit("]")))
     # A `]` of the line may close the array, and Spark ignores what follows: then the 0 is missing
     before_zero = F.json_array_length(F.concat(F.lit("["), line, F.lit(",0]")))
@@ -275,48 +298,48 @@ def several_values(line: Column) -> Column:
 
 
 def key_twice(line: Column) -> Column:
-    """Whether an object of JSON has a key twice, as Spark reads it."""
+    """Return whether an object of JSON has a key twice, as Spark reads it."""
     keys = F.transform(F.json_object_keys(line), F.lower)
     return F.size(F.array_distinct(keys)) < F.size(keys)
 
 
 def comparable(value: Column, kind: DataType) -> Column:
-    """Spark neither compares nor hashes maps, wherever they are in a value."""
-    return (
-        value
-        if isinstance(kind, AtomicType)
-        else F.when(value.isNotNull(), F.to_json(F.struct(value.alias("value")), JSON_WRITE))
-    )
+    """Return a form of a value that Spark compares and hashes."""
+    if isinstance(kind, AtomicType):
+        return value
+    # Spark neither compares nor hashes maps, wherever they are in a value
+    text = F.to_json(F.struct(value.alias("value")), JSON_WRITE)
+    return F.when(value.isNotNull(), text)
 
 
 def _is_rounded(text: Column, value: Column, kind: DataType) -> Column:
-    """Whether a number is written with more digits than a floating-point number keeps."""
+    """Return whether a number has more digits than a floating-point number of a type."""
     if kind not in _DIGITS:
         return F.lit(False)
     digits = F.regexp_replace(text, r"[eE].*|\D", "")
-    is_integer = text.rlike(r"^\s*[+-]?\d+\s*$")
-    is_same = F.coalesce(
-        value.try_cast("decimal(38,0)") == text.try_cast("decimal(38,0)"), F.lit(False)
-    )
     has_many = F.length(F.trim(digits, F.lit("0"))) > _DIGITS[kind]
-    return F.when(is_integer, ~is_same).otherwise(has_many)
+    is_integer = text.rlike(r"^\s*[+-]?\d+\s*$")
+    is_same = value.try_cast("decimal(38,0)") == text.try_cast("decimal(38,0)")
+    return F.when(is_integer, ~F.coalesce(is_same, F.lit(False))).otherwise(has_many)
 
 
 def unknown_names(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """With what was perhaps meant."""
-    found = []
+    """Return a problem for each unknown name, with the known name that is close to it."""
+    problems = []
     for name in names:
-        if name not in known:
-            close = get_close_matches(name, known, n=1)
-            found.append(
-                f"unknown field {name!r}" + (f" (did you mean {close[0]!r}?)" if close else "")
-            )
-    return found
+        if name in known:
+            continue
+        problem = f"unknown field {name!r}"
+        close = get_close_matches(name, known, n=1)
+        if close:
+            problem += f" (did you mean {close[0]!r}?)"
+        problems.append(problem)
+    return problems
 
 
 @contextmanager
-def names_told_apart(files: str) -> Iterator[None]:
-    """Spark's refusal of a column that is there twice, as one that says where."""
+def repeated_names(files: str) -> Iterator[None]:
+    """Raise an error that names the files where Spark finds a column twice."""
     try:
         yield
     except AnalysisException as error:
@@ -329,7 +352,7 @@ def names_told_apart(files: str) -> Iterator[None]:
 
 
 def refuse_twins(names: Sequence[str]) -> None:
-    """Names that differ in capitals alone, or in nothing."""
+    """Raise InvalidInputError for names that differ in capitals alone, or not at all."""
     plain = [name.casefold() for name in names]
     twins = [name for name in names if plain.count(name.casefold()) > 1]
     if twins:
@@ -343,20 +366,26 @@ def values_text(values: Mapping[str, object]) -> str:
 
 
 def refuse_unmet_op(record: Record) -> None:
-    """Raise InvalidInputError for an operation that is in no record: deletes would be updates."""
+    """Raise InvalidInputError for an operation that no record has.
+
+    Deletes would be updates.
+    """
     raise InvalidInputError(
-        f"op_field names the field {record.op!r}, which neither the master nor the increments have; "
-        f"known are {', '.join(record.fields.names)}. Correct the name, or leave op_field out if no "
-        "row is a delete. Nothing was changed"
+        f"op_field names the field {record.op!r}, which neither the master nor the increments "
+        f"have; known are {', '.join(record.fields.names)}. Correct the name, or leave op_field "
+        "out if no row is a delete. Nothing was changed"
     )
 
 
 def _op_field(name: str, names: Sequence[str]) -> str:
-    """The master may lack it. Of rows without names it then is the one behind the master's."""
+    """Return the field of the operation, which the master may lack."""
+    # Of rows without names it is then the cell after the master's
     if name == str(len(names)):
         return f"_c{name}"
-    is_known = name.isdecimal() or name.casefold() in {known.casefold() for known in names}
-    return _field(name, names, "op_field") if is_known else name
+    is_known = name.casefold() in {known.casefold() for known in names}
+    if name.isdecimal() or is_known:
+        return _field(name, names, "op_field")
+    return name
 
 
 def _field(name: str, names: Sequence[str], argument: str) -> str:
@@ -364,11 +393,9 @@ def _field(name: str, names: Sequence[str], argument: str) -> str:
         return name
     if name.isdecimal() and int(name) < len(names):
         return names[int(name)]
-    known = (
-        f"there are {len(names)} fields, from 0"
-        if name.isdecimal()
-        else f"known are {', '.join(names)}"
-    )
+    known = f"known are {', '.join(names)}"
+    if name.isdecimal():
+        known = f"records have {len(names)} fields, from 0"
     raise InvalidInputError(
         f"{argument} names the field {name!r}, which records do not have; {known}"
     )

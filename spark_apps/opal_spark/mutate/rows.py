@@ -1,6 +1,10 @@
-"""Increments as rows of one form: the record, what it is called by, what it does, where it stands, and what is wrong with it."""
+"""Increments as rows of one form.
 
-from collections.abc import Mapping, Sequence
+A row has the record and its id, what it does, its position in the files, and the reason if it is
+bad.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 import pyarrow as pa
@@ -12,7 +16,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.operations.mutate import Mutate
 from opal_lake.source import BY_SUFFIX
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
-from opal_spark.engine.columns import quoted, spark_type_name
+from opal_spark.engine.columns import columns_named, quoted, spark_type_name
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_utf8, read_options
 from opal_spark.mutate.groups import Form, Readable
@@ -23,8 +27,8 @@ from opal_spark.mutate.record import (
     is_nested,
     key_twice,
     misread,
-    names_told_apart,
     other_members,
+    repeated_names,
     rounded,
     several_values,
     unknown_names,
@@ -34,23 +38,30 @@ from opal_spark.sources.text.csv_lines import is_true, separator
 from opal_spark.sources.text.csv_quotes import UNCLOSED, open_quote
 from opal_spark.sources.text.json_files import MORE_VALUES
 
-# None of these may be a field of somebody's records
-ROW, DELETED, ORDER, UNTIMED, FILE, BLOCK, RANK = (
-    f"_opal_{name}" for name in ("row", "deleted", "ordered", "untimed", "file", "block", "rank")
+# Columns of the rows; the prefix keeps them apart from fields of records
+ROW, DELETED, ORDER, UNTIMED = "_opal_row", "_opal_deleted", "_opal_ordered", "_opal_untimed"
+FILE, BLOCK, RANK, LINE, COPY = (
+    "_opal_file",
+    "_opal_block",
+    "_opal_rank",
+    "_opal_line",
+    "_opal_copy",
 )
-BAD, RAW, HEADER, LINE, COPY, HAS_OP = (
-    f"_opal_{name}" for name in ("bad", "raw", "header", "line", "copy", "has_op")
-)
+BAD, RAW, HEADER, HAS_OP = "_opal_bad", "_opal_raw", "_opal_header", "_opal_has_op"
 _URI, _TEXT, _PARSED, _END = "_opal_uri", "_opal_text", "_opal_parsed", "_opal_end"
 _FAULT, _SUFFIX, _FOLDERS = "_opal_fault", "_opal_suffix", "_opal_folders"
-_VALUE = "value"  # of Spark's source of text
-_RAGGED = "the row has more or fewer fields than there are (where fields hold line breaks, set multiLine=true)"
+_VALUE = "value"  # the column of Spark's source of text
+_RAGGED = (
+    "the row has more or fewer fields than the record "
+    "(where fields hold line breaks, set multiLine=true)"
+)
 _BREAK = "a line break, which the master's CSV takes with the option multiLine=true only"
+_MISFIT = "the line is not a JSON object with the fields' types"
 _ENCODED = "the line is not UTF-8; give the encoding, as ISO-8859-1"
 
 
 def key(number: int) -> str:
-    """The name of an id's field among the rows."""
+    """Return the name of an id's column."""
     return f"_opal_id_{number}"
 
 
@@ -65,36 +76,33 @@ def read_increments(
     record: Record,
     options: Mapping[str, str],
 ) -> DataFrame:
-    """All of them. Rows that are bad have a reason, and their text if the format has one."""
+    """Return the rows of all increments.
+
+    Bad rows have a reason, and their text if the format has one.
+    """
     parts = []
     for form, files in forms.items():
         read = {"csv": _csv, "json": _json}.get(form.format, _columnar)
-        parts.append(
-            _rows(
-                _placed(spark, read(spark, form, files, record, options), files), form, job, record
-            )
-        )
+        parsed = read(spark, form, files, record, options)
+        parts.append(_rows(_with_files(spark, parsed, files), form, job, record))
     return reduce(DataFrame.unionByName, parts)
 
 
-def _placed(spark: SparkSession, rows: DataFrame, files: Sequence[Readable]) -> DataFrame:
-    """With the number of each row's file, and what its name and its folders say."""
-    folders = pa.array(
-        [list(file.increment.folders.items()) for file in files], pa.map_(pa.string(), pa.string())
-    )
+def _with_files(spark: SparkSession, rows: DataFrame, files: Sequence[Readable]) -> DataFrame:
+    """Add the number, the suffix and the folders of each row's file."""
+    folders = [list(file.increment.folders.items()) for file in files]
     table = pa.table(
         {
             _URI: [plain_uri(hadoop_uri(file.storage, file.path)) for file in files],
             FILE: pa.array([file.number for file in files], pa.int32()),
             _SUFFIX: pa.array([file.increment.suffix for file in files], pa.int64()),
-            _FOLDERS: folders,
+            _FOLDERS: pa.array(folders, pa.map_(pa.string(), pa.string())),
         }
     )
-    found = rows.join(F.broadcast(spark.createDataFrame(table)), _URI, "left")
-    number = F.coalesce(
-        FILE, F.raise_error(F.concat(F.lit("no increment is called "), F.col(_URI))).cast("int")
-    )
-    return found.withColumn(FILE, number)
+    with_file = rows.join(F.broadcast(spark.createDataFrame(table)), _URI, "left")
+    # A row without a file would be lost silently
+    unknown = F.raise_error(F.concat(F.lit("no increment is called "), F.col(_URI)))
+    return with_file.withColumn(FILE, F.coalesce(FILE, unknown.cast("int")))
 
 
 def _load(
@@ -104,43 +112,53 @@ def _load(
     schema: StructType | None,
     options: Mapping[str, str],
 ) -> DataFrame:
-    """With the file of each row and its place there: blocks of a file follow each other, and so do ranks within a block."""
+    """Read files, with the file of each row and its position there.
+
+    Blocks of a file follow each other, and so do ranks within a block.
+    """
     paths = [path for file in files for path in spark_paths(file.storage, [file.path])]
     reader = spark.read.format(kind).options(**{**options, **STRICT, "recursiveFileLookup": "true"})
-    with few_listing_tasks(spark), names_told_apart(f"{files[0].increment.source} and its like"):
-        rows = (reader if schema is None else reader.schema(schema)).load(paths)
-    about = rows.metadataColumn("_metadata")
-    places = [
-        plain_uris(about.getField("file_path")).alias(_URI),
-        about.getField("file_block_start").alias(BLOCK),
+    if schema is not None:
+        reader = reader.schema(schema)
+    with few_listing_tasks(spark), repeated_names(_first_of(files)):
+        rows = reader.load(paths)
+    metadata = rows.metadataColumn("_metadata")
+    return rows.select(
+        *columns_named(rows.columns),
+        plain_uris(metadata.getField("file_path")).alias(_URI),
+        metadata.getField("file_block_start").alias(BLOCK),
         F.monotonically_increasing_id().alias(RANK),
-    ]
-    return rows.select(*[F.col(quoted(name)) for name in rows.columns], *places)
+    )
+
+
+def _first_of(files: Sequence[Readable]) -> str:
+    """Return the name that errors give to files which are read together."""
+    return f"{files[0].increment.source} and its like"
 
 
 def numbered_lines(
     spark: SparkSession, files: Sequence[Readable], options: Mapping[str, str]
 ) -> DataFrame:
-    """Each line of text files with its number from 1, and which of equal lines of its file it is."""
-    numbers = F.create_map(
-        *[
-            part
-            for file in files
-            for part in (F.lit(plain_uri(hadoop_uri(file.storage, file.path))), F.lit(file.number))
-        ]
-    )
+    """Return each line of text files with its number, from 1.
+
+    COPY numbers equal lines of a file, from 1 too.
+    """
+    uris_and_numbers = []
+    for file in files:
+        uri = plain_uri(hadoop_uri(file.storage, file.path))
+        uris_and_numbers += [F.lit(uri), F.lit(file.number)]
+    numbers = F.create_map(*uris_and_numbers)
     in_file = Window.partitionBy(_URI).orderBy(BLOCK, RANK)
     lines = _load(spark, "text", files, None, {}).withColumn(LINE, F.row_number().over(in_file))
     named = lines.select(numbers[F.col(_URI)].alias(FILE), _text(options).alias(RAW), LINE)
-    return named.withColumn(COPY, F.row_number().over(Window.partitionBy(FILE, RAW).orderBy(LINE)))
+    equal_lines = Window.partitionBy(FILE, RAW).orderBy(LINE)
+    return named.withColumn(COPY, F.row_number().over(equal_lines))
 
 
 def _text(options: Mapping[str, str]) -> Column:
-    return (
-        F.col(_VALUE)
-        if is_utf8(options)
-        else F.decode(F.col(_VALUE).cast("binary"), options["encoding"])
-    )
+    if is_utf8(options):
+        return F.col(_VALUE)
+    return F.decode(F.col(_VALUE).cast("binary"), options["encoding"])
 
 
 def _csv(
@@ -150,36 +168,40 @@ def _csv(
     record: Record,
     options: Mapping[str, str],
 ) -> DataFrame:
-    """Line by line, so that a bad row is known by its line; by Spark's reader of whole files where cells hold line breaks."""
+    """Read CSV line by line, so that a bad row is known by its line.
+
+    Where cells hold line breaks, Spark's reader of whole files reads it.
+    """
     reading = read_options(options)
     if is_true(options, "multiline"):
-        schema = StructType([StructField(name, StringType()) for name in (*form.names, CORRUPT)])
-        parsed = F.struct(*[F.col(quoted(name)) for name in schema.names])
+        schema = _texts((*form.names, CORRUPT))
+        parsed = F.struct(*columns_named(schema.names))
+        text = F.coalesce(CORRUPT, F.to_json(parsed))
         rows = _load(spark, "csv", files, schema, reading)
         return rows.select(
-            parsed.alias(_PARSED),
-            F.coalesce(CORRUPT, F.to_json(parsed)).alias(_TEXT),
-            _false(HEADER),
-            _URI,
-            BLOCK,
-            RANK,
+            parsed.alias(_PARSED), text.alias(_TEXT), _false(HEADER), _URI, BLOCK, RANK
         )
-    lines = _load(spark, "text", files, None, {})
     text = _text(options)
-    # One more field is put behind the line: a quote that is not closed swallows it, and then there is one too few
-    schema = StructType([StructField(name, StringType()) for name in (*form.names, _END, CORRUPT)])
-    cells = F.from_csv(F.concat(text, F.lit(f"{separator(options)}1")), _ddl(schema), reading)
-    header = _false(HEADER) if form.header is None else (text == F.lit(form.header)).alias(HEADER)
-    encoded = F.is_valid_utf8(_VALUE) if is_utf8(options) else F.lit(True)
-    rows = lines.where(F.trim(text) != "").select(
-        cells.alias(_PARSED), text.alias(_TEXT), header, _URI, BLOCK, RANK, encoded.alias("utf8")
+    # One more field is added to the line. An open quote swallows it, and then one is missing.
+    line = F.concat(text, F.lit(f"{separator(options)}1"))
+    cells = F.from_csv(line, _ddl(_texts((*form.names, _END, CORRUPT))), reading)
+    header = F.lit(False) if form.header is None else text == F.lit(form.header)
+    is_valid = F.is_valid_utf8(_VALUE) if is_utf8(options) else F.lit(True)
+    rows = _load(spark, "text", files, None, {}).where(F.trim(text) != "")
+    rows = rows.select(
+        cells.alias(_PARSED),
+        text.alias(_TEXT),
+        header.alias(HEADER),
+        _URI,
+        BLOCK,
+        RANK,
+        is_valid.alias("utf8"),
     )
     unclosed = open_quote(options)
     is_unclosed = F.lit(False) if unclosed is None else F.col(_TEXT).rlike(unclosed)
     ragged = F.when(is_unclosed, F.lit(UNCLOSED)).otherwise(F.lit(_RAGGED))
-    broken = F.when(~F.col("utf8"), F.lit(_ENCODED)).when(
-        F.col(_PARSED).getField(CORRUPT).isNotNull(), ragged
-    )
+    is_ragged = F.col(_PARSED).getField(CORRUPT).isNotNull()
+    broken = F.when(~F.col("utf8"), F.lit(_ENCODED)).when(is_ragged, ragged)
     return rows.withColumn(BAD, broken).drop("utf8")
 
 
@@ -192,31 +214,27 @@ def _json(
 ) -> DataFrame:
     fields = [field for field in record.given if field.name not in form.folders]
     schema = StructType([*fields, StructField(CORRUPT, StringType())])
-    parsed = F.from_json(
-        _VALUE, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    )
-    unknown = F.array_except(
-        F.json_object_keys(_TEXT), F.array(*[F.lit(field.name) for field in fields])
-    )
+    reading = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    parsed = F.from_json(_VALUE, schema, reading)
     lines = _load(spark, "text", files, None, {}).where(F.trim(_VALUE) != "")
     rows = lines.select(
         parsed.alias(_PARSED), F.col(_VALUE).alias(_TEXT), _false(HEADER), _URI, BLOCK, RANK
     )
-    is_broken = (
-        F.col(_PARSED).isNull()
-        | F.col(_PARSED).getField(CORRUPT).isNotNull()
-        | F.json_object_keys(_TEXT).isNull()
-    )
-    broken = F.when(~F.is_valid_utf8(_TEXT), F.lit("the line is not UTF-8, which JSON has to be"))
-    broken = broken.when(is_broken, F.lit("the line is no JSON object with the fields' types"))
-    broken = broken.when(several_values(F.col(_TEXT)), F.lit(MORE_VALUES))
-    broken = broken.when(key_twice(F.col(_TEXT)), F.lit("a key is there twice"))
-    broken = broken.when(
-        F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", "))
+    text = F.col(_TEXT)
+    names = F.json_object_keys(_TEXT)
+    is_misfit = F.col(_PARSED).isNull() | F.col(_PARSED).getField(CORRUPT).isNotNull()
+    unknown = F.array_except(names, F.array(*[F.lit(field.name) for field in fields]))
+    unknown_text = F.concat(F.lit("unknown field "), F.array_join(unknown, ", "))
+    broken = (
+        F.when(~F.is_valid_utf8(_TEXT), F.lit("the line is not UTF-8, which JSON has to be"))
+        .when(is_misfit | names.isNull(), F.lit(_MISFIT))
+        .when(several_values(text), F.lit(MORE_VALUES))
+        .when(key_twice(text), F.lit("a key occurs twice"))
+        .when(F.size(unknown) > 0, unknown_text)
     )
     nested = [field for field in fields if is_nested(field.dataType)]
-    within = misread(F.col(_TEXT), nested, is_whole=False)
-    return rows.withColumn(BAD, F.coalesce(broken, *rounded(F.col(_TEXT), fields), *within))
+    misread_members = misread(text, nested, is_whole=False)
+    return rows.withColumn(BAD, F.coalesce(broken, *rounded(text, fields), *misread_members))
 
 
 def _columnar(
@@ -226,43 +244,44 @@ def _columnar(
     record: Record,
     options: Mapping[str, str],
 ) -> DataFrame:
-    rows = _load(
-        spark, form.format, files, None, {} if form.format == "avro" else {"mergeSchema": "true"}
-    )
+    reading = {} if form.format == "avro" else {"mergeSchema": "true"}
+    rows = _load(spark, form.format, files, None, reading)
     names = [name for name in rows.columns if name not in (_URI, BLOCK, RANK)]
     given = [name for name in record.given.names if name not in form.folders]
-    needed = (
-        record.ids if form.is_deletes else [name for name in given if name in record.fields.names]
-    )
-    problems = unknown_names(names, given) + [
-        f"field {name!r} is missing" for name in needed if name in given and name not in names
-    ]
+    needed = record.ids if form.is_deletes else record.fields.names
+    # Fields that folders name are not in the files
+    in_files = [name for name in needed if name in given]
+    problems = unknown_names(names, given)
+    problems += [f"field {name!r} is missing" for name in in_files if name not in names]
     if problems:
         raise InvalidInputError(
-            f"{files[0].increment.source} and its like: {'; '.join(problems)}; records have {', '.join(given)}"
+            f"{_first_of(files)}: {'; '.join(problems)}. Records have the fields "
+            f"{', '.join(given)}: deliver these. Nothing was changed"
         )
-    differing = [
-        other_members(rows.schema[name].dataType, record.given[name].dataType, name)
-        for name in names
-    ]
-    if any(differing):
-        said = "; ".join(filter(None, differing))
+    differences = []
+    for name in names:
+        kind, expected = rows.schema[name].dataType, record.given[name].dataType
+        difference = other_members(kind, expected, name)
+        if difference is not None:
+            differences.append(difference)
+    if differences:
         raise InvalidInputError(
-            f"{files[0].increment.source} and its like: {said}, as records have it. Deliver the "
+            f"{_first_of(files)}: {'; '.join(differences)}, as records have it. Deliver the "
             "members with the names and the order that records have. Nothing was changed"
         )
-    parsed = F.struct(*[F.col(quoted(name)) for name in names])
+    parsed = F.struct(*columns_named(names))
     return rows.select(
         parsed.alias(_PARSED), F.to_json(parsed).alias(_TEXT), _false(HEADER), _URI, BLOCK, RANK
     )
 
 
 def _rows(rows: DataFrame, form: Form, job: Mutate, record: Record) -> DataFrame:
-    """From what was parsed to the record's fields."""
+    """Return parsed rows with the record's fields, and what is done with each row."""
     parsed = rows.schema[_PARSED].dataType
     assert isinstance(parsed, StructType)
     types: dict[str, DataType] = {field.name: field.dataType for field in parsed}
-    values, faults = list[Column](), list[Column]()
+    values: list[Column] = []
+    faults: list[Column] = []
     for field in record.given:
         if field.name in types:
             value, fault = fitted(F.col(_PARSED).getField(field.name), types[field.name], field)
@@ -271,10 +290,13 @@ def _rows(rows: DataFrame, form: Form, job: Mutate, record: Record) -> DataFrame
         else:
             value, fault = F.lit(None).cast(field.dataType), None
         values.append(value.alias(field.name))
-        faults += [] if fault is None else [fault]
-    noted = [F.col(BAD)] if BAD in rows.columns else [F.lit(None).cast("string").alias(BAD)]
-    kept = (_TEXT, HEADER, FILE, _SUFFIX, BLOCK, RANK)
-    fields = rows.select(*values, *kept, *noted, F.coalesce(*faults, F.lit(None)).alias(_FAULT))
+        if fault is not None:
+            faults.append(fault)
+    if BAD not in rows.columns:
+        rows = rows.withColumn(BAD, F.lit(None).cast("string"))
+    fault_of_row = F.coalesce(*faults, F.lit(None)).alias(_FAULT)
+    about_row = (_TEXT, HEADER, FILE, _SUFFIX, BLOCK, RANK, BAD)
+    fields = rows.select(*values, *about_row, fault_of_row)
     given = {*types, *form.folders}
     has_order = record.order is not None and record.order in given
     has_op = _has_op(form, record, is_given=record.op in given)
@@ -294,64 +316,67 @@ def _has_op(form: Form, record: Record, *, is_given: bool) -> Column:
 def _marked(
     fields: DataFrame, form: Form, job: Mutate, record: Record, has_op: Column, *, has_order: bool
 ) -> DataFrame:
+    """Add what a row does, its order, and the reason if it is bad."""
     deleted = F.lit(form.is_deletes)
     if record.op is not None and not form.is_deletes:
-        deleted = F.coalesce(
-            F.col(quoted(record.op)).cast("string") == F.lit(job.deleted_op), F.lit(False)
-        )
+        is_delete = F.col(quoted(record.op)).cast("string") == F.lit(job.deleted_op)
+        deleted = F.coalesce(is_delete, F.lit(False))
     faults = [F.col(BAD), F.col(_FAULT), *(_missing(name) for name in record.ids)]
-    columns = [
-        F.struct(*[F.col(quoted(name)) for name in record.fields.names]).alias(ROW),
-        deleted.alias(DELETED),
-    ]
-    columns += [F.col(quoted(name)).alias(key(number)) for number, name in enumerate(record.ids)]
-    untimed = F.lit(not has_order and record.order is not None)
-    if record.order is not None:
-        order = (
-            record.order_of(record.order)
-            if has_order
-            else F.lit(None).cast(_order_type(fields, record))
-        )
-        columns.append(order.alias(ORDER))
-        if has_order:
-            if (
-                form.is_deletes and form.format == "json"
-            ):  # each line says itself which fields it has
-                untimed = ~F.coalesce(
-                    F.array_contains(F.json_object_keys(_TEXT), record.order), F.lit(True)
-                )
-            what = f"field {record.order!r}, the order, is"
-            reason = F.when(_is_blank(record.order), f"{what} missing").otherwise(
-                f"{what} not a valid {_kind_text(record)}"
-            )
-            is_nan = (
-                F.isnan(order)
-                if isinstance(record.given[record.order].dataType, DoubleType | FloatType)
-                else F.lit(False)
-            )
-            faults.append(F.when((order.isNull() | is_nan) & ~untimed, reason))
+    untimed = F.lit(False)
     if record.order is None:
-        by_suffix = job.order == BY_SUFFIX
-        columns.append((F.col(_SUFFIX) if by_suffix else F.lit(0).cast("long")).alias(ORDER))
+        order = F.col(_SUFFIX) if job.order == BY_SUFFIX else F.lit(0).cast("long")
+    elif has_order:
+        order = record.order_of(record.order)
+        if form.is_deletes and form.format == "json":
+            # Each line says itself which fields it has
+            has_key = F.array_contains(F.json_object_keys(_TEXT), record.order)
+            untimed = ~F.coalesce(has_key, F.lit(True))
+        faults.append(_order_fault(record, order, untimed))
+    else:
+        order = F.lit(None).cast(_order_type(fields, record))
+        untimed = F.lit(True)
     if record.by_line and (form.format != "csv" or is_true(increment_options(job), "multiline")):
         faults += _line_breaks(record)
     faults += record.unwritable()
     bad = F.when(~F.col(HEADER), F.coalesce(*faults))
-    columns += [
+    row = F.struct(*columns_named(record.fields.names))
+    ids = [F.col(quoted(name)).alias(key(number)) for number, name in enumerate(record.ids)]
+    return fields.select(
+        row.alias(ROW),
+        deleted.alias(DELETED),
+        *ids,
+        order.alias(ORDER),
         untimed.alias(UNTIMED),
         has_op.alias(HAS_OP),
-        *map(F.col, (FILE, BLOCK, RANK, HEADER)),
-    ]
-    return fields.select(*columns, bad.alias(BAD), F.when(bad.isNotNull(), F.col(_TEXT)).alias(RAW))
+        FILE,
+        BLOCK,
+        RANK,
+        HEADER,
+        bad.alias(BAD),
+        F.when(bad.isNotNull(), F.col(_TEXT)).alias(RAW),
+    )
+
+
+def _order_fault(record: Record, order: Column, untimed: Column) -> Column:
+    """Return the reason for a row whose order is missing or cannot be compared."""
+    assert record.order is not None
+    what = f"field {record.order!r}, the order, is"
+    is_invalid = order.isNull()
+    if isinstance(record.given[record.order].dataType, DoubleType | FloatType):
+        is_invalid |= F.isnan(order)
+    missing = F.when(_is_blank(record.order), f"{what} missing")
+    reason = missing.otherwise(f"{what} not a valid {_kind_text(record)}")
+    return F.when(is_invalid & ~untimed, reason)
 
 
 def _line_breaks(record: Record) -> list[Column]:
-    """Which a CSV file that is read line by line cannot hold."""
-    texts = [field.name for field in record.fields if isinstance(field.dataType, StringType)]
-    return [
-        F.when(F.col(quoted(name)).rlike("[\r\n]"), F.lit(f"field {name!r} holds {_BREAK}"))
-        for name in texts
-    ]
+    """Return the reasons for line breaks, which CSV that is read by line cannot hold."""
+    faults = []
+    for field in record.fields:
+        if isinstance(field.dataType, StringType):
+            has_break = F.col(quoted(field.name)).rlike("[\r\n]")
+            faults.append(F.when(has_break, F.lit(f"field {field.name!r} holds {_BREAK}")))
+    return faults
 
 
 def _missing(name: str) -> Column:
@@ -370,17 +395,26 @@ def _order_type(fields: DataFrame, record: Record) -> DataType:
 
 def _kind_text(record: Record) -> str:
     assert record.order is not None
+    kind = record.given[record.order].dataType
+    if not isinstance(kind, StringType):
+        return spark_type_name(kind)
     kinds = {
-        "numeric": "number with up to 28 digits before the point and 10 after it (of dates and times: order_type='timestamp')",
+        "numeric": (
+            "number with up to 28 digits before the point and 10 after it "
+            "(for dates and times: order_type='timestamp')"
+        ),
         "text": "text",
         "timestamp": f"TIMESTAMP, {TIME_FORMS}",
     }
-    kind = record.given[record.order].dataType
-    return kinds[record.order_type] if isinstance(kind, StringType) else spark_type_name(kind)
+    return kinds[record.order_type]
 
 
 def _false(name: str) -> Column:
     return F.lit(False).alias(name)
+
+
+def _texts(names: Iterable[str]) -> StructType:
+    return StructType([StructField(name, StringType()) for name in names])
 
 
 def _ddl(schema: StructType) -> str:

@@ -1,4 +1,7 @@
-"""What a rewrite of the master would lose or change for good is an error before anything is written: with file, line and reason."""
+"""Checks that a rewrite of the master loses and changes nothing.
+
+What would be lost is an error before anything is written, with file, line and reason.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +16,7 @@ from opal_folder.mutation import Work
 from opal_lake.errors import InvalidInputError
 from opal_lake.storage import Storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
-from opal_spark.engine.columns import quoted, spark_type_name
+from opal_spark.engine.columns import columns_named, quoted, spark_type_name
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, is_utf8
 from opal_spark.mutate.master import PLACE, MasterFiles, by_root
@@ -32,138 +35,151 @@ from opal_spark.sources.text.json_files import MORE_VALUES
 
 _BROKEN = "the master has a row that does not fit its fields"
 _LOST = "the master has a row whose letters would be lost"
-_TWICE = "a key is there twice"
+_TWICE = "a key occurs twice"
 _ROUNDED = "the master has a number that would be rounded"
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNREADABLE = re.compile(
     r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+?)\.? "
 )
 _DAMAGED = re.compile(
-    r"\w*(?:EOFException|ZipException|DataFormatException|AvroRuntimeException)\b[^\n]*|not in gzip format|is not a Parquet file[^\n]*"
+    r"\w*(?:EOFException|ZipException|DataFormatException|AvroRuntimeException)\b[^\n]*"
+    r"|not in gzip format|is not a Parquet file[^\n]*"
     r"|Could not read footer|Malformed ORC file|Not an Avro data file|Invalid sync",
     re.IGNORECASE,
 )
 _WRONG_LETTERS = "MALFORMED_CHARACTER_CODING"
+_BROKEN_ROW = re.compile(rf"{_BROKEN}: (\S+) (.*?) SQLSTATE", re.DOTALL)
+_LOST_VALUE = re.compile(rf"(?:{_LOST}|{_ROUNDED}): .*?(?= SQLSTATE)", re.DOTALL)
 
 
 def check_text(spark: SparkSession, master: MasterFiles, fields: StructType) -> None:
-    """A field of CSV that goes on in the next line would be read as two rows, letters that are not UTF-8 as other ones, and values of JSON
-    as those of other types.
+    """Raise InvalidInputError for lines that Spark would read as other values.
+
+    A field of CSV that continues in the next line would be read as two rows, letters that are not
+    UTF-8 as others, and values of JSON as those of other types.
     """
-    if master.format not in ("csv", "json"):
+    if master.format == "csv":
+        by_line = not is_true(master.csv, "multiline")
+        faults = _faults(master.csv, by_line=by_line)
+        options = master.csv
+    elif master.format == "json":
+        in_files = [field for field in fields if field.name not in master.partition_by]
+        faults = [*_faults({}, by_line=False), _other_values(in_files)]
+        options = {}
+    else:
         return
-    options = master.csv if master.format == "csv" else {}
-    faults = _faults(options, by_line=master.format == "csv" and not is_true(options, "multiline"))
-    if master.format == "json":
-        faults["types"] = _other_values(
-            [field for field in fields if field.name not in master.partition_by]
-        )
-    if not faults:
-        return
-    _refuse_first(spark, master, F.coalesce(*faults.values()), options)
+    if faults:
+        _refuse_first(spark, master, F.coalesce(*faults), options)
 
 
 def refuse_repeated_keys(spark: SparkSession, master: MasterFiles) -> None:
-    """The first line of JSON with one: Spark, which finds no schema then, does not say where."""
+    """Raise InvalidInputError for the first line of JSON that has a key twice.
+
+    Spark, which finds no schema then, does not say where.
+    """
     if master.format == "json":
-        _refuse_first(
-            spark,
-            master,
-            F.when(key_twice(F.col("value")), F.lit(f"{_TWICE}; correct the line")),
-            {},
-        )
+        reason = F.when(key_twice(F.col("value")), F.lit(f"{_TWICE}; correct the line"))
+        _refuse_first(spark, master, reason, {})
 
 
 def _refuse_first(
     spark: SparkSession, master: MasterFiles, reason: Column, options: Mapping[str, str]
 ) -> None:
+    """Raise InvalidInputError for the first line of the master that has a reason."""
     for storage, paths in by_root(master):
+        reader = spark.read.options(**STRICT, recursiveFileLookup="true")
         with few_listing_tasks(spark):
-            texts = spark.read.options(**STRICT, recursiveFileLookup="true").text(
-                spark_paths(storage, paths)
-            )
-        place = texts.metadataColumn("_metadata").getField("file_path")
-        for row in (
-            texts.where(reason.isNotNull())
-            .select("value", reason.alias("reason"), place.alias("place"))
-            .limit(1)
-            .collect()
-        ):
-            where = _place(row.place, row.value, [storage], options)
+            texts = reader.text(spark_paths(storage, paths))
+        file = texts.metadataColumn("_metadata").getField("file_path")
+        bad = texts.where(reason.isNotNull())
+        row = bad.select("value", reason.alias("reason"), file.alias("file")).first()
+        if row is not None:
+            where = _file_and_line(row.file, row.value, [storage], options)
             raise InvalidInputError(f"{where}: {row.reason}: {row.value:.200}. Nothing was changed")
 
 
-def _faults(options: Mapping[str, str], *, by_line: bool) -> dict[str, Column]:
-    faults = {}
+def _faults(options: Mapping[str, str], *, by_line: bool) -> list[Column]:
+    faults = []
     if is_utf8(options):
-        said = "the line is not UTF-8; correct it, or of CSV give the encoding (--csv-option encoding=ISO-8859-1)"
-        faults["utf8"] = F.when(
-            ~F.is_valid_utf8("value"), F.lit(f"the master has text in another encoding: {said}")
+        reason = (
+            "the master has text in another encoding: the line is not UTF-8; correct it, "
+            "or for CSV give the encoding (--csv-option encoding=ISO-8859-1)"
         )
+        faults.append(F.when(~F.is_valid_utf8("value"), F.lit(reason)))
     unclosed = open_quote(options) if by_line else None
     if unclosed is not None:
-        said = "the master has a line whose quote is not closed; where fields hold line breaks, set multiLine=true among the options of CSV"
+        reason = (
+            "the master has a line whose quote is not closed; where fields hold line breaks, "
+            "set multiLine=true among the options of CSV"
+        )
+        # Spares most lines the pattern, which is slow
         has_quote = F.contains("value", F.lit(options.get("quote", '"')[:1]))
-        faults["quote"] = F.when(has_quote & F.col("value").rlike(unclosed), F.lit(said))
+        faults.append(F.when(has_quote & F.col("value").rlike(unclosed), F.lit(reason)))
     return faults
 
 
 def _other_values(fields: Sequence[StructField]) -> Column:
-    """Of a line of JSON: why it would be written with other values."""
+    """Return the reason why a line of JSON would be written with other values."""
     line = F.col("value")
     twice = F.when(key_twice(line), F.lit(_TWICE))
     several = F.when(several_values(line), F.lit(MORE_VALUES))
-    fault = F.coalesce(
-        twice, several, *rounded(line, fields), *misread(line, fields, is_whole=True)
-    )
+    misread_values = misread(line, fields, is_whole=True)
+    fault = F.coalesce(twice, several, *rounded(line, fields), *misread_values)
     advice = "; correct the line, or give the types (--schema 'id BIGINT, name STRING, ...')"
-    return F.concat(F.lit("the master would not come out as it went in: "), fault, F.lit(advice))
+    return F.concat(F.lit("the master would be written with other values: "), fault, F.lit(advice))
 
 
 def check_fields(kind: str, fields: Sequence[StructField]) -> None:
-    """What a format of the new master cannot hold."""
+    """Raise InvalidInputError for a field that the new master's format cannot hold."""
     for field in fields:
         if kind == "avro" and not _AVRO_NAME.fullmatch(field.name):
             raise InvalidInputError(
-                f"Avro takes no field called {field.name!r}: a name has letters, digits and _ alone, and begins with no digit. "
-                "Rename it, or write another format. Nothing was changed"
+                f"Avro cannot hold a field called {field.name!r}: a name has only letters, digits "
+                "and _, and does not begin with a digit. Rename it, or write another format. "
+                "Nothing was changed"
             )
         if kind == "csv" and isinstance(field.dataType, ArrayType | MapType | StructType):
             raise InvalidInputError(
-                f"field {field.name!r} is {spark_type_name(field.dataType)}, which CSV cannot hold: write another format. Nothing was changed"
+                f"field {field.name!r} is {spark_type_name(field.dataType)}, which CSV cannot "
+                "hold: write another format. Nothing was changed"
             )
 
 
 def checked_rows(rows: DataFrame, partition_by: Sequence[str]) -> DataFrame:
-    """Return the rows of the master; one that does not fit its fields fails whatever reads it.
+    """Return the master's rows, with a failure in those that do not fit its fields.
 
-    That holds for any projection and any filter of the rows, and a count.
+    Such a row fails any projection and any filter of the rows, and a count.
     """
     if CORRUPT not in rows.columns:
         return rows
     names = [name for name in rows.columns if name not in (CORRUPT, PLACE)]
-    in_files = [F.col(quoted(name)) for name in names if name not in partition_by]
+    in_files = columns_named(name for name in names if name not in partition_by)
     # The second text is never used, but names all fields: Spark checks only those that it reads
     text = F.coalesce(F.col(CORRUPT), F.to_json(F.struct(*in_files)))
     broken = F.raise_error(F.concat(F.lit(f"{_BROKEN}: "), F.col(PLACE), F.lit(" "), text))
     is_sound = F.col(CORRUPT).isNull()
     sound = rows.where(F.when(~is_sound, broken.cast("boolean")).otherwise(F.lit(True)))
-    # A filter on a bare field would go into Spark's reader, which passes over rows unchecked.
-    # Those on folders stay bare, so that a filter on them still skips files.
-    columns = [
-        F.col(quoted(name)) if name in partition_by else F.when(is_sound, F.col(quoted(name)))
-        for name in names
-    ]
-    return sound.select(*[column.alias(name) for column, name in zip(columns, names, strict=True)])
+    columns = []
+    for name in names:
+        column = F.col(quoted(name))
+        # A filter on a bare field would go into Spark's reader, which skips rows unchecked.
+        # Those of folders stay bare, so that a filter on them still skips files.
+        if name not in partition_by:
+            column = F.when(is_sound, column)
+        columns.append(column.alias(name))
+    return sound.select(*columns)
 
 
 def writable_rows(rows: DataFrame, record: Record) -> DataFrame:
-    """Of the master; one with letters that the new encoding lacks fails what writes it."""
+    """Return the master's rows, with a failure where the encoding lacks letters."""
     return _failing(rows, _LOST, record.unwritable())
 
 
 def exact_rows(rows: DataFrame, fields: Sequence[StructField]) -> DataFrame:
-    """Of a master of CSV, as texts; one with a number that its type cannot hold fails what writes it."""
+    """Return rows of a master of CSV, with a failure where a number is not exact.
+
+    The rows are texts.
+    """
     return _failing(rows, _ROUNDED, rounded_texts(fields))
 
 
@@ -177,42 +193,47 @@ def _failing(rows: DataFrame, what: str, faults: Sequence[Column]) -> DataFrame:
 
 @contextmanager
 def files_named(work: Work, master: MasterFiles, options: Mapping[str, str]) -> Iterator[None]:
-    """Errors of Spark that files are to blame for say which. `options` are those of increments of CSV."""
+    """Raise our error, which names the file, for an error of Spark that a file causes.
+
+    `options` are those of increments of CSV.
+    """
     try:
         yield
     except Exception as error:
-        text = str(error)
-        if (row := re.search(rf"{_BROKEN}: (\S+) (.*?) SQLSTATE", text, re.DOTALL)) is not None:
-            stores = [storage for storage, _ in by_root(master)]
-            where = _place(row[1], row[2], stores, master.csv)
-            raise InvalidInputError(
-                f"{where}: {_BROKEN}: {row[2]:.200}; correct it, nothing was changed"
-            ) from error
-        if (
-            lost := re.search(rf"(?:{_LOST}|{_ROUNDED}): .*?(?= SQLSTATE)", text, re.DOTALL)
-        ) is not None:
-            raise InvalidInputError(f"{lost[0]}. Nothing was changed") from error
-        if _WRONG_LETTERS in text and (line := _wrong_line(work, options)) is not None:
-            raise InvalidInputError(
-                f"{line}. Nothing was changed: correct the file or the encoding"
-            ) from error
-        if (file := _UNREADABLE.search(text)) is not None and (
-            why := _DAMAGED.search(text)
-        ) is not None:
-            name = _increments(work).get(plain_uri(unquote(file[1])), unquote(file[1]))
-            raise InvalidInputError(
-                f"{name} is damaged, or cut off ({why[0].strip():.200}). Nothing was changed: deliver it again"
-            ) from error
-        raise
+        problem = _file_problem(str(error), work, master, options)
+        if problem is None:
+            raise
+        raise InvalidInputError(problem) from error
 
 
-def _increments(work: Work) -> dict[str, str]:
-    """What they were called, by where they are read."""
-    pairs = zip(work.increments, work.readable, strict=True)
-    return {
-        plain_uri(hadoop_uri(storage, path)): increment.source
-        for increment, (storage, path) in pairs
-    }
+def _file_problem(
+    text: str, work: Work, master: MasterFiles, options: Mapping[str, str]
+) -> str | None:
+    if (row := _BROKEN_ROW.search(text)) is not None:
+        stores = [storage for storage, _ in by_root(master)]
+        where = _file_and_line(row[1], row[2], stores, master.csv)
+        return f"{where}: {_BROKEN}: {row[2]:.200}; correct it, nothing was changed"
+    if (lost := _LOST_VALUE.search(text)) is not None:
+        return f"{lost[0]}. Nothing was changed"
+    if _WRONG_LETTERS in text and (line := _wrong_line(work, options)) is not None:
+        return f"{line}. Nothing was changed: correct the file or the encoding"
+    file, damage = _UNREADABLE.search(text), _DAMAGED.search(text)
+    if file is None or damage is None:
+        return None
+    path = unquote(file[1])
+    name = _sources(work).get(plain_uri(path), path)
+    return (
+        f"{name} is damaged, or cut off ({damage[0].strip():.200}). "
+        "Nothing was changed: deliver it again"
+    )
+
+
+def _sources(work: Work) -> dict[str, str]:
+    """Return the increments' own names, by the URIs where they are read."""
+    names = {}
+    for increment, (storage, path) in zip(work.increments, work.readable, strict=True):
+        names[plain_uri(hadoop_uri(storage, path))] = increment.source
+    return names
 
 
 def _wrong_line(work: Work, options: Mapping[str, str]) -> str | None:
@@ -224,13 +245,17 @@ def _wrong_line(work: Work, options: Mapping[str, str]) -> str | None:
     return None
 
 
-def _place(uri: str, text: str, stores: list[Storage], options: Mapping[str, str]) -> str:
-    """The file, and the line if it is found there."""
+def _file_and_line(uri: str, text: str, stores: list[Storage], options: Mapping[str, str]) -> str:
+    """Return the file of a text, and the line if the file is known."""
     name = unquote(uri)
+    file_uri = plain_uri(name)
     for storage in stores:
         root = f"{plain_uri(hadoop_uri(storage))}/"
-        path = plain_uri(name).removeprefix(root)
-        if path != plain_uri(name):
-            number = line_number(storage, path, options.get("encoding", "utf-8"), text)
-            return f"{storage.uri}/{path}" + (f", line {number}" if number is not None else "")
+        if not file_uri.startswith(root):
+            continue
+        path = file_uri.removeprefix(root)
+        number = line_number(storage, path, options.get("encoding", "utf-8"), text)
+        if number is None:
+            return f"{storage.uri}/{path}"
+        return f"{storage.uri}/{path}, line {number}"
     return name
