@@ -1,8 +1,9 @@
-"""The change feed on Spark: rows that ended or began are found as reads find invalid ones, by a broadcast join with packed words.
+"""The change feed on Spark.
 
-The plan says which of them belong to one update. Where it does not, a window over the changed rows alone does, by their keys. What a
-segment brings to the join are arrays of its size: they end where a row has been judged, in generated code, for a copy of them with each row
-would cost more than all else.
+Rows that ended or began are found as reads find invalid ones, by a broadcast join with packed
+words. The plan says which of them belong to one update. If it does not, a window over the changed
+rows alone does, by their keys. A segment brings arrays of its size to the join. They are used and
+dropped in generated code: to copy them with each row would cost more than all other steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,12 +49,12 @@ _KEY, _CHANGE, _BEGAN, _HIDDEN = "_opal_key", "_opal_change", "_opal_began", "_o
 _ENDED, _ENDED_BY, _RANK = "_opal_ended", "_opal_ended_by", "_opal_rank"
 _UPDATED, _GONE = "_opal_updated", "_opal_gone"
 _AFTER, _VERSION, _UPDATE = "_opal_after", "_opal_version", "_opal_update"
-_MOST_TIMES = 256  # as literals: Spark's parser reads them one by one
-_MOST_RANGES = 32  # Spark's optimizer goes into every OR
+_MAX_TIMES = 256  # as literals: Spark's parser reads them one by one
+_MAX_RANGES = 32  # Spark's optimizer goes into every OR
 
 
 def changes(spark: SparkSession, asked: ChangesPlan) -> DataFrame:
-    """Return the changes as a DataFrame. Which rows they are is fixed now.
+    """Return the changes as a DataFrame; the set of its rows is fixed now.
 
     Few rows are read now, more when the DataFrame is used.
     """
@@ -69,12 +70,14 @@ def changes(spark: SparkSession, asked: ChangesPlan) -> DataFrame:
     else:
         for span in plan.spans:
             verify_files(spark, span.snapshot, span.files)
-        plan = replace(
-            plan, has_pairs=plan.has_pairs and not plan.may_lack
-        )  # a task does not know which rows are in no file
+        # A task does not know which rows are missing in all files
+        plan = replace(plan, has_pairs=plan.has_pairs and not plan.may_lack)
         rows = _changed_rows(spark, plan)
-        rows = _labelled(rows if plan.has_pairs else _matched_by_key(rows, spec, feed), feed)
-    rows = filtered(rows, condition) if condition else rows
+        if not plan.has_pairs:
+            rows = _matched_by_key(rows, spec, feed)
+        rows = _labelled(rows, feed)
+    if condition:
+        rows = filtered(rows, condition)
     return rows.select(
         *(quoted(field.name) for field in fields), CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP
     )
@@ -83,16 +86,14 @@ def changes(spark: SparkSession, asked: ChangesPlan) -> DataFrame:
 def _local_rows(
     spark: SparkSession, plan: ChangePlan, feed: Changes, fields: Sequence[Field] | None
 ) -> DataFrame:
-    """The same, read in this process; of all columns that a feed can have, unless some are chosen."""
+    """Read the changes in this process: all columns of a feed, unless some are chosen."""
     if fields is None:
         fields = [field for field in plan.spec.schema.fields if not is_named(field, FEED_COLUMNS)]
     known = spark_schema(plan.spec, physical=False)
     schema = StructType([known[field.name] for field in fields])
-    schema = (
-        schema.add(CHANGE_TYPE, "string")
-        .add(COMMIT_VERSION, "long")
-        .add(COMMIT_TIMESTAMP, "timestamp")
-    )
+    schema.add(CHANGE_TYPE, "string")
+    schema.add(COMMIT_VERSION, "long")
+    schema.add(COMMIT_TIMESTAMP, "timestamp")
     return rows_from_arrow(spark, read_changes(plan, feed, fields), schema)
 
 
@@ -102,159 +103,160 @@ def _history_rows(asked: ChangesPlan, names: Sequence[str]) -> pa.Table:
 
 
 def _changed_rows(spark: SparkSession, plan: ChangePlan) -> DataFrame:
-    """Rows that ended and rows that began, with the version and the time of that; a row that did both comes twice."""
+    """Return rows that ended and rows that began, with version and time of that.
+
+    A row that did both comes twice.
+    """
     fields = [field for field in plan.spec.schema.fields if not is_named(field, FEED_COLUMNS)]
     logical = [*read_fields(fields, plan.spec), _VERSION, _AFTER, _UPDATE]
-    groups = [(span, group) for span in plan.spans for group in {file.group for file in span.files}]
-    parts = [_of_group(spark, plan, span, group).select(*logical) for span, group in groups]
+    parts: list[DataFrame] = []
+    for span in plan.spans:
+        groups = {file.group for file in span.files}
+        parts += [_of_group(spark, plan, span, group).select(*logical) for group in groups]
     if not parts:
-        schema = (
-            spark_schema(plan.spec, physical=True)
-            .add(_VERSION, "long")
-            .add(_AFTER, "boolean")
-            .add(_UPDATE, "boolean")
-        )
+        schema = spark_schema(plan.spec, physical=True)
+        schema = schema.add(_VERSION, "long").add(_AFTER, "boolean").add(_UPDATE, "boolean")
         schema = schema.add(COMMIT_TIMESTAMP, "timestamp")
         return spark.createDataFrame([], schema).select(*logical, COMMIT_TIMESTAMP)
     return _with_times(spark, reduce(DataFrame.union, parts), plan.times_us)
 
 
 def _with_times(spark: SparkSession, rows: DataFrame, times_us: Mapping[int, int]) -> DataFrame:
-    """When each version was committed: of neighbours as literals, which saves a job."""
-    first, count = min(times_us, default=0), max(times_us, default=0) - min(times_us, default=0) + 1
-    if count <= _MOST_TIMES:
-        known = (
-            f"{times_us[version]}L" if version in times_us else "NULL"
-            for version in range(first, first + count)
-        )
-        return rows.withColumn(
-            COMMIT_TIMESTAMP,
-            F.expr(f"timestamp_micros(get(array({', '.join(known)}), int({_VERSION} - {first}L)))"),
-        )
+    """Add the commit time of each row's version.
+
+    Times of neighbouring versions are literals, which saves a job.
+    """
+    first, last = min(times_us, default=0), max(times_us, default=0)
+    if last - first < _MAX_TIMES:
+        literals: list[str] = []
+        for version in range(first, last + 1):
+            time_us = times_us.get(version)
+            literals.append("NULL" if time_us is None else f"{time_us}L")
+        time = f"get(array({', '.join(literals)}), int({_VERSION} - {first}L))"
+        return rows.withColumn(COMMIT_TIMESTAMP, F.expr(f"timestamp_micros({time})"))
     moments = pa.array(times_us.values(), pa.timestamp("us", "UTC"))
     times = pa.table({_KEY: pa.array(times_us, pa.int64()), COMMIT_TIMESTAMP: moments})
-    return rows.join(
-        F.broadcast(spark.createDataFrame(times)), F.expr(f"{_VERSION} = {_KEY}")
-    ).drop(_KEY)
+    joined = rows.join(F.broadcast(spark.createDataFrame(times)), F.expr(f"{_VERSION} = {_KEY}"))
+    return joined.drop(_KEY)
 
 
 def _of_group(spark: SparkSession, plan: ChangePlan, span: ChangeSpan, group: int) -> DataFrame:
-    """By the specification of the whole feed: files of an earlier version lack what was added since, which is null."""
-    spec = plan.spec
+    """Return the changed rows of a group of segments.
+
+    They have the columns of the whole feed's spec: columns that files of an earlier version lack
+    are null.
+    """
+    spec, snapshot = plan.spec, span.snapshot
     files = [file for file in span.files if file.group == group]
-    rows = scan_files(
-        spark, span.snapshot.storage, files, spark_schema(spec, physical=True), spec.file_format
-    )
-    segments = sorted(
-        {segment for file in files for segment in file.segments} & {*span.begun, *span.marks}
-    )
-    mine = span.ended.take(np.isin(span.ended.segment, segments))
+    schema = spark_schema(spec, physical=True)
+    rows = scan_files(spark, snapshot.storage, files, schema, spec.file_format)
+    in_files = {segment for file in files for segment in file.segments}
+    segments = sorted(in_files & {*span.begun, *span.marks})
+    ended_rows = span.ended.take(np.isin(span.ended.segment, segments))
     local = {
         _KEY: pa.array(segments, pa.int64()),
         _BEGAN: pa.array([span.begun.get(segment) for segment in segments], pa.int64()),
-        _HIDDEN: word_lists(span.never_visible, segments, span.snapshot),
-        _ENDED: word_lists(span.marks, segments, span.snapshot),
+        _HIDDEN: word_lists(span.never_visible, segments, snapshot),
+        _ENDED: word_lists(span.marks, segments, snapshot),
     }
-    was_deleted, is_update = "false", "false"
+    is_update = was_deleted = "false"
     if plan.has_pairs:
-        local[_UPDATED], is_update = (
-            word_lists(plan.updated, segments, span.snapshot),
-            is_marked(_UPDATED),
-        )
+        local[_UPDATED] = word_lists(plan.updated, segments, snapshot)
+        is_update = is_marked(_UPDATED)
     if plan.has_pairs and span.deleted:
-        local[_GONE], was_deleted = (
-            word_lists(span.deleted, segments, span.snapshot),
-            is_marked(_GONE),
-        )
-    ended_by = F.lit(int(mine.version[0]) if len(mine) else 0).cast("long")
-    if len(np.unique(mine.version)) > 1:
-        local |= {
-            _RANK: rank_lists(span.marks, segments, span.snapshot),
-            _ENDED_BY: _version_lists(mine, segments),
-        }
+        local[_GONE] = word_lists(span.deleted, segments, snapshot)
+        was_deleted = is_marked(_GONE)
+    if len(np.unique(ended_rows.version)) > 1:
+        local[_RANK] = rank_lists(span.marks, segments, snapshot)
+        local[_ENDED_BY] = _version_lists(ended_rows, segments)
         ended_by = F.expr(f"get({_ENDED_BY}, {rank_of(_ENDED, _RANK)})")
-    if len(segments) <= _MOST_RANGES:
+    else:
+        only_version = int(ended_rows.version[0]) if len(ended_rows) else 0
+        ended_by = F.lit(only_version).cast("long")
+    if len(segments) <= _MAX_RANGES:
         rows = rows.where(_near(span, segments))
-    rows = rows.join(
-        F.broadcast(spark.createDataFrame(pa.table(local))), F.expr(f"{SEGMENT} = {_KEY}")
-    )
-    begun, ended = f"{_BEGAN} IS NOT NULL AND {is_not_marked(_HIDDEN)}", is_marked(_ENDED)
+    marks = F.broadcast(spark.createDataFrame(pa.table(local)))
+    rows = rows.join(marks, F.expr(f"{SEGMENT} = {_KEY}"))
+    begun = f"{_BEGAN} IS NOT NULL AND {is_not_marked(_HIDDEN)}"
+    ended = is_marked(_ENDED)
     rows = rows.where(f"({begun}) OR {ended}")
     if span.begun.keys().isdisjoint(span.marks):
-        after, update = F.expr(begun), F.expr(f"if({begun}, {is_update}, NOT {was_deleted})")
-        return rows.withColumns(
-            {
-                _VERSION: F.when(after, F.col(_BEGAN)).otherwise(ended_by),
-                _AFTER: after,
-                _UPDATE: update,
-            }
-        )
-    did = F.array(
+        # No segment has rows of both kinds, so that no row comes twice
+        after = F.expr(begun)
+        columns = {
+            _VERSION: F.when(after, F.col(_BEGAN)).otherwise(ended_by),
+            _AFTER: after,
+            _UPDATE: F.expr(f"if({begun}, {is_update}, NOT {was_deleted})"),
+        }
+        return rows.withColumns(columns)
+    both = F.array(
         _change(begun, F.col(_BEGAN), is_update, after=True),
         _change(ended, ended_by, f"NOT {was_deleted}", after=False),
     )
-    rows = rows.withColumn(_CHANGE, F.explode(did))
+    rows = rows.withColumn(_CHANGE, F.explode(both))
     return rows.where(f"{_CHANGE} IS NOT NULL").select("*", f"{_CHANGE}.*")
 
 
 def _near(span: ChangeSpan, segments: Sequence[int]) -> str:
-    """Where the rows are, for the extremes that Parquet keeps of row groups."""
+    """Return a condition on row ids, for the bounds that Parquet has of row groups."""
     ranges = []
     for segment in segments:
         rows = f"{SEGMENT} = {segment}L"
         if segment not in span.begun:
-            rows += (
-                f" AND {OFFSET} BETWEEN {span.marks[segment].min()} AND {span.marks[segment].max()}"
-            )
+            marks = span.marks[segment]
+            rows += f" AND {OFFSET} BETWEEN {marks.min()} AND {marks.max()}"
         ranges.append(f"({rows})")
     return " OR ".join(ranges) or "false"
 
 
 def _change(happened: str, version: Column, is_update: str, *, after: bool) -> Column:
-    return F.when(
-        F.expr(happened),
-        F.struct(
-            version.alias(_VERSION), F.lit(after).alias(_AFTER), F.expr(is_update).alias(_UPDATE)
-        ),
+    change = F.struct(
+        version.alias(_VERSION), F.lit(after).alias(_AFTER), F.expr(is_update).alias(_UPDATE)
     )
+    return F.when(F.expr(happened), change)
 
 
 def _version_lists(ended: EndedRows, segments: Sequence[int]) -> pa.ListArray:
-    """Of each segment the versions that ended its rows, in the order of these."""
+    """Return for each segment the versions that ended its rows, in the rows' order."""
     ends = np.searchsorted(ended.segment, segments, side="right").astype(np.int32)
-    return pa.ListArray.from_arrays(
-        np.concatenate([np.zeros(1, np.int32), ends]), pa.array(ended.version)
-    )
+    offsets = np.concatenate([np.zeros(1, np.int32), ends])
+    return pa.ListArray.from_arrays(offsets, pa.array(ended.version))
 
 
 def _matched_by_key(rows: DataFrame, spec: TableSpec, feed: Changes) -> DataFrame:
-    """Of a net feed the rows that it tells of, and which rows are those of updates. Without updates nothing has to be sorted."""
+    """Mark the rows of updates by their keys; of a net feed, keep only net changes.
+
+    Without updates nothing has to be sorted.
+    """
     keys = [quoted(field.name) for field in spec.keys]
     if feed.is_net:
         by_time = _by_hash(keys).orderBy(_VERSION, _AFTER)
         whole = by_time.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-        existed, exists = ~F.first(_AFTER).over(whole), F.last(_AFTER).over(whole)
-        is_first, is_last = (
-            F.lag(_AFTER).over(by_time).isNull(),
-            F.lead(_AFTER).over(by_time).isNull(),
-        )
-        return rows.withColumns(
-            {_UPDATE: existed & exists, _ENDED: is_first & existed | is_last & exists}
-        ).where(_ENDED)
-    if feed.compute_updates:  # of a key, a version ends one row and begins one at most
-        return rows.withColumn(_UPDATE, F.count(F.lit(1)).over(_by_hash([*keys, _VERSION])) > 1)
+        existed = ~F.first(_AFTER).over(whole)
+        exists = F.last(_AFTER).over(whole)
+        is_first = F.lag(_AFTER).over(by_time).isNull()
+        is_last = F.lead(_AFTER).over(by_time).isNull()
+        is_net = is_first & existed | is_last & exists
+        return rows.withColumns({_UPDATE: existed & exists, _ENDED: is_net}).where(_ENDED)
+    if feed.compute_updates:
+        # Of a key, a version ends one row and begins one at most
+        changed = F.count(F.lit(1)).over(_by_hash([*keys, _VERSION]))
+        return rows.withColumn(_UPDATE, changed > 1)
     return rows
 
 
 def _labelled(rows: DataFrame, feed: Changes) -> DataFrame:
-    """What happened to each row, as `opal_lake.read.changed_rows` says it."""
+    """Add the type of each change, as `opal_lake.read.changed_rows` names it."""
     is_update = F.col(_UPDATE) & feed.compute_updates
-    kind = F.when(F.col(_AFTER), F.when(is_update, POSTIMAGE).otherwise(INSERT)).otherwise(
-        F.when(is_update, PREIMAGE).otherwise(DELETE)
-    )
+    began = F.when(is_update, POSTIMAGE).otherwise(INSERT)
+    ended = F.when(is_update, PREIMAGE).otherwise(DELETE)
+    kind = F.when(F.col(_AFTER), began).otherwise(ended)
     return rows.withColumn(CHANGE_TYPE, kind).withColumnRenamed(_VERSION, COMMIT_VERSION)
 
 
 def _by_hash(columns: Sequence[str]) -> WindowSpec:
-    """By these columns, sorted by a hash of them first: of texts Spark compares eight bytes quickly, which many keys have in common."""
+    """Return a window by columns, sorted by a hash of them first.
+
+    Spark compares the first eight bytes of texts quickly, and many keys begin alike.
+    """
     return Window.partitionBy(F.xxhash64(*columns), *columns)

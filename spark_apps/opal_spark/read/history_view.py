@@ -1,4 +1,7 @@
-"""The history view on Spark: the rows of a key in the order of the rule, each valid until the next (`opal_lake.read.history_view`)."""
+"""The history view on Spark: the rows of a key in the rule's order, each valid until the next.
+
+`opal_lake.read.history_view` is the same without Spark.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -50,31 +53,40 @@ def _history_of_all(
     columns: Sequence[str] | None,
     condition: Condition | None,
 ) -> DataFrame:
-    """Every row that is valid at some readable event time. Conditions on keys skip files."""
-    spec, fields = snapshot.spec, view_fields(snapshot, columns)
-    files = files_by_keys(
-        [file for file in snapshot.files.values() if snapshot.pending.isdisjoint(file.segments)],
-        where_predicate(condition),
-        spec,
-    )
+    """Return every row that is valid at some readable event time.
+
+    Conditions on keys skip files.
+    """
+    fields = view_fields(snapshot, columns)
+    spec, pending = snapshot.spec, snapshot.pending
+    processed = [file for file in snapshot.files.values() if pending.isdisjoint(file.segments)]
+    files = files_by_keys(processed, where_predicate(condition), spec)
     verify_files(spark, snapshot, files)
     schema = spark_schema(spec, physical=True)
-    rows = (
-        scan_files(spark, snapshot.storage, files, schema, spec.file_format)
-        if files
-        else spark.createDataFrame([], schema)
-    )
+    if files:
+        rows = scan_files(spark, snapshot.storage, files, schema, spec.file_format)
+    else:
+        rows = spark.createDataFrame([], schema)
+    delta = spec.delta
     shown = [field for field in spec.schema.fields if not is_named(field, VIEW_COLUMNS)]
     shown += [
-        Field(id=spec.delta.id, name=VALID_FROM, physical=spec.delta.physical, type=spec.delta.type)
+        Field(id=delta.id, name=VALID_FROM, physical=delta.physical, type=delta.type),
+        Field(id=delta.id, name=VALID_UNTIL, physical=_UNTIL, type=delta.type),
     ]
-    shown += [Field(id=spec.delta.id, name=VALID_UNTIL, physical=_UNTIL, type=spec.delta.type)]
-    flags = F.col(_UNTIL).isNull().alias(IS_CURRENT), F.col(_DELETED_THEN).alias(WAS_DELETED)
-    view = _valid_rows(rows, snapshot).select(*read_fields(shown, spec), *flags)
-    view = filtered(view, condition) if condition else view
-    return view.select(
-        *(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED
-    )
+    is_current = F.col(_UNTIL).isNull().alias(IS_CURRENT)
+    was_deleted = F.col(_DELETED_THEN).alias(WAS_DELETED)
+    valid = _valid_rows(rows, snapshot)
+    view = valid.select(*read_fields(shown, spec), is_current, was_deleted)
+    return _view(view, fields, condition)
+
+
+def _view(view: DataFrame, fields: Sequence[Field], condition: Condition | None) -> DataFrame:
+    """Return the rows and columns that were asked for."""
+    # Before the columns are chosen: a condition may name others
+    if condition:
+        view = filtered(view, condition)
+    names = [quoted(field.name) for field in fields]
+    return view.select(*names, VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED)
 
 
 def _history_of_keys(
@@ -84,14 +96,12 @@ def _history_of_keys(
     columns: Sequence[str] | None,
     condition: Condition | None,
 ) -> DataFrame:
-    """Of a few keys: `rows_of` reads these columns of their history in this process."""
-    spec, fields = snapshot.spec, view_fields(snapshot, columns)
+    """Return the history of a few keys; `rows_of` reads its columns in this process."""
+    fields = view_fields(snapshot, columns)
+    spec = snapshot.spec
     names = [field.name for field in spec.schema.fields if not is_named(field, VIEW_COLUMNS)]
     view = rows_from_arrow(spark, rows_of(names), _view_schema(spec, names))
-    view = filtered(view, condition) if condition else view
-    return view.select(
-        *(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED
-    )
+    return _view(view, fields, condition)
 
 
 def history_changes(
@@ -101,20 +111,19 @@ def history_changes(
     columns: Sequence[str] | None,
     condition: Condition | None,
 ) -> DataFrame:
-    """The feed of the history, which `rows_of` reads in this process."""
-    fields, own = history_fields(spec, columns), FEED_COLUMNS | VIEW_COLUMNS
-    names = [field.name for field in spec.schema.fields if not is_named(field, own)]
-    schema = (
-        _view_schema(spec, names)
-        .add(CHANGE_TYPE, "string")
-        .add(COMMIT_VERSION, "long")
-        .add(COMMIT_TIMESTAMP, "timestamp")
-    )
+    """Return the change feed of the history, which `rows_of` reads in this process."""
+    fields = history_fields(spec, columns)
+    own_columns = FEED_COLUMNS | VIEW_COLUMNS
+    names = [field.name for field in spec.schema.fields if not is_named(field, own_columns)]
+    schema = _view_schema(spec, names)
+    schema.add(CHANGE_TYPE, "string")
+    schema.add(COMMIT_VERSION, "long")
+    schema.add(COMMIT_TIMESTAMP, "timestamp")
     rows = rows_from_arrow(spark, rows_of(names), schema)
-    rows = filtered(rows, condition) if condition else rows
-    return rows.select(
-        *(quoted(field.name) for field in fields), *schema.fieldNames()[len(names) :]
-    )
+    if condition:
+        rows = filtered(rows, condition)
+    chosen = [quoted(field.name) for field in fields]
+    return rows.select(*chosen, *schema.fieldNames()[len(names) :])
 
 
 def _view_schema(spec: TableSpec, names: Sequence[str]) -> StructType:
@@ -126,27 +135,25 @@ def _view_schema(spec: TableSpec, names: Sequence[str]) -> StructType:
 
 
 def _valid_rows(rows: DataFrame, snapshot: Snapshot) -> DataFrame:
-    """With the delta of the next row of the key, and whether that is a delete."""
+    """Return the rows that are visible at some event time, and until when each is.
+
+    `_UNTIL` is the delta of the key's next row, `_DELETED_THEN` whether that row is a delete.
+    """
     spec, floor = snapshot.spec, snapshot.root.floor
-    delta, ties = (
-        quoted(spec.delta.physical),
-        (F.col(quoted(field.physical)).asc_nulls_first() for field in spec.tie_break),
-    )
-    in_order = Window.partitionBy(*(quoted(field.physical) for field in spec.keys)).orderBy(
-        delta, *ties, SEGMENT, OFFSET
-    )
-    rows = rows.withColumn(_UNTIL, F.lead(delta).over(in_order)).where(
-        f"{_UNTIL} IS NULL OR {_UNTIL} <> {delta}"
-    )
+    delta = quoted(spec.delta.physical)
+    keys = [quoted(field.physical) for field in spec.keys]
+    ties = [F.col(quoted(field.physical)).asc_nulls_first() for field in spec.tie_break]
+    in_order = Window.partitionBy(*keys).orderBy(delta, *ties, SEGMENT, OFFSET)
+    rows = rows.withColumn(_UNTIL, F.lead(delta).over(in_order))
+    # Of rows with the same delta only the last one is ever visible
+    rows = rows.where(f"{_UNTIL} IS NULL OR {_UNTIL} <> {delta}")
     if spec.deletes is None:
         rows = rows.withColumn(_DELETED_THEN, F.lit(False))
     else:
-        is_deleted = F.coalesce(F.col(DELETED), F.lit(False))
-        rows = rows.withColumn(_DELETED_THEN, F.lead(is_deleted, 1, False).over(in_order)).where(
-            ~is_deleted
-        )
-    return (
-        rows
-        if floor is None
-        else rows.where(f"{_UNTIL} IS NULL OR NOT {not_after(spec, floor, _UNTIL)}")
-    )
+        is_delete = F.coalesce(F.col(DELETED), F.lit(False))
+        next_is_delete = F.lead(is_delete, 1, False).over(in_order)
+        rows = rows.withColumn(_DELETED_THEN, next_is_delete).where(~is_delete)
+    if floor is None:
+        return rows
+    # I21: some rows that ended up to the floor have been dropped, so none of them is shown
+    return rows.where(f"{_UNTIL} IS NULL OR NOT {not_after(spec, floor, _UNTIL)}")

@@ -1,4 +1,7 @@
-"""The net rows of a partition key on Spark: its files alone, and a window that keeps each key's last row."""
+"""The net rows of a partition key on Spark.
+
+Only its files are read, and a window keeps each key's last row.
+"""
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -10,12 +13,15 @@ from opal_lake.read.partition_net import NetPlan
 from opal_spark.engine.columns import quoted, read_columns, spark_schema
 from opal_spark.engine.scan import not_after, scan_files
 
-_PLACE = "_opal_place"
-_MOST_RANGES = 32
+_RANK = "_opal_rank"
+_MAX_RANGES = 32  # Spark's parser and its optimizer go into every OR
 
 
 def net_rows(spark: SparkSession, plan: NetPlan, invalid: Bitmaps) -> DataFrame:
-    """All columns of the rows. Where no row of the key has an event, each is its key's last."""
+    """Return the net rows with all columns.
+
+    If no row of the partition key has an event, each row is its key's last one.
+    """
     spec = plan.snapshot.spec
     if not plan.files:
         return spark.createDataFrame([], spark_schema(spec, physical=False))
@@ -36,24 +42,29 @@ def net_rows(spark: SparkSession, plan: NetPlan, invalid: Bitmaps) -> DataFrame:
 
 
 def _of_segments(plan: NetPlan) -> Column:
-    """Ranges of ids, an ingest each, which the bounds within files tell apart. What is pending lies in files of its own."""
+    """Return a condition for the partition key's ingests, a range of segments each.
+
+    Spark compares ranges with the bounds of row groups. Pending rows lie in files of their own.
+    """
     numbers = sorted({segment_part(segment) for segment in plan.segments})
-    if len(numbers) > _MOST_RANGES:  # Spark's parser and its optimizer go into every OR
-        return F.expr(f"shiftright({SEGMENT}, {SEQUENCE_BITS}) IN ({', '.join(map(str, numbers))})")
-    ranges = (
-        f"{SEGMENT} BETWEEN {number << SEQUENCE_BITS}L AND {((number + 1) << SEQUENCE_BITS) - 1}L"
-        for number in numbers
-    )
+    if len(numbers) > _MAX_RANGES:
+        listed = ", ".join(map(str, numbers))
+        return F.expr(f"shiftright({SEGMENT}, {SEQUENCE_BITS}) IN ({listed})")
+    ranges: list[str] = []
+    for number in numbers:
+        first = number << SEQUENCE_BITS
+        last = ((number + 1) << SEQUENCE_BITS) - 1
+        ranges.append(f"{SEGMENT} BETWEEN {first}L AND {last}L")
     return F.expr(" OR ".join(ranges))
 
 
 def _last_of_keys(rows: DataFrame, plan: NetPlan) -> DataFrame:
     spec = plan.snapshot.spec
-    order = [
-        F.col(quoted(field.physical)).desc_nulls_last() for field in (spec.delta, *spec.tie_break)
-    ]
-    window = Window.partitionBy(*(quoted(field.physical) for field in spec.keys)).orderBy(
-        *order, F.desc(SEGMENT), F.desc(OFFSET)
-    )
-    last = rows.withColumn(_PLACE, F.row_number().over(window)).where(f"{_PLACE} = 1")
-    return last if spec.deletes is None else last.where(f"NOT coalesce({DELETED}, false)")
+    keys = [quoted(field.physical) for field in spec.keys]
+    columns = [F.col(quoted(field.physical)) for field in (spec.delta, *spec.tie_break)]
+    order = [column.desc_nulls_last() for column in columns]
+    window = Window.partitionBy(*keys).orderBy(*order, F.desc(SEGMENT), F.desc(OFFSET))
+    last = rows.withColumn(_RANK, F.row_number().over(window)).where(f"{_RANK} = 1")
+    if spec.deletes is None:
+        return last
+    return last.where(f"NOT coalesce({DELETED}, false)")

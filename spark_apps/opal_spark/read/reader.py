@@ -1,8 +1,10 @@
-"""Reads on Spark. Files without visible rows are not opened, files of groups without hidden rows are plain scans, and in the others each
-row is filtered by the bit of its bitmap (`words`).
+"""Reads on Spark.
 
-The words come by a broadcast join on `_opal_segment`, one broadcast a group. Within a group the files without hidden rows go the same way,
-with no words: a union of both would break Spark's code generation, which costs all rows three times what the bit test costs them.
+Files without visible rows are not opened, files of groups without hidden rows are plain scans, and
+in the others each row is filtered by the bit of its bitmap (`words`). The words come by a broadcast
+join on `_opal_segment`, one broadcast a group. Within a group, files without hidden rows are
+joined, too, with empty lists of words: a union of both would break Spark's code generation, which
+costs all rows three times what the test of a bit costs them.
 """
 
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from opal_lake.definition.schema import SEGMENT
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
-from opal_lake.read.partition_net import NetPlan, plan_net
+from opal_lake.read.partition_net import plan_net
 from opal_lake.read.read import ReadPlan, plan_read
 from opal_lake.read.view import View
 from opal_lake.read.where import where_predicate
@@ -30,7 +32,7 @@ from opal_spark.read.partition_net import net_rows
 from opal_spark.read.words import is_not_marked, word_lists
 
 _KEY, _WORDS = "_opal_key", "_opal_words"
-_KEPT = 4
+_MAX_CACHED = 4  # states
 
 
 def read(spark: SparkSession, view: View) -> DataFrame:
@@ -40,19 +42,16 @@ def read(spark: SparkSession, view: View) -> DataFrame:
     """
     snapshot = view.snapshot
     spec = snapshot.spec
-    plan: ReadPlan | NetPlan
     if view.net_of is not None:
-        # A filter may not come before it is known which row of a key counts
+        # The condition comes later: before it, each key's last row has to be known
         plan = plan_net(snapshot, view.net_of, view.as_of)
+        verify_files(spark, snapshot, plan.files)
+        rows = net_rows(spark, plan, _cached_invalid(snapshot, None))
     else:
         invalid = view.narrowed(_cached_invalid(snapshot, view.as_of))
-        plan = plan_read(snapshot, view.as_of, where_predicate(view.condition), invalid)
-    verify_files(spark, snapshot, plan.files)
-    rows = (
-        visible_rows(spark, plan)
-        if isinstance(plan, ReadPlan)
-        else net_rows(spark, plan, _cached_invalid(snapshot, None))
-    )
+        read_plan = plan_read(snapshot, view.as_of, where_predicate(view.condition), invalid)
+        verify_files(spark, snapshot, read_plan.files)
+        rows = visible_rows(spark, read_plan)
     if view.condition is not None:
         rows = filtered(rows, view.condition)
     if view.columns is None:
@@ -61,7 +60,7 @@ def read(spark: SparkSession, view: View) -> DataFrame:
 
 
 def visible_rows(spark: SparkSession, plan: ReadPlan) -> DataFrame:
-    """All columns of the visible rows."""
+    """Return the visible rows with all columns."""
     spec = plan.snapshot.spec
     mixed = sorted({file.group for file in plan.mixed})
     schema, logical = spark_schema(spec, physical=True), read_columns(spec)
@@ -93,15 +92,16 @@ def _filtered(
             _WORDS: word_lists(plan.invalid, segments, plan.snapshot),
         }
     )
-    return rows.join(
-        F.broadcast(spark.createDataFrame(local)), F.expr(f"{SEGMENT} = {_KEY}")
-    ).where(is_not_marked(_WORDS))
+    words = F.broadcast(spark.createDataFrame(local))
+    joined = rows.join(words, F.expr(f"{SEGMENT} = {_KEY}"))
+    return joined.where(is_not_marked(_WORDS))
 
 
-_cached: Recent[tuple[str, str, int | None], Bitmaps] = Recent(max_size=_KEPT)
+_cached: Recent[tuple[str, str, int | None], Bitmaps] = Recent(max_size=_MAX_CACHED)
 
 
 def _cached_invalid(snapshot: Snapshot, as_of: int | None) -> Bitmaps:
-    """The bitmaps of the last few states that this process read; a write id names a state for ever."""
+    """Return the bitmaps of a state, from memory if this process read it lately."""
+    # A write id names one state forever
     key = (snapshot.root.table_id, snapshot.root.write_id, as_of)
     return _cached.get(key, lambda: invalid_rows(snapshot, as_of))

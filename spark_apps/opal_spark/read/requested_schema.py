@@ -1,10 +1,13 @@
-"""The schema that a query gives with `format("opal")`: the columns that it selects, and the check of their types.
+"""The schema that a query gives with `format("opal")`.
 
-Columns and members of structs go by name, whatever their order and case: a Python data source sees no session, and no table has names that
-differ in case only. Columns of a table are all nullable, so that NOT NULL is a promise that the rows themselves have to keep.
+It selects columns, and their types are checked. Columns and members of structs are matched by name,
+whatever their order and case: a Python data source sees no session, and no table has names that
+differ in case only. All columns of a table are nullable, so NOT NULL is a promise that the rows
+themselves have to keep.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +20,10 @@ from opal_spark.engine.columns import spark_schema, spark_type_name
 
 
 def requested_fields(schema: T.StructType, spec: TableSpec) -> tuple[Field, ...]:
-    """The table's fields by the names and in the order of the schema; an error names all that do not fit."""
+    """Return the table's fields by the names and in the order of the schema.
+
+    Raises InvalidInputError with all columns that do not fit.
+    """
     problems: list[str] = []
     known = spark_schema(spec, physical=False)
     fields = _fields(schema, spec.schema.fields, known, "", problems)
@@ -26,8 +32,9 @@ def requested_fields(schema: T.StructType, spec: TableSpec) -> tuple[Field, ...]
     if problems:
         columns = ", ".join(f"{field.name} {spark_type_name(field.dataType)}" for field in known)
         raise InvalidInputError(
-            f"the schema given to format('opal') does not fit the table: {'; '.join(problems)}. The table has {columns}: name any of them "
-            "with these types, and cast in the query; without a schema all are read"
+            f"the schema given to format('opal') does not fit the table: {'; '.join(problems)}. "
+            f"The table has {columns}: name any of them with these types, and cast in the query; "
+            "without a schema all are read"
         )
     return fields
 
@@ -39,24 +46,26 @@ def _fields(
     parent: str,
     problems: list[str],
 ) -> tuple[Field, ...]:
-    """`known` are the types of `fields`, as Spark has them."""
-    by_name = {
-        field.name.casefold(): (field, member.dataType)
-        for field, member in zip(fields, known, strict=True)
-    }
-    selected, seen = [], set()
+    """Return the requested fields, and add what does not fit to `problems`.
+
+    `known` has the types of `fields`, as Spark has them.
+    """
+    by_name: dict[str, tuple[Field, T.DataType]] = {}
+    for field, member in zip(fields, known, strict=True):
+        by_name[field.name.casefold()] = (field, member.dataType)
+    selected: list[Field] = []
+    seen: set[str] = set()
     for requested in schema:
-        path, name = f"{parent}{requested.name}", requested.name.casefold()
+        path = f"{parent}{requested.name}"
+        name = requested.name.casefold()
         if name not in by_name:
-            problems.append(f"there is no column {path!r}")
+            problems.append(f"column {path!r} does not exist")
         elif name in seen:
             problems.append(f"column {path!r} is named twice")
         else:
             field, kind = by_name[name]
             part = _part(requested.dataType, field.type, kind, path, problems)
-            selected.append(
-                Field(id=field.id, name=requested.name, physical=field.physical, type=part)
-            )
+            selected.append(replace(field, name=requested.name, type=part))
         seen.add(name)
     return tuple(selected)
 
@@ -71,71 +80,70 @@ def _part(
             part = _part(
                 requested.elementType, element.type, known.elementType, f"{path}.element", problems
             )
-            return Array(
-                element=Field(
-                    id=element.id, name=element.name, physical=element.physical, type=part
-                )
-            )
+            return Array(element=replace(element, type=part))
         case Map(key=key, value=value), T.MapType(), T.MapType():
             keys = _part(requested.keyType, key.type, known.keyType, f"{path}.key", problems)
             values = _part(
                 requested.valueType, value.type, known.valueType, f"{path}.value", problems
             )
-            return Map(
-                key=Field(id=key.id, name=key.name, physical=key.physical, type=keys),
-                value=Field(id=value.id, name=value.name, physical=value.physical, type=values),
-            )
+            return Map(key=replace(key, type=keys), value=replace(value, type=values))
         case Atomic(), _, _ if requested == known:
             return kind
     problems.append(
-        f"column {path!r} is {spark_type_name(known)} in the table, {spark_type_name(requested)} in the schema"
+        f"column {path!r} is {spark_type_name(known)} in the table, "
+        f"{spark_type_name(requested)} in the schema"
     )
     return kind
 
 
 def refuse_nulls(rows: pa.Table, schema: T.StructType) -> None:
-    """Spark relies on NOT NULL, and would return wrong results for a null in such a column."""
+    """Raise InvalidInputError for nulls in columns that the schema declares NOT NULL.
+
+    Spark relies on NOT NULL, and would return wrong results.
+    """
     for column, requested in zip(rows.columns, schema, strict=True):
-        for chunk in column.chunks if _promises(requested.dataType, requested.nullable) else ():
-            _check(chunk, requested.dataType, requested.nullable, requested.name)
+        if _has_not_null(requested.dataType, requested.nullable):
+            for chunk in column.chunks:
+                _check(chunk, requested.dataType, requested.nullable, requested.name)
 
 
-def _promises(kind: T.DataType, nullable: bool) -> bool:
-    """Whether the type or a part of it is NOT NULL."""
+def _has_not_null(kind: T.DataType, nullable: bool) -> bool:
+    """Return whether a type or a part of it is NOT NULL."""
+    if not nullable:
+        return True
     match kind:
         case T.StructType():
-            return not nullable or any(
-                _promises(member.dataType, member.nullable) for member in kind
-            )
+            return any(_has_not_null(member.dataType, member.nullable) for member in kind)
         case T.ArrayType():
-            return not nullable or _promises(kind.elementType, kind.containsNull)
+            return _has_not_null(kind.elementType, kind.containsNull)
         case T.MapType():
-            return (
-                not nullable
-                or _promises(kind.valueType, kind.valueContainsNull)
-                or _promises(kind.keyType, True)
+            # Spark has no nullable keys, but a part of a key may be NOT NULL
+            return _has_not_null(kind.valueType, kind.valueContainsNull) or _has_not_null(
+                kind.keyType, True
             )
-    return not nullable
+    return False
 
 
 def _check(array: pa.Array, kind: T.DataType, nullable: bool, path: str) -> None:
-    """`array` has what lies in values that are there, and no null of its parents."""
+    """Raise InvalidInputError for a null in a value that is NOT NULL.
+
+    `array` holds only values whose parent is not null: NOT NULL says nothing of a null's members.
+    """
     if array.null_count and not nullable:
         raise InvalidInputError(
             f"column {path!r} has nulls, and the schema says NOT NULL; leave that out"
         )
     match kind:
         case T.StructType():
-            there = array.filter(pc.is_valid(array))
+            valid = array.filter(pc.is_valid(array))
             for index, member in enumerate(kind):
-                _check(
-                    there.field(index), member.dataType, member.nullable, f"{path}.{member.name}"
-                )
+                part = valid.field(index)
+                _check(part, member.dataType, member.nullable, f"{path}.{member.name}")
         case T.ArrayType():
             _check(array.flatten(), kind.elementType, kind.containsNull, f"{path}.element")
         case T.MapType():
-            entries = array.cast(
-                pa.list_(pa.struct([array.type.key_field, array.type.item_field]))
-            ).flatten()
+            # Arrow flattens lists without the values of nulls, but not maps
+            entry = pa.struct([array.type.key_field, array.type.item_field])
+            entries = array.cast(pa.list_(entry)).flatten()
             _check(entries.field(0), kind.keyType, True, f"{path}.key")
             _check(entries.field(1), kind.valueType, kind.valueContainsNull, f"{path}.value")
