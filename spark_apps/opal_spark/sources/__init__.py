@@ -1,7 +1,8 @@
 """Sources of rows: files and databases. No value is lost silently.
 
-`read` takes any source: files by `text`, `columnar_files` and `named`, databases by `jdbc`. `assign` says whether columns fit without loss,
-`cells` makes values of text, `marks` what a reader notes of each row.
+`read` reads any source: files by `text`, `columnar_files` and `named`, databases by `jdbc`.
+`assign` says whether columns fit without loss, `cells` makes values of text, `marks` records what a
+reader notes of each row.
 """
 
 from opal_spark.sources.errors import source_errors

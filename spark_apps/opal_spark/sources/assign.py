@@ -1,4 +1,4 @@
-"""Whether a DataFrame's columns can be assigned to a table's without loss, and how."""
+"""The assignment of a DataFrame's columns to a table's, without loss."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -27,59 +27,60 @@ _WIDER = {
     "long": (),
     "float": ("double",),
 }
+# The digits of a decimal that holds all values of a type
 _INTEGER_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 
 
 def assigned_columns(
     rows: DataFrame, spec: TableSpec, *, ignore: bool = False
 ) -> list[Column | str]:
-    """The table's columns in the table's order; `ignore` leaves unknown ones out."""
+    """Return the columns in the table's order; `ignore` leaves unknown ones out."""
     own = fields_given(rows.schema, spec, ignore=ignore)
-    logical = spark_schema(spec, physical=False)
-    return [_assigned(given, logical[index]) for index, given in enumerate(own)]
+    expected = spark_schema(spec, physical=False)
+    return [_assigned(given, field) for given, field in zip(own, expected, strict=True)]
 
 
 def unknown_fields(schema: StructType, spec: TableSpec) -> StructType:
-    """Those for which the table has no column."""
+    """Return the fields for which the table has no column."""
     names = {name.casefold() for name in spec.schema.names}
-    return StructType(
-        [
-            field
-            for field in schema
-            if not field.name.startswith(RESERVED_PREFIX) and field.name.casefold() not in names
-        ]
-    )
+    return StructType([field for field in _own(schema) if field.name.casefold() not in names])
+
+
+def _own(schema: StructType) -> list[StructField]:
+    """Return the fields that a reader did not add."""
+    return [field for field in schema if not field.name.startswith(RESERVED_PREFIX)]
 
 
 def fields_given(
     schema: StructType, spec: TableSpec, *, ignore: bool = False
 ) -> list[StructField | None]:
-    """Of a schema the fields for the table's columns, in the table's order; an error names all that are unknown, missing, or would lose.
+    """Return the fields of a schema for the table's columns, in the table's order.
 
-    None where a column that was added to the table is not there.
+    None where a column that was added to the table is missing. Raises InvalidInputError, with all
+    columns that are unknown, missing, or would lose values.
     """
-    left_out = {field.name for field in unknown_fields(schema, spec)} if ignore else set()
-    own = [
-        field
-        for field in schema
-        if not field.name.startswith(RESERVED_PREFIX) and field.name not in left_out
-    ]
+    own = _own(schema)
+    if ignore:
+        left_out = set(unknown_fields(schema, spec).names)
+        own = [field for field in own if field.name not in left_out]
     given = {field.name.casefold(): field for field in own}
     expected = {field.name.casefold(): field for field in spec.schema.fields}
-    unknown = [given[name].name for name in given if name not in expected]
-    problems = [f"unknown column {name!r}" for name in unknown]
-    problems += [
-        f"missing column {field.name!r}"
-        for name, field in expected.items()
-        if name not in given and not spec.schema.is_added(field)
-    ]
-    source = {
-        field.name.casefold(): field
+    types = {
+        field.name.casefold(): field.type
         for field in schema_of_arrow(arrow_of_spark(StructType(own))).fields
     }
+    unknown = [given[name].name for name in given if name not in expected]
+    missing, losing = [], []
     for name, field in expected.items():
-        if name in source and (problem := misfit(source[name].type, field.type, field.name)):
-            problems.append(problem)
+        if name in types:
+            loss = misfit(types[name], field.type, field.name)
+            if loss is not None:
+                losing.append(loss)
+        elif not spec.schema.is_added(field):
+            missing.append(field.name)
+    problems = [f"unknown column {name!r}" for name in unknown]
+    problems += [f"missing column {name!r}" for name in missing]
+    problems += losing
     if problems:
         step = "select and cast the columns to these"
         if unknown:
@@ -92,14 +93,11 @@ def fields_given(
 
 
 def _assigned(given: StructField | None, expected: StructField) -> Column | str:
-    """Only the name if that is enough: every call on a Column costs a millisecond."""
     if given is None:
         return F.lit(None).cast(expected.dataType).alias(expected.name)
-    if (
-        given.name == expected.name
-        and isinstance(given.dataType, AtomicType)
-        and given.dataType == expected.dataType
-    ):
+    is_same_type = isinstance(given.dataType, AtomicType) and given.dataType == expected.dataType
+    if given.name == expected.name and is_same_type:
+        # Only the name where that is enough: every call on a Column costs a millisecond
         return quoted(given.name)
     return F.col(quoted(given.name)).cast(expected.dataType).alias(expected.name)
 
@@ -109,42 +107,48 @@ def _signature(spec: TableSpec) -> str:
 
 
 def misfit(given: DataType, expected: DataType, name: str) -> str | None:
-    """The reason why values would be lost; None if none would."""
+    """Return the reason why values would be lost; None if none would."""
     match given, expected:
-        case Atomic(name=actual), Atomic(name=other):
-            return (
-                None
-                if fits(actual, other)
-                else f"column {name!r} is {type_name(given)}, the table has {type_name(expected)}"
-            )
+        case Atomic(name=actual), Atomic(name=other) if fits(actual, other):
+            return None
         case Array(element=actual), Array(element=other):
             return misfit(actual.type, other.type, f"{name}.element")
         case Map(), Map():
-            return misfit(given.key.type, expected.key.type, f"{name}.key") or misfit(
-                given.value.type, expected.value.type, f"{name}.value"
-            )
+            key_misfit = misfit(given.key.type, expected.key.type, f"{name}.key")
+            if key_misfit is not None:
+                return key_misfit
+            return misfit(given.value.type, expected.value.type, f"{name}.value")
         case Struct(), Struct():
             return _struct_misfit(given.fields, expected.fields, name)
     return f"column {name!r} is {type_name(given)}, the table has {type_name(expected)}"
 
 
 def _struct_misfit(given: tuple[Field, ...], expected: tuple[Field, ...], name: str) -> str | None:
-    if [field.name.casefold() for field in given] != [field.name.casefold() for field in expected]:
-        return f"column {name!r} has the fields {[f.name for f in given]}, the table {[f.name for f in expected]}"
-    misfits = (
-        misfit(actual.type, other.type, f"{name}.{other.name}")
-        for actual, other in zip(given, expected, strict=True)
-    )
-    return next((problem for problem in misfits if problem), None)
+    names = [field.name for field in given]
+    expected_names = [field.name for field in expected]
+    # A cast goes by position
+    if [name.casefold() for name in names] != [name.casefold() for name in expected_names]:
+        return f"column {name!r} has the fields {names}, the table {expected_names}"
+    for actual, other in zip(given, expected, strict=True):
+        problem = misfit(actual.type, other.type, f"{name}.{other.name}")
+        if problem is not None:
+            return problem
+    return None
 
 
 def fits(given: str, expected: str) -> bool:
-    """Whether every value of one atomic type is a value of the other."""
+    """Return whether every value of one atomic type is a value of the other."""
     if given == expected or expected in _WIDER.get(given, ()):
         return True
-    target, source = decimal_parts(expected), decimal_parts(given)
-    if target and source:
-        return target[1] >= source[1] and target[0] - target[1] >= source[0] - source[1]
-    return bool(
-        target and given in _INTEGER_DIGITS and target[0] - target[1] >= _INTEGER_DIGITS[given]
-    )
+    target = decimal_parts(expected)
+    if target is None:
+        return False
+    precision, scale = target
+    integer_digits = precision - scale
+    if given in _INTEGER_DIGITS:
+        return integer_digits >= _INTEGER_DIGITS[given]
+    source = decimal_parts(given)
+    if source is None:
+        return False
+    given_precision, given_scale = source
+    return scale >= given_scale and integer_digits >= given_precision - given_scale

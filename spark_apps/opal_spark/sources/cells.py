@@ -1,6 +1,8 @@
-"""Text to a column's type, exactly or not at all: what would be rounded, cut off, shifted or guessed becomes null.
+"""Text to a column's type, exactly or not at all.
 
-`try_cast` alone rounds decimals, drops zones and fractions, takes `2020` for a date and `10:15` for today's. The patterns keep that out.
+What would be rounded, cut off, shifted or guessed becomes null. `try_cast` alone rounds decimals,
+drops zones and fractions, takes `2020` for a date and `10:15` for today's. The patterns exclude
+that.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,9 +12,8 @@ from pyspark.sql import functions as F
 
 from opal_lake.definition.schema import Atomic, decimal_parts, type_name
 
-Patterns = Mapping[
-    str, str
-]  # type name -> the datetime pattern that a source's options give for it
+# The datetime patterns of a source's options, by type name
+Patterns = Mapping[str, str]
 
 _OPTIONS = {
     "date": "dateFormat",
@@ -30,36 +31,42 @@ _ZONED = _DAY + rf"{_TIME}\s*[A-Za-z+-]\S*\s*$"
 
 
 def patterns_of(options: Mapping[str, str]) -> Patterns:
-    """The datetime patterns among a reader's options."""
+    """Return the datetime patterns among a reader's options."""
     given = {name.casefold(): value for name, value in options.items()}
-    return {
-        kind: given[option.casefold()]
-        for kind, option in _OPTIONS.items()
-        if option.casefold() in given
-    }
+    patterns = {}
+    for kind, option in _OPTIONS.items():
+        if option.casefold() in given:
+            patterns[kind] = given[option.casefold()]
+    return patterns
 
 
 def parse_text(text: Column, kind: Atomic, patterns: Patterns) -> Column:
-    """The value of a text; null for null, and for a text that is not a valid value."""
+    """Return the value of a text; null for null, and for a text that is not valid."""
     if kind.name in patterns:
         return _by_pattern(text, kind, patterns[kind.name])
-    parts = decimal_parts(kind.name)
-    return _decimal(text, *parts) if parts else _PARSERS[kind.name](text, kind)
+    if parts := decimal_parts(kind.name):
+        return _decimal(text, *parts)
+    return _PARSERS[kind.name](text, kind)
 
 
 def wrong_type(path: str, kind: Atomic) -> str:
-    """The reason for a text that is not a valid value. It omits the text, so that rows can be counted by reason."""
+    """Return the reason for a text that is not a valid value.
+
+    It omits the text, so that rows can be counted by reason.
+    """
     return f"column {path!r} is not a valid {type_name(kind)}"
 
 
 def bind(value: Column, use: Callable[[Column], Column]) -> Column:
-    """`use` of a value that is computed once, however often `use` names it."""
+    """Return `use` of a value that is computed once, however often `use` names it."""
+    # The parameter of a lambda is a variable of the generated code
     return F.get(F.transform(F.array(value), use), F.lit(0))
 
 
 def _by_pattern(text: Column, kind: Atomic, pattern: str) -> Column:
-    whole = {"sep": "\u0001", "quote": "", "escape": "\u0002", _OPTIONS[kind.name]: pattern}
-    return F.from_csv(text, f"v {kind.name}", whole).getField("v")
+    # The whole text is one cell: none of its characters is a mark to this parser
+    options = {"sep": "\u0001", "quote": "", "escape": "\u0002", _OPTIONS[kind.name]: pattern}
+    return F.from_csv(text, f"v {kind.name}", options).getField("v")
 
 
 def _same(text: Column, _: Atomic) -> Column:
@@ -79,7 +86,8 @@ def _decimal(text: Column, precision: int, scale: int) -> Column:
 
 def _float(text: Column, kind: Atomic) -> Column:
     value = text.try_cast(kind.name)
-    finite = text.rlike(_NUMBER) & (F.abs(value) < F.lit(float("inf")))  # 1e400 would be infinite
+    # 1e400 would be infinite
+    finite = text.rlike(_NUMBER) & (F.abs(value) < F.lit(float("inf")))
     return F.when(finite | text.rlike(_NOT_FINITE), value)
 
 
@@ -88,8 +96,8 @@ def _date(text: Column, _: Atomic) -> Column:
 
 
 def _timestamp(text: Column, _: Atomic) -> Column:
-    """Without a zone it is the session's; a wall-clock time that its zone skips is none."""
     value = text.try_cast("timestamp")
+    # A text without a zone is in the session's, which skips some wall-clock times
     exists = text.rlike(_LOCAL) & (value.cast("timestamp_ntz") == text.try_cast("timestamp_ntz"))
     return F.when(exists | text.rlike(_ZONED), value)
 

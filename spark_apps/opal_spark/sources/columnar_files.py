@@ -1,4 +1,4 @@
-"""Parquet and ORC: files that know their types, which must be the table's or fit into them without loss."""
+"""Parquet and ORC: files that know their types, which must fit the table's without loss."""
 
 from collections.abc import Sequence
 
@@ -19,22 +19,26 @@ _ROW = "_opal_row_index"
 def read_columnar(
     spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False
 ) -> DataFrame:
-    """Rows of the table's columns. All files' columns count; one that only some files have is null in the others."""
-    rows = open_files(
-        spark, source, source.file_format, {"mergeSchema": "true"} | dict(source.options)
-    )
+    """Return rows of the table's columns.
+
+    All files' columns count; one that only some files have is null in the others.
+    """
+    options = {"mergeSchema": "true"} | dict(source.options)
+    rows = open_files(spark, source, source.file_format, options)
     refuse_reserved(rows.columns)
-    places = [file_column(rows)]
-    where = file_name()
+    columns = [*assigned_columns(rows, spec, ignore=ignore), file_column(rows)]
+    position = file_name()
     if source.file_format == "parquet":
-        places.append(rows.metadataColumn("_metadata").getField("row_index").alias(_ROW))
-        where = F.concat(where, F.lit(" row "), F.col(_ROW))
-    return mark(rows.select(*assigned_columns(rows, spec, ignore=ignore), *places), spec, [], where)
+        columns.append(rows.metadataColumn("_metadata").getField("row_index").alias(_ROW))
+        position = F.concat(position, F.lit(" row "), F.col(_ROW))
+    return mark(rows.select(*columns), spec, [], position)
 
 
 def refuse_reserved(names: Sequence[str]) -> None:
-    """Names of the format's own are noted by readers only."""
-    if reserved := [name for name in names if name.casefold().startswith(RESERVED_PREFIX)]:
+    """Raise InvalidInputError for names of the format's own, which only readers add."""
+    reserved = [name for name in names if name.casefold().startswith(RESERVED_PREFIX)]
+    if reserved:
         raise InvalidInputError(
-            f"columns {reserved}: names that begin with {RESERVED_PREFIX!r} are kept for the format; drop or rename them"
+            f"columns {reserved}: names that begin with {RESERVED_PREFIX!r} are reserved for the "
+            "format; drop or rename them"
         )

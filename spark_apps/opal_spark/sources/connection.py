@@ -1,4 +1,4 @@
-"""How a database is reached: options, credentials from the environment, drivers."""
+"""Connections to databases: options, credentials from the environment, drivers."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import re
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
 from opal_lake.source import Jdbc
 
-# Named, because Java's own search does not see a jar that came with the job.
+# Named, because Java's own search does not see a jar that came with the job
 _DRIVERS = {
     "postgresql": "org.postgresql.Driver",
     "mysql": "com.mysql.cj.jdbc.Driver",
@@ -22,21 +22,23 @@ _PACKAGES = {
     "oracle": "com.oracle.database.jdbc:ojdbc11:<version>",
 }
 _NO_DRIVER = re.compile(r"ClassNotFoundException: [\w.$]+|No suitable driver|JDBC_DRIVER_NOT_FOUND")
-_SAID = re.compile(r"\b((?:\w+\.)*\w*(?:PSQL|SQL\w*)Exception): ([^\n]*)")
+_DRIVER_ERROR = re.compile(r"\b((?:\w+\.)*\w*(?:PSQL|SQL\w*)Exception): ([^\n]*)")
 _REFUSED = re.compile(r"requirement failed: ([^\n]*)|(User-defined partition column [^\n]*)")
 _PASSING = re.compile(
-    r"connect|timed? ?out|timeout|I/O error|terminat|starting up|shutting down|too many clients|serializ|deadlock",
+    r"connect|timed? ?out|timeout|I/O error|terminat|starting up|shutting down|too many clients"
+    r"|serializ|deadlock",
     re.IGNORECASE,
 )
 
 
 def connection_options(source: Jdbc) -> dict[str, str]:
-    """The reader's options. Without a fetch size PostgreSQL's driver would hold the whole answer in memory."""
-    options = {"fetchsize": "10000", "preferTimestampNTZ": "true"}
+    """Return the options of Spark's reader."""
+    # Without a fetch size PostgreSQL's driver would hold the whole answer in memory
+    defaults = {"fetchsize": "10000", "preferTimestampNTZ": "true"}
     if database(source) in _DRIVERS:
-        options["driver"] = _DRIVERS[database(source)]
+        defaults["driver"] = _DRIVERS[database(source)]
     given = {name.casefold() for name in source.options}
-    options = {name: value for name, value in options.items() if name.casefold() not in given}
+    options = {name: value for name, value in defaults.items() if name.casefold() not in given}
     options |= {**source.options, "url": source.url}
     for option, variable in (("user", source.user_env), ("password", source.password_env)):
         if variable is not None:
@@ -45,49 +47,53 @@ def connection_options(source: Jdbc) -> dict[str, str]:
 
 
 def _from_environment(option: str, variable: str) -> str:
-    if (value := os.environ.get(variable)) is None:
+    value = os.environ.get(variable)
+    if value is None:
         raise InvalidInputError(
-            f"the environment variable {variable!r}, which should hold the database's {option}, is not set; set it for the driver"
+            f"the environment variable {variable!r}, which should hold the database's {option}, "
+            "is not set; set it for the driver"
         )
     return value
 
 
 def database(source: Jdbc) -> str:
-    """As the URL names it, like `postgresql`."""
+    """Return the database that the URL names, like `postgresql`."""
     return source.url.split(":")[1].lower()
 
 
 def relation(source: Jdbc) -> str:
-    """The relation after FROM."""
+    """Return the relation after FROM."""
     return source.table or f"({source.query}) opal_source"
 
 
 def partition_column(source: Jdbc) -> str | None:
-    """The column by which the read is split into tasks."""
-    given = {name.casefold(): value for name, value in source.options.items()}.get(
-        "partitioncolumn"
-    )
-    return given.strip('"`') if given else None
+    """Return the column by which the read is split into tasks."""
+    options = {name.casefold(): value for name, value in source.options.items()}
+    column = options.get("partitioncolumn")
+    return column.strip('"`') if column else None
 
 
 def as_jdbc_error(source: Jdbc, text: str) -> OpalError | None:
-    """The error of the source behind a failure; None if the source is not the cause."""
+    """Return the source's error; None if the source is not the cause of a failure."""
     where = f"jdbc:{database(source)}"
     if _NO_DRIVER.search(text):
         package = _PACKAGES.get(database(source), "<group>:<artifact>:<version>")
         return InvalidInputError(
-            f"there is no driver for {where}: add its jar, as spark-submit --packages {package} (or --jars), "
-            "or spark.jars.packages before the session starts"
+            f"Spark has no driver for {where}: add its jar, as spark-submit --packages {package} "
+            "(or --jars), or spark.jars.packages before the session starts"
         )
     if refused := _REFUSED.search(text):
-        return InvalidInputError(
-            f"{where}: {(refused[1] or refused[2]).strip()}; correct the options"
-        )
-    if not (messages := _SAID.findall(text)):
+        reason = refused[1] or refused[2]
+        return InvalidInputError(f"{where}: {reason.strip()}; correct the options")
+    driver_errors = _DRIVER_ERROR.findall(text)
+    if not driver_errors:
         return None
-    message = messages[-1][1].strip()
+    # The innermost cause is the last one
+    _, message = driver_errors[-1]
+    message = message.strip()
     if _PASSING.search(message):
         return StorageError(f"{where} did not answer: {message}; try again")
     return InvalidInputError(
-        f"{where} refused to read {source.table or source.query!r}: {message}; correct the source or the rights of its user"
+        f"{where} refused to read {source.table or source.query!r}: {message}; "
+        "correct the source or the rights of its user"
     )

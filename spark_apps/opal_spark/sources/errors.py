@@ -1,4 +1,7 @@
-"""Errors of sources that cannot be read. Spark fails long after the reader was created, and does not always name the file."""
+"""Errors of sources that cannot be read.
+
+Spark fails long after the reader was created, and does not always name the file.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -14,7 +17,7 @@ from opal_lake.source import Files, Jdbc, Source
 from opal_spark.engine.session import text_with_causes
 from opal_spark.sources.connection import as_jdbc_error
 from opal_spark.sources.named.parts import parts_of
-from opal_spark.sources.paths import MOST_FILES, file_paths, one_file, open_files
+from opal_spark.sources.paths import MAX_FILES, file_paths, one_file, open_files
 from opal_spark.sources.text.csv_header import check_headers
 
 _FILE = re.compile(r"reading file (\S[^\n]*?)\.\s+(?:Could not|SQLSTATE)")
@@ -24,10 +27,11 @@ _NO_FILE_SYSTEM = re.compile(
 )
 _OTHER_TYPES = re.compile(r"CANNOT_MERGE_SCHEMAS|FAILED_MERGE|CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE")
 _UNKNOWN_TYPE = re.compile(r"PARSE_SYNTAX_ERROR.*?== SQL ==\n([^\n]*)", re.DOTALL)
-# The store's fault, not the file's: by the kind of the cause, or by S3's own word in its message
+# Causes that are the store's, not the file's: by their type, or by S3's own word in the message
 _PASSING = re.compile(
     r"(?:Timeout|Connect|UnknownHost|SdkClient|Interrupted\w*|Socket|NoRouteToHost)Exception$"
 )
+_MAX_REASON = 300  # characters
 _BUSY = re.compile(r"SlowDown|ServiceUnavailable|InternalError|RequestTimeout|Throttling")
 
 
@@ -35,38 +39,46 @@ _BUSY = re.compile(r"SlowDown|ServiceUnavailable|InternalError|RequestTimeout|Th
 def source_errors(
     spark: SparkSession, rows: DataFrame | Source, spec: Callable[[], TableSpec]
 ) -> Iterator[None]:
-    """Around everything that reads a source, from its definition to the end of the action. `spec` is asked for if CSV files failed."""
+    """Raise our error where a source cannot be read.
+
+    It surrounds everything that reads the source, from its definition to the end of the action.
+    `spec` is called if CSV files failed.
+    """
     try:
         yield
-    except (OpalError, PythonException):  # a task's own error is not the source's
+    except (OpalError, PythonException):
+        # A task's own error is not the source's
         raise
     except Exception as error:
-        if (
-            isinstance(rows, Files | Jdbc)
-            and (known := as_source_error(spark, rows, spec, error)) is not None
-        ):
-            raise known from error
-        raise
+        if not isinstance(rows, Files | Jdbc):
+            raise
+        source_error = as_source_error(spark, rows, spec, error)
+        if source_error is None:
+            raise
+        raise source_error from error
 
 
 def as_source_error(
     spark: SparkSession, source: Source, spec: Callable[[], TableSpec], error: Exception
 ) -> OpalError | None:
-    """None if the source is not the cause of the failure."""
+    """Return our error for a failure; None if the source is not its cause."""
     if isinstance(source, Jdbc):
         return as_jdbc_error(source, text_with_causes(error))
     text = str(error)
+    paths = list(source.paths)
     if missing := _NO_FILE_SYSTEM.search(text):
+        scheme = missing[1] or "s3a"
         return InvalidInputError(
-            f"Spark cannot open {list(source.paths)}: it has no file system for {missing[1] or 's3a'!r}; add its package"
+            f"Spark cannot open {paths}: it has no file system for {scheme!r}; add its package"
         )
     if _OTHER_TYPES.search(text):
         return InvalidInputError(
-            f"the files of {list(source.paths)} have different types for one column; ingest them separately: {_reason(text)}"
+            f"the files of {paths} have different types for one column; "
+            f"ingest them separately: {_reason(text)}"
         )
     if kind := _UNKNOWN_TYPE.search(text):
         return InvalidInputError(
-            f"{list(source.paths)} have a column of type {kind[1]!r}, which Spark does not read; deliver Parquet"
+            f"{paths} have a column of type {kind[1]!r}, which Spark does not read; deliver Parquet"
         )
     return _unreadable(spark, source, spec, text)
 
@@ -74,63 +86,68 @@ def as_source_error(
 def _unreadable(
     spark: SparkSession, source: Files, spec: Callable[[], TableSpec], text: str
 ) -> OpalError | None:
-    named = _FILE.search(text)
-    if any(
-        _PASSING.search(kind) or _BUSY.search(message) for kind, message in _CAUSE.findall(text)
-    ):
-        name = unquote(named[1]) if named else f"one of {list(source.paths)}"
-        return StorageError(f"{name} could not be read ({_reason(text)}); try again")
-    damaged = (
-        [f"{unquote(named[1])} cannot be read as {source.file_format} ({_reason(text)})"]
-        if named
-        else []
-    )
-    damaged = damaged or _damaged_files(spark, source)
-    if (
-        source.file_format == "csv"
-        and (problem := _header_problem(spark, source, spec())) is not None
-    ):
-        return problem
+    file = _FILE.search(text)
+    name = unquote(file[1]) if file else None
+    for kind, message in _CAUSE.findall(text):
+        if _PASSING.search(kind) or _BUSY.search(message):
+            shown_name = name or f"one of {list(source.paths)}"
+            return StorageError(f"{shown_name} could not be read ({_reason(text)}); try again")
+    if name is None:
+        damaged = _damaged_files(spark, source)
+    else:
+        damaged = [_damage(source, name, text)]
+    if source.file_format == "csv":
+        problem = _header_problem(spark, source, spec())
+        if problem is not None:
+            return problem
     if not damaged:
         return None
     return InvalidInputError(
-        f"{'; '.join(damaged)}: truncated or damaged; deliver it again, or leave it out of the source"
+        f"{'; '.join(damaged)}: truncated or damaged; "
+        "deliver it again, or leave it out of the source"
     )
 
 
 def _header_problem(
     spark: SparkSession, source: Files, spec: TableSpec
 ) -> InvalidInputError | None:
-    """Spark reports another header as a file that it cannot read."""
+    """Return the error for another header, which Spark reports as an unreadable file."""
     try:
-        for part in parts_of(spark, source, spec) if source.is_by_name else []:
-            check_headers(spark, part.source, part.spec)
-        if not source.is_by_name:
+        if source.is_by_name:
+            for part in parts_of(spark, source, spec):
+                check_headers(spark, part.source, part.spec)
+        else:
             check_headers(spark, source, spec)
     except InvalidInputError as problem:
         return problem
-    except Exception:  # noqa: BLE001  # a file that is really damaged, which is what is reported
+    except Exception:  # noqa: BLE001  # a file that is really damaged, which the caller reports
         return None
     return None
 
 
 def _damaged_files(spark: SparkSession, source: Files) -> list[str]:
-    """Which of the first files cannot be opened, if Spark has not named one."""
+    """Return a problem for each of the first files that cannot be opened.
+
+    For errors in which Spark does not name the file.
+    """
+    kind = "text" if source.file_format in ("csv", "json") else source.file_format
     damaged = []
-    for path in file_paths(open_files(spark, source, "text", {}))[:MOST_FILES]:
+    for path in file_paths(open_files(spark, source, "text", {}))[:MAX_FILES]:
         try:
-            kind = "text" if source.file_format in ("csv", "json") else source.file_format
             open_files(spark, one_file(source, path), kind, {}).head()
-        except Exception as error:  # noqa: BLE001  # whatever it is, this file has it
-            damaged.append(f"{path} cannot be read as {source.file_format} ({_reason(str(error))})")
+        except Exception as error:  # noqa: BLE001  # whatever it is, this file causes it
+            damaged.append(_damage(source, path, str(error)))
     return damaged
 
 
+def _damage(source: Files, name: str, text: str) -> str:
+    return f"{name} cannot be read as {source.file_format} ({_reason(text)})"
+
+
 def _reason(text: str) -> str:
-    """The innermost cause, in one line."""
+    """Return the innermost cause, in one line."""
     causes = _CAUSE.findall(text)
-    return (
-        f"{causes[-1][0].rpartition('.')[2]}: {causes[-1][1].strip()}"
-        if causes
-        else " ".join(text.split())[:300]
-    )
+    if not causes:
+        return " ".join(text.split())[:_MAX_REASON]
+    kind, message = causes[-1]
+    return f"{kind.rpartition('.')[2]}: {message.strip()}"

@@ -1,4 +1,4 @@
-"""What Spark ingests: a DataFrame, files or a database, made to fit the table."""
+"""Sources that Spark ingests: a DataFrame, files or a database, made to fit the table."""
 
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -21,12 +21,12 @@ from opal_spark.sources.split import SparkSplit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkRows:
-    """A source of rows, and the session that reads it. At its end what Spark cached of it is freed."""
+    """A source of rows, and its session. Its end frees what Spark cached of it."""
 
     spark: SparkSession
     given: DataFrame | Files | Jdbc
     how: ReadAs
-    kept: list[DataFrame] = field(default_factory=list)
+    cached: list[DataFrame] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         return self
@@ -37,18 +37,15 @@ class SparkRows:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for rows in self.kept:
+        for rows in self.cached:
             rows.unpersist()
 
     def rows(self, spec: TableSpec, number: int) -> DataFrame:
-        """Return the rows with the table's columns. Inline the shuffle by key hash parts them again."""
+        """Return the rows with the table's columns."""
         ignore = self.how.ignores_new_columns
-        return fitting(
-            source_rows(self.spark, self.given, spec, number, ignore=ignore),
-            spec,
-            together=self.how.in_partitions,
-            ignore=ignore,
-        )
+        rows = source_rows(self.spark, self.given, spec, number, ignore=ignore)
+        # An inline ingest shuffles the rows by key hash: it needs no order by partition value
+        return fitting(rows, spec, together=self.how.in_partitions, ignore=ignore)
 
     def new_columns(self, spec: TableSpec) -> pa.Schema:
         """Return the columns of the source that the table lacks."""
@@ -59,6 +56,7 @@ class SparkRows:
         return arrow_of_spark(unknown_fields(given.schema, spec))
 
     def split(self, spec: TableSpec, number: int, column: str) -> SparkSplit:
-        """Return the rows, to be parted by the texts in a column."""
-        self.kept.append(self.rows(spec, number).persist())
-        return SparkSplit(rows=self.kept[-1], column=column)
+        """Return the rows, to be split by the texts in a column."""
+        rows = self.rows(spec, number).persist()
+        self.cached.append(rows)
+        return SparkSplit(rows=rows, column=column)

@@ -1,7 +1,8 @@
-"""Databases over JDBC. A column narrower than the database's is filled as far as values fit exactly, by way of their text.
+"""Databases over JDBC.
 
-PostgreSQL itself writes the text of decimals and times: the driver's way rounds, stops at NaN, shifts with the JVM's zone, and takes an
-infinite time for the last one of the year 9999.
+A column narrower than the database's is filled as far as values fit exactly, by their text.
+PostgreSQL itself writes the text of decimals and times: the driver rounds, stops at NaN, shifts
+with the JVM's zone, and takes an infinite time for the last one of the year 9999.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,11 @@ _TIMES = ("date", "timestamp", "timestamp_ntz")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A column of the database, and the table's column if values go by way of text, which the database may write itself."""
+    """A column of the database.
+
+    `target` is the table's column if values go by their text. The database itself writes the text
+    where `in_database` is set.
+    """
 
     given: Field
     target: Field | None = None
@@ -46,32 +51,29 @@ class Cell:
 
     @property
     def text(self) -> Column:
-        return self.value if self.in_database else self.value.cast("string")
+        if self.in_database:
+            return self.value
+        return self.value.cast("string")
 
 
 def read_jdbc(
     spark: SparkSession, source: Jdbc, spec: TableSpec, *, ignore: bool = False
 ) -> DataFrame:
-    """Rows of the table's columns, with what is wrong with them."""
+    """Return rows of the table's columns, with the reasons for bad ones."""
     schema = _load(spark, source, relation(source)).schema
     left_out = unknown_fields(schema, spec).names if ignore else []
-    given = schema_of_arrow(
-        arrow_of_spark(StructType([field for field in schema if field.name not in left_out]))
-    ).fields
+    known = StructType([field for field in schema if field.name not in left_out])
+    given = schema_of_arrow(arrow_of_spark(known)).fields
     cells = [_plan_cell(column, spec, source) for column in given]
     partition = partition_column(source)
     rows = _load(spark, source, _with_texts(relation(source), cells, partition))
     rows = rows.select(F.struct(*[_loaded(cell, partition) for cell in cells]).alias(_CELLS))
-    valued = rows.select("*", *[_value(cell).alias(cell.given.name) for cell in cells])
-    fitted = valued.select(_CELLS, *assigned_columns(valued, spec))
+    rows = rows.select("*", *[_value(cell).alias(cell.given.name) for cell in cells])
+    rows = rows.select(_CELLS, *assigned_columns(rows, spec))
     faults = [_fault(cell, cell.target) for cell in cells if cell.target is not None]
-    return mark(
-        fitted,
-        spec,
-        faults,
-        F.lit(f"jdbc:{source.table or 'query'}"),
-        F.to_json(_CELLS, {"ignoreNullFields": "false"}),
-    )
+    position = F.lit(f"jdbc:{source.table or 'query'}")
+    text = F.to_json(_CELLS, {"ignoreNullFields": "false"})
+    return mark(rows, spec, faults, position, text)
 
 
 def _load(spark: SparkSession, source: Jdbc, table: str) -> DataFrame:
@@ -84,29 +86,24 @@ def _load(spark: SparkSession, source: Jdbc, table: str) -> DataFrame:
 
 
 def _plan_cell(given: Field, spec: TableSpec, source: Jdbc) -> Cell:
-    target = next(
-        (
-            column
-            for column in spec.schema.fields
-            if column.name.casefold() == given.name.casefold()
-        ),
-        None,
-    )
-    inner = _atomic_types(given.type, target.type) if target is not None else None
-    if inner is None or not _is_reachable(*inner):
+    columns = {column.name.casefold(): column for column in spec.schema.fields}
+    target = columns.get(given.name.casefold())
+    if target is None:
         return Cell(given=given)
-    source_type, other = inner
+    type_names = _atomic_types(given.type, target.type)
+    if type_names is None or not _is_reachable(*type_names):
+        return Cell(given=given)
+    source_type, target_type = type_names
     if database(source) == "postgresql" and source_type not in _WHOLE:
         return Cell(given=given, target=target, in_database=True)
-    return (
-        Cell(given=given)
-        if fits(source_type, other) or isinstance(given.type, Array)
-        else Cell(given=given, target=target)
-    )
+    # What fits is cast; a list that does not fit is refused when columns are assigned
+    if fits(source_type, target_type) or isinstance(given.type, Array):
+        return Cell(given=given)
+    return Cell(given=given, target=target)
 
 
 def _atomic_types(given: DataType, target: DataType) -> tuple[str, str] | None:
-    """Their names, or those of the elements of lists."""
+    """Return the names of two atomic types, or of those of two lists' elements."""
     match given, target:
         case Atomic(name=source_type), Atomic(name=other):
             return source_type, other
@@ -118,7 +115,10 @@ def _atomic_types(given: DataType, target: DataType) -> tuple[str, str] | None:
 
 
 def _is_reachable(given: str, target: str) -> bool:
-    """Whether values of one type may be exact ones of the other. A time without a zone is taken to be in the session's."""
+    """Return whether values of one type may be exact ones of the other.
+
+    A time without a zone is taken to be in the session's.
+    """
     if given in _TIMES:
         return given == target or (given, target) == ("timestamp_ntz", "timestamp")
     return _is_exact_number(given) and _is_exact_number(target)
@@ -129,7 +129,10 @@ def _is_exact_number(name: str) -> bool:
 
 
 def _with_texts(whole: str, cells: Sequence[Cell], partition: str | None) -> str:
-    """A relation in which PostgreSQL writes texts itself; the column by which a read is split stays what it is, beside its text."""
+    """Return a relation in which PostgreSQL writes texts itself.
+
+    The column by which a read is split keeps its type, next to its text.
+    """
     if not any(cell.in_database for cell in cells):
         return whole
     items = [_postgres_item(cell, partition) for cell in cells]
@@ -141,18 +144,16 @@ def _postgres_item(cell: Cell, partition: str | None) -> str:
     if not cell.in_database:
         return name
     text = f"{name}::text[]" if isinstance(cell.given.type, Array) else f"{name}::text"
-    return (
-        f'{name}, {text} AS "{_AS_TEXT}"' if cell.given.name == partition else f"{text} AS {name}"
-    )
+    if cell.given.name == partition:
+        return f'{name}, {text} AS "{_AS_TEXT}"'
+    return f"{text} AS {name}"
 
 
 def _loaded(cell: Cell, partition: str | None) -> Column:
     name = cell.given.name
-    return (
-        F.col(_AS_TEXT).alias(name)
-        if cell.in_database and name == partition
-        else F.col(quoted(name))
-    )
+    if cell.in_database and name == partition:
+        return F.col(_AS_TEXT).alias(name)
+    return F.col(quoted(name))
 
 
 def _value(cell: Cell) -> Column:
@@ -171,10 +172,10 @@ def _fault(cell: Cell, target: Field) -> Column:
         return fault_of(cell.text, target.name, target.type)
     assert isinstance(target.type, Array)
     assert isinstance(target.type.element.type, Atomic)
-    nulls = [
-        F.size(F.filter(values, lambda element: element.isNull()))
-        for values in (cell.value, F.col(quoted(target.name)))
-    ]
-    return F.when(
-        nulls[0] != nulls[1], F.lit(wrong_type(f"{target.name}.element", target.type.element.type))
-    )
+    reason = wrong_type(f"{target.name}.element", target.type.element.type)
+    has_new_nulls = _null_count(cell.value) != _null_count(F.col(quoted(target.name)))
+    return F.when(has_new_nulls, F.lit(reason))
+
+
+def _null_count(values: Column) -> Column:
+    return F.size(F.filter(values, lambda element: element.isNull()))

@@ -1,4 +1,4 @@
-"""What a reader records about a row: why it is bad, its file, and its text before it was typed."""
+"""Notes of a reader on a row: why it is bad, its file, and its text before it was typed."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from opal_lake.data.rejects import BAD, ROW, SOURCE
 from opal_lake.definition.schema import Atomic, Field
 from opal_lake.definition.table_spec import MAX_KEY_BYTES, TableSpec
-from opal_spark.engine.columns import quoted
+from opal_spark.engine.columns import columns_named, quoted
 from opal_spark.sources.cells import wrong_type
 
 FILE = "_opal_file"
@@ -20,30 +20,33 @@ _LOCAL = "^file:/+"  # Spark writes one slash or three
 
 
 def file_column(rows: DataFrame) -> Column:
-    """The file of each row, as Spark writes it: a URI with percent signs; and where the block begins that a task reads of it."""
-    about = rows.metadataColumn("_metadata")
-    return F.struct(
-        about.getField("file_path").alias(PATH), about.getField("file_block_start").alias(BLOCK)
-    ).alias(FILE)
+    """Return the file of each row, and where the block begins that a task reads of it.
+
+    The file is as Spark writes it: a URI with percent signs.
+    """
+    metadata = rows.metadataColumn("_metadata")
+    path = metadata.getField("file_path").alias(PATH)
+    block = metadata.getField("file_block_start").alias(BLOCK)
+    return F.struct(path, block).alias(FILE)
 
 
 def file_name() -> Column:
-    """The unquoted path of the file."""
+    """Return the unquoted path of the file."""
     return _unquoted(F.col(FILE).getField(PATH))
 
 
 def plain_uris(paths: Column) -> Column:
-    """Of files as Spark writes them, each as `plain_uri` makes it."""
+    """Return the files that Spark writes, each as `plain_uri` writes it."""
     return F.regexp_replace(_unquoted(paths), _LOCAL, "file:/")
 
 
 def plain_uri(uri: str) -> str:
-    """A file's one name."""
+    """Return the form of a file's URI by which files are compared."""
     return re.sub(_LOCAL, "file:/", uri)
 
 
 def _unquoted(paths: Column) -> Column:
-    """A plus sign is not a space here."""
+    # Decoding takes a plus sign for a space, which it is not in paths
     return F.try_url_decode(F.replace(paths, F.lit("+"), F.lit("%2B")))
 
 
@@ -54,24 +57,29 @@ def mark(
     source: Column,
     row: Column | None = None,
 ) -> DataFrame:
-    """The table's columns, with the first fault of each row, and its file. Only rows that may be rejected carry their source and text."""
+    """Return the table's columns, the first fault of each row, and its file.
+
+    Only rows that may be rejected have their source and text.
+    """
     marked = rows.withColumn(BAD, F.coalesce(*faults, F.lit(None).cast("string")))
     suspect = _suspect(spec)
-    notes = [F.col(BAD), F.when(suspect, source).alias(SOURCE)]
-    notes += [F.when(suspect, row).alias(ROW)] if row is not None else []
-    return marked.select(
-        *[F.col(quoted(name)) for name in spec.schema.names],
-        *notes,
-        *[name for name in (FILE,) if name in rows.columns],
-    )
+    columns = columns_named(spec.schema.names)
+    columns += [F.col(BAD), F.when(suspect, source).alias(SOURCE)]
+    if row is not None:
+        columns.append(F.when(suspect, row).alias(ROW))
+    if FILE in rows.columns:
+        columns.append(F.col(FILE))
+    return marked.select(*columns)
 
 
 def _suspect(spec: TableSpec) -> Column:
-    """Rows that are bad already, or that `opal_lake.data.rejects` will reject."""
-    required = [F.col(quoted(column.name)).isNull() for column in (*spec.keys, spec.delta)]
+    """Return whether a row is bad, or `opal_lake.data.rejects` will reject it."""
+    reasons = [F.col(BAD).isNotNull()]
+    reasons += [F.col(quoted(column.name)).isNull() for column in (*spec.keys, spec.delta)]
     sizes = [F.octet_length(quoted(key.name)) for key in spec.keys if _is_sized(key)]
-    long = [reduce(add, sizes) > MAX_KEY_BYTES] if sizes else []
-    return reduce(or_, [F.col(BAD).isNotNull(), *required, *long])
+    if sizes:
+        reasons.append(reduce(add, sizes) > MAX_KEY_BYTES)
+    return reduce(or_, reasons)
 
 
 def _is_sized(key: Field) -> bool:
@@ -79,5 +87,6 @@ def _is_sized(key: Field) -> bool:
 
 
 def fault_of(text: Column, name: str, kind: Atomic) -> Column:
-    """The reason if there was a text that is not a value of the column."""
-    return F.when(text.isNotNull() & F.col(quoted(name)).isNull(), F.lit(wrong_type(name, kind)))
+    """Return the reason for a text that is not a value of the column."""
+    is_lost = text.isNotNull() & F.col(quoted(name)).isNull()
+    return F.when(is_lost, F.lit(wrong_type(name, kind)))

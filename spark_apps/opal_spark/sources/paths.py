@@ -1,4 +1,4 @@
-"""Opens files: a file that is missing or cannot be read is an error, never skipped."""
+"""Opening of files: a file that is missing or cannot be read is an error, never skipped."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from opal_lake.errors import InvalidInputError, NoRowsError
 from opal_lake.source import Files, no_file_message
 from opal_spark.engine.session import STRICT, few_listing_tasks
 
-MOST_FILES = 200  # that are looked at one by one to explain a failure
+MAX_FILES = 200  # files that are opened one by one to explain a failure
 
 _PATTERN_CHARACTER = re.compile(r"[\\*?\[\]{}]")
 
@@ -24,7 +24,10 @@ def open_files(
     options: Mapping[str, str],
     schema: StructType | None = None,
 ) -> DataFrame:
-    """The files of a source as one DataFrame. Columns that folders name (`day=2026-11-01`) follow, as texts where a schema is given."""
+    """Return the files of a source as one DataFrame.
+
+    Columns that folders name (`day=2026-11-01`) follow, as texts where a schema is given.
+    """
     rows = _load(spark, source, file_format, options, schema)
     if not rows.inputFiles():
         raise NoRowsError(no_file_message(source))
@@ -48,10 +51,12 @@ def _load(
     schema: StructType | None,
 ) -> DataFrame:
     reader = spark.read.format(file_format).options(**options).options(**STRICT)
-    reader = reader if schema is None else reader.schema(schema)
+    if schema is not None:
+        reader = reader.schema(schema)
+    paths = [re.sub(r"^s3://", "s3a://", path) for path in source.paths]
     try:
         with few_listing_tasks(spark):
-            return reader.load([re.sub(r"^s3://", "s3a://", path) for path in source.paths])
+            return reader.load(paths)
     except AnalysisException as error:
         if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
             raise NoRowsError(no_file_message(source)) from error
@@ -59,28 +64,29 @@ def _load(
 
 
 def file_paths(rows: DataFrame) -> list[str]:
-    """The unquoted paths of the files behind a DataFrame."""
+    """Return the unquoted paths of the files behind a DataFrame."""
     return sorted(unquote(path) for path in rows.inputFiles())
 
 
 def one_file(source: Files, path: str) -> Files:
-    """A source of this file alone, whatever characters are in its name."""
-    return Files(
-        paths=(_PATTERN_CHARACTER.sub(r"\\\g<0>", path),),
-        format=source.file_format,
-        options=source.options,
-    )
+    """Return a source of this file alone, whatever characters are in its name."""
+    escaped = _PATTERN_CHARACTER.sub(r"\\\g<0>", path)
+    return Files(paths=(escaped,), format=source.file_format, options=source.options)
 
 
 def refuse_options(source: Files, refused: Mapping[str, str]) -> None:
-    """Options that would change what a bad row is, or do nothing; `refused` says why."""
+    """Raise InvalidInputError for options that a reader must not be given.
+
+    They would change what a bad row is, or do nothing; `refused` says why.
+    """
     for name in source.options:
-        if (why := refused.get(name.casefold())) is not None:
+        why = refused.get(name.casefold())
+        if why is not None:
             raise InvalidInputError(f"option {name!r} does not fit an ingest: {why}")
 
 
 def is_set(source: Files, option: str) -> bool:
-    """Whether an option is given as true; Spark does not look at the case of names."""
-    return {name.casefold(): value.lower() for name, value in source.options.items()}.get(
-        option.casefold()
-    ) == "true"
+    """Return whether an option is given as true."""
+    # Spark takes names in any case
+    values = {name.casefold(): value.lower() for name, value in source.options.items()}
+    return values.get(option.casefold()) == "true"

@@ -1,4 +1,4 @@
-"""Any source of rows as a DataFrame that fits a table."""
+"""Sources of rows as DataFrames that fit a table."""
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,32 +18,36 @@ _READERS = {"csv": read_csv, "json": read_json, "parquet": read_columnar, "orc":
 def read_source(
     spark: SparkSession, source: Source, spec: TableSpec, number: int, *, ignore: bool = False
 ) -> DataFrame:
-    """The table's columns, and beside them `_opal_bad`, `_opal_source` and `_opal_row` as `opal_lake.data.rejects` takes them.
+    """Return the table's columns, and the notes of the reader.
 
-    `number` is the ingest's; `ignore` leaves out what the table has no column for.
+    These are `_opal_bad`, `_opal_source` and `_opal_row`, as `opal_lake.data.rejects` reads them.
+    `number` is the ingest's; `ignore` leaves out columns that the table lacks.
     """
     if isinstance(source, Jdbc):
         return read_jdbc(spark, source, spec, ignore=ignore)
     if not source.is_by_name:
         return _read_files(spark, source, spec, ignore=ignore)
-    read = []
+    parts_and_rows = []
     for part in parts_of(spark, source, spec):
         try:
-            read.append((part, _read_files(spark, part.source, part.spec, ignore=ignore)))
+            rows = _read_files(spark, part.source, part.spec, ignore=ignore)
         except InvalidInputError as error:
-            if source.makes_delta and f"unknown column {spec.delta.name!r}" in str(error):
-                raise InvalidInputError(
-                    f"{error}. order={source.order!r} fills the delta column {spec.delta.name!r}: the files must not have it; if they do, "
-                    f"write order={spec.delta.name!r}"
-                ) from error
-            raise
-    return with_names(spark, source, spec, number, read)
+            delta = spec.delta.name
+            if not source.makes_delta or f"unknown column {delta!r}" not in str(error):
+                raise
+            raise InvalidInputError(
+                f"{error}. order={source.order!r} fills the delta column {delta!r}: "
+                f"the files must not have it; if they do, write order={delta!r}"
+            ) from error
+        parts_and_rows.append((part, rows))
+    return with_names(spark, source, spec, number, parts_and_rows)
 
 
 def _read_files(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool) -> DataFrame:
     if source.columns and source.file_format != "csv":
         raise InvalidInputError(
-            f"columns={list(source.columns)} name the cells of CSV files, and these are {source.file_format}; leave columns= out"
+            f"columns={list(source.columns)} name the cells of CSV files, and these are "
+            f"{source.file_format}; leave columns= out"
         )
     return _READERS[source.file_format](spark, source, spec, ignore=ignore)
 
@@ -56,12 +60,14 @@ def source_rows(
     *,
     ignore: bool = False,
 ) -> DataFrame:
-    """The source that `OpalTable.ingest` was given, as a DataFrame."""
+    """Return the source of `OpalTable.ingest` as a DataFrame."""
     if isinstance(rows, Files | Jdbc):
         return read_source(spark, rows, spec, number, ignore=ignore)
-    if not hasattr(rows, "sparkSession"):  # a DataFrame of classic Spark, or of Connect
+    # DataFrames of classic Spark and of Connect have different classes
+    if not hasattr(rows, "sparkSession"):
         raise InvalidInputError(
-            f"rows are a DataFrame, Files(...) or Jdbc(...), and not {rows!r:.200}; for files write Files('/in/*.csv')"
+            f"rows must be a DataFrame, Files(...) or Jdbc(...), got {rows!r:.200}; "
+            "for files write Files('/in/*.csv')"
         )
     refuse_reserved(rows.columns)
     return rows

@@ -11,26 +11,30 @@ from opal_spark.sources.named.parts import without_deletes
 from opal_spark.sources.paths import open_files
 from opal_spark.sources.text.csv_header import csv_options, has_header
 
-_CORRUPT = (
-    "_opal_corrupt"  # a name that no table has: lines that are no JSON are bad rows, and no column
-)
+# A name that no table has: a line that is not JSON is a bad row, and must not become a column
+_CORRUPT = "_opal_corrupt"
 _INFERRED = {"csv": {"inferSchema": "true"}, "json": {"columnNameOfCorruptRecord": _CORRUPT}}
 
 
 def new_columns(spark: SparkSession, source: Source, spec: TableSpec) -> StructType:
-    """What the table has no column for. Of CSV and JSON Spark guesses the types, which takes a pass over the files."""
-    if (
-        isinstance(source, Files)
-        and source.file_format == "csv"
-        and not has_header(source)
-        and not source.columns
-    ):
-        return StructType()
+    """Return the columns of a source that the table lacks.
+
+    Spark guesses the types of CSV and JSON, which takes a pass over the files.
+    """
+    if isinstance(source, Files) and source.file_format == "csv":
+        # Cells without names are the table's columns
+        has_names = has_header(source) or bool(source.columns)
+        if not has_names:
+            return StructType()
     return unknown_fields(source_schema(spark, source), spec)
 
 
 def source_schema(spark: SparkSession, source: Source, delta: str | None = None) -> StructType:
-    """Types of CSV and JSON are guessed by Spark from all rows that are no deletes. `delta` is the column that the files may make."""
+    """Return the columns of a source.
+
+    Spark guesses the types of CSV and JSON from all rows that are not deletes. `delta` is the
+    column that the files' order may fill.
+    """
     if isinstance(source, Jdbc):
         reader = (
             spark.read.format("jdbc")
@@ -38,17 +42,14 @@ def source_schema(spark: SparkSession, source: Source, delta: str | None = None)
             .option("dbtable", relation(source))
         )
         return reader.load().schema
-    options = csv_options(source) if source.file_format == "csv" else source.options
-    inferred = _INFERRED.get(source.file_format, {"mergeSchema": "true"})
-    schema = open_files(
-        spark, without_deletes(spark, source), source.file_format, {**inferred, **options}
-    ).schema
+    given = csv_options(source) if source.file_format == "csv" else source.options
+    options = {**_INFERRED.get(source.file_format, {"mergeSchema": "true"}), **given}
+    rows = open_files(spark, without_deletes(spark, source), source.file_format, options)
+    schema = rows.schema
     fields = [field for field in schema if field.name != _CORRUPT]
-    for name, at in zip(source.columns, range(len(fields)), strict=False):
-        fields[at] = StructField(name, fields[at].dataType)
-    made = (
-        [StructField(delta, LongType())]
-        if source.makes_delta and delta is not None and delta not in schema.names
-        else []
-    )
-    return StructType([*fields, *made])
+    # There may be fewer names than cells
+    for position, name in enumerate(source.columns[: len(fields)]):
+        fields[position] = StructField(name, fields[position].dataType)
+    if source.makes_delta and delta is not None and delta not in schema.names:
+        fields.append(StructField(delta, LongType()))
+    return StructType(fields)

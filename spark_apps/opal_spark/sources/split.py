@@ -1,4 +1,4 @@
-"""A DataFrame parted by the business snapshot that a column tells."""
+"""A DataFrame split by the business snapshot that a column names."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from opal_spark.engine.columns import quoted, spark_schema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSplit:
-    """Rows of a source. They are read once and kept by Spark: what is read twice may differ."""
+    """Rows of a source. Spark reads and caches them once: a second read might differ."""
 
     rows: DataFrame
     column: str
@@ -23,36 +23,36 @@ class SparkSplit:
         return F.col(quoted(self.column)).cast("string")
 
     def values(self, most: int) -> Mapping[str | None, int]:
-        counted = (
-            self.rows.groupBy(self._text.alias("text"))
-            .agg(F.count(F.lit(1)).alias("rows"))
-            .limit(most + 1)
-        )
-        return {row["text"]: row["rows"] for row in counted.collect()}
+        counts = self.rows.groupBy(self._text.alias("text")).agg(F.count(F.lit(1)).alias("rows"))
+        # One more shows that there are too many
+        limited = counts.limit(most + 1)
+        return {row["text"]: row["rows"] for row in limited.collect()}
 
     def part(
         self, chosen: Collection[str | None], bad: Mapping[str | None, str], spec: TableSpec
     ) -> DataFrame:
         texts = [text for text in chosen if text is not None]
         is_chosen = self._text.isin(texts) | F.lit(None in chosen) & self._text.isNull()
-        kept = _with_added(self.rows.where(is_chosen), spec)
+        chosen_rows = _with_added(self.rows.where(is_chosen), spec)
         if not bad:
-            return kept
-        reasons = F.create_map(
-            *[F.lit(part) for pair in bad.items() for part in pair if pair[0] is not None]
-        )
-        reason = F.when(self._text.isNull(), F.lit(bad.get(None))).otherwise(
-            F.try_element_at(reasons, self._text)
-        )
-        noted = F.coalesce(F.col(BAD), reason) if BAD in kept.columns else reason
-        return kept.withColumn(BAD, noted.cast("string"))
+            return chosen_rows
+        texts_and_reasons = []
+        for text, why in bad.items():
+            # A map has no key null
+            if text is not None:
+                texts_and_reasons += [F.lit(text), F.lit(why)]
+        reason_of_text = F.try_element_at(F.create_map(*texts_and_reasons), self._text)
+        reason = F.when(self._text.isNull(), F.lit(bad.get(None))).otherwise(reason_of_text)
+        if BAD in chosen_rows.columns:
+            reason = F.coalesce(F.col(BAD), reason)
+        return chosen_rows.withColumn(BAD, reason.cast("string"))
 
 
 def _with_added(rows: DataFrame, spec: TableSpec) -> DataFrame:
-    """Give rows the columns that the table got since they were made to fit it: null."""
-    missing = {
-        member.name: F.lit(None).cast(member.dataType)
-        for member in spark_schema(spec, physical=False)
-        if member.name not in rows.columns
-    }
+    """Add the columns that the table got since the rows were made to fit it, as null."""
+    names = set(rows.columns)
+    missing = {}
+    for field in spark_schema(spec, physical=False):
+        if field.name not in names:
+            missing[field.name] = F.lit(None).cast(field.dataType)
     return rows.withColumns(missing) if missing else rows

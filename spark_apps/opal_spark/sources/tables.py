@@ -1,4 +1,7 @@
-"""Tables of other formats as sources of a bootstrap: the list of their files, fixed once, and the rows of some files."""
+"""Tables of other formats as sources of a bootstrap.
+
+A bootstrap lists their files once, and then reads the rows of some files at a time.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,7 +12,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from opal_lake.errors import InvalidInputError, NotFoundError, OpalError
 from opal_lake.source import DELTA_CONF, PACKAGES, Files
@@ -27,20 +30,23 @@ from opal_spark.sources.paths import one_file, open_files
 _FILE, _WANTED = "_opal_source_file", "_opal_wanted_file"
 _UNREADABLE = re.compile(r"\S+ is not a Parquet file|Malformed ORC file \S+")
 _DELTA_COMMIT = re.compile(r"/(\d{20})\.json$")
+_WAY_OUT = "put back the files, or bootstrap a new table"
 
 
 def plan_source(
     spark: SparkSession, source: SourceTable, schema: StructType | None, batch_bytes: int
 ) -> BootstrapPlan:
-    """List the source's files now. Partition columns take their types from the schema of the new table, if there is one."""
+    """List the source's files now.
+
+    Partition columns have the types of `schema`, the new table's, if it is given.
+    """
     with _explained(source):
         fixed = _at_version(spark, source)
         rows = _rows(spark, fixed)
-        files = (
-            _list_iceberg(spark, fixed, rows)
-            if source.format == "iceberg"
-            else _list_files(rows, source)
-        )
+        if source.format == "iceberg":
+            files = _list_iceberg(spark, fixed, rows)
+        else:
+            files = _list_files(rows, source)
     folders = _folders(source, files)
     return BootstrapPlan(
         source=fixed,
@@ -51,7 +57,7 @@ def plan_source(
 
 
 def batch_rows(spark: SparkSession, plan: BootstrapPlan, batch: int) -> DataFrame:
-    """The rows of a batch, as they were when the source was listed."""
+    """Return the rows of a batch, as they were when the source was listed."""
     files = plan.batches[batch]
     with _explained(plan.source):
         if plan.source.format in PACKAGES:
@@ -70,7 +76,7 @@ def batch_rows(spark: SparkSession, plan: BootstrapPlan, batch: int) -> DataFram
 
 @contextmanager
 def _explained(source: SourceTable) -> Iterator[None]:
-    """Explains Spark's errors when it cannot open a source."""
+    """Raise our error where Spark cannot open a source."""
     try:
         yield
     except OpalError:
@@ -87,136 +93,135 @@ def _explained(source: SourceTable) -> Iterator[None]:
             ) from error
         if isinstance(error, AnalysisException):
             raise InvalidInputError(
-                f"{source.location} cannot be read as {source.format}: {first_words(error)}; correct the path"
+                f"{source.location} cannot be read as {source.format}: {first_words(error)}; "
+                "correct the path"
             ) from error
-        if source.format not in PACKAGES and (unreadable := _UNREADABLE.search(text)):
+        unreadable = _UNREADABLE.search(text)
+        if unreadable is not None and source.format not in PACKAGES:
             raise InvalidInputError(
-                f"{source.location} has a file that is no {source.format}, or damaged ({unreadable[0]}); "
-                "correct the format, or take the file away"
+                f"{source.location} has a file that is damaged or not {source.format} "
+                f"({unreadable[0]}); correct the format, or remove the file"
             ) from error
         raise
 
 
 def _advice(source: SourceTable) -> str:
     package = PACKAGES.get(source.format, "its package")
-    conf = (
-        "".join(f" --conf {name}={value}" for name, value in DELTA_CONF.items())
-        if source.format == "delta"
-        else ""
-    )
-    return (
-        f"start it with --packages {package}{conf} (`opal bootstrap --conf spark.jars.packages={package}"
-        + ("; the rest is set for you)" if conf else ")")
-    )
+    arguments = f"--packages {package}"
+    command = f"`opal bootstrap --conf spark.jars.packages={package}`"
+    if source.format == "delta":
+        for name, value in DELTA_CONF.items():
+            arguments += f" --conf {name}={value}"
+        command += ", which sets the rest for you"
+    return f"start it with {arguments}, or run {command}"
 
 
 def _at_version(spark: SparkSession, source: SourceTable) -> SourceTable:
-    """The source with its newest version, if none was given."""
+    """Return the source with its newest version, if it has none."""
     version = source.version
     if source.format == "delta" and version is None:
-        log = (
-            spark.read.format("binaryFile")
-            .load(f"{_literal(source.location.rstrip('/'))}/_delta_log/*.json")
-            .select("path")
-        )
-        versions = [
-            int(number[1]) for row in log.collect() if (number := _DELTA_COMMIT.search(row.path))
-        ]
-        if not versions:
-            raise NotFoundError(f"{source.location} has no Delta log; correct the path")
-        version = max(versions)
+        version = _newest_delta(spark, source)
     if source.format == "iceberg" and version is None:
-        main = (
-            spark.read.format("iceberg")
-            .load(_iceberg(source, "refs"))
-            .where("name = 'main'")
-            .select("snapshot_id")
-            .collect()
-        )
+        refs = spark.read.format("iceberg").load(_iceberg(source, "refs"))
+        main = refs.where("name = 'main'").select("snapshot_id").collect()
+        # A table that nobody has written to has no branch
         version = main[0].snapshot_id if main else None
     return SourceTable(location=source.location, format=source.format, version=version)
 
 
+def _newest_delta(spark: SparkSession, source: SourceTable) -> int:
+    commits = f"{_literal(source.location.rstrip('/'))}/_delta_log/*.json"
+    log = spark.read.format("binaryFile").load(commits)
+    versions = []
+    for row in log.select("path").collect():
+        commit = _DELTA_COMMIT.search(row.path)
+        if commit is not None:
+            versions.append(int(commit[1]))
+    if not versions:
+        raise NotFoundError(f"{source.location} has no Delta log; correct the path")
+    return max(versions)
+
+
 def _rows(spark: SparkSession, source: SourceTable) -> DataFrame:
-    """All rows, as of the version."""
+    """Return all rows, as of the version."""
     if source.format not in PACKAGES:
         files = one_file(Files(paths=(source.location,), format=source.format), source.location)
         return open_files(spark, files, source.format, {"mergeSchema": "true"})
     location = _hadoop(source.location) if source.format == "delta" else _iceberg(source, None)
     reader = spark.read.format(source.format)
-    return (
-        reader.load(location)
-        if source.version is None
-        else reader.option("versionAsOf", str(source.version)).load(location)
-    )
+    if source.version is not None:
+        reader = reader.option("versionAsOf", str(source.version))
+    return reader.load(location)
 
 
 def _list_files(rows: DataFrame, source: SourceTable) -> list[SourceFile]:
-    """Files with rows, and their row counts, which Parquet, ORC and Delta hold in metadata."""
+    """Return the files with rows, and their row counts.
+
+    Parquet, ORC and Delta have the counts in metadata, so that Spark reads no rows.
+    """
     metadata = rows.metadataColumn("_metadata")
     stamp = F.unix_millis(metadata.getField("file_modification_time"))
-    keys = [
+    files = rows.select(
         metadata.getField("file_path").alias("path"),
         metadata.getField("file_size").alias("size"),
         stamp.alias("stamp"),
-    ]
-    counted = rows.select(*keys).groupBy("path", "size", "stamp").count().collect()
-    if source.format == "delta":  # its files never change
-        return [SourceFile(path=row.path, size=row.size, rows=row["count"]) for row in counted]
+    )
+    counts = files.groupBy("path", "size", "stamp").count().collect()
+    # Files of Delta never change
+    if source.format == "delta":
+        return [SourceFile(path=row.path, size=row.size, rows=row["count"]) for row in counts]
     return [
         SourceFile(path=unquote(row.path), size=row.size, rows=row["count"], stamp_ms=row.stamp)
-        for row in counted
+        for row in counts
     ]
 
 
 def _list_iceberg(spark: SparkSession, source: SourceTable, rows: DataFrame) -> list[SourceFile]:
+    # Nothing was ever written
     if source.version is None:
-        return []  # nothing was ever written
-    listed = (
-        spark.read.format("iceberg")
-        .option("versionAsOf", str(source.version))
-        .load(_iceberg(source, "files"))
-    )
-    sizes = {row.file_path: row.file_size_in_bytes for row in listed.where("content = 0").collect()}
-    counted = (
-        rows.select(rows.metadataColumn("_file").alias("path")).groupBy("path").count().collect()
-    )
-    return [SourceFile(path=row.path, size=sizes[row.path], rows=row["count"]) for row in counted]
+        return []
+    reader = spark.read.format("iceberg").option("versionAsOf", str(source.version))
+    # 0: a file of data, not of deletes
+    data_files = reader.load(_iceberg(source, "files")).where("content = 0").collect()
+    sizes = {row.file_path: row.file_size_in_bytes for row in data_files}
+    paths = rows.select(rows.metadataColumn("_file").alias("path"))
+    counts = paths.groupBy("path").count().collect()
+    return [SourceFile(path=row.path, size=sizes[row.path], rows=row["count"]) for row in counts]
 
 
 def _only(
     spark: SparkSession, rows: DataFrame, source: SourceTable, files: Sequence[SourceFile]
 ) -> DataFrame:
-    """By a join, because a list of thousands of literals would make a plan of megabytes."""
-    is_delta = source.format == "delta"
-    file_path = (
-        rows.metadataColumn("_metadata").getField("file_path")
-        if is_delta
-        else rows.metadataColumn("_file")
-    )
-    chosen = spark.createDataFrame(
-        pa.table({_WANTED: pa.array([file.path for file in files], pa.string())})
-    )
-    return (
-        rows.withColumn(_FILE, file_path)
-        .join(F.broadcast(chosen), F.col(_FILE) == F.col(_WANTED), "left_semi")
-        .drop(_FILE)
-    )
+    """Return the rows of some files."""
+    if source.format == "delta":
+        file_path = rows.metadataColumn("_metadata").getField("file_path")
+    else:
+        file_path = rows.metadataColumn("_file")
+    wanted = pa.array([file.path for file in files], pa.string())
+    chosen = spark.createDataFrame(pa.table({_WANTED: wanted}))
+    # A join, because a list of thousands of literals would make a plan of megabytes
+    is_chosen = F.col(_FILE) == F.col(_WANTED)
+    with_file = rows.withColumn(_FILE, file_path)
+    return with_file.join(F.broadcast(chosen), is_chosen, "left_semi").drop(_FILE)
 
 
 def _check_unchanged(spark: SparkSession, files: Sequence[SourceFile]) -> None:
-    """Fails before anything of the batch is in the table."""
+    """Raise InvalidInputError if files were changed since they were listed.
+
+    It runs before anything of the batch is in the table.
+    """
+    paths = [_literal(file.path) for file in files]
     try:
         with few_listing_tasks(spark):
-            listed = spark.read.format("binaryFile").load([_literal(file.path) for file in files])
-        now = listed.selectExpr(
-            "path", "length", "unix_millis(modificationTime) AS stamp"
-        ).collect()
+            listed = spark.read.format("binaryFile").load(paths)
+        stamp = "unix_millis(modificationTime) AS stamp"
+        now = listed.selectExpr("path", "length", stamp).collect()
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise InvalidInputError(
-            f"files of the source are gone since the bootstrap began ({first_words(error)}); {_WAY_OUT}"
+            f"files of the source were deleted since the bootstrap began ({first_words(error)}); "
+            f"{_WAY_OUT}"
         ) from error
     stamps = {plain_path(row.path): (row.length, row.stamp) for row in now}
     for file in files:
@@ -226,50 +231,54 @@ def _check_unchanged(spark: SparkSession, files: Sequence[SourceFile]) -> None:
             )
 
 
-_WAY_OUT = "put back what was there, or bootstrap a new table"
-
-
 def _folders(source: SourceTable, files: Sequence[SourceFile]) -> tuple[str, ...]:
-    """The partition columns in the paths below the source, as `day=2026-11-01`."""
+    """Return the partition columns in paths, as `day` of `day=2026-11-01`."""
     if source.format in PACKAGES or not files:
         return ()
-    parts = (
-        plain_path(files[0].path).partition(plain_path(source.location) + "/")[2].split("/")[:-1]
-    )
-    return tuple(unquote(part.partition("=")[0]) for part in parts if "=" in part)
+    root = plain_path(source.location) + "/"
+    _, _, path = plain_path(files[0].path).partition(root)
+    columns = []
+    for folder in path.split("/")[:-1]:
+        column, equals, _ = folder.partition("=")
+        if equals:
+            columns.append(unquote(column))
+    return tuple(columns)
 
 
 def _with_types(
     inferred: StructType, schema: StructType | None, folders: Sequence[str]
 ) -> StructType:
-    """Spark infers a number from `01` in a folder's name; the table's column may be a string."""
-    kinds = (
-        {field.name.casefold(): field.dataType for field in schema.fields}
-        if schema is not None
-        else {}
-    )
-    named = {name.casefold() for name in folders}
-    return StructType(
-        [
-            StructField(
-                field.name,
-                kinds.get(field.name.casefold(), field.dataType)
-                if field.name.casefold() in named
-                else field.dataType,
-            )
-            for field in inferred.fields
-        ]
-    )
+    """Return the inferred schema, with the table's types for columns of folders.
+
+    Spark infers a number from `01` in a folder's name; the table's column may be a string.
+    """
+    kinds = {}
+    if schema is not None:
+        kinds = {field.name.casefold(): field.dataType for field in schema.fields}
+    folder_names = {name.casefold() for name in folders}
+    typed = StructType()
+    for field in inferred.fields:
+        kind = field.dataType
+        if field.name.casefold() in folder_names:
+            kind = kinds.get(field.name.casefold(), kind)
+        typed.add(field.name, kind)
+    return typed
 
 
 def _iceberg(source: SourceTable, part: str | None) -> str:
-    """A table by its path or by its name in a catalog, or one of its metadata tables."""
+    """Return the name of a table, or of one of its metadata tables, for Spark.
+
+    A table has a path or a name in a catalog.
+    """
     location = _hadoop(source.location.rstrip("/"))
-    return location if part is None else f"{location}{'#' if '/' in location else '.'}{part}"
+    if part is None:
+        return location
+    mark = "#" if "/" in location else "."
+    return f"{location}{mark}{part}"
 
 
 def _literal(path: str) -> str:
-    """The path with its pattern characters escaped for Spark."""
+    """Return the path with its pattern characters escaped for Spark."""
     return one_file(Files(paths=(path,), format="parquet"), _hadoop(path)).paths[0]
 
 

@@ -1,1 +1,1 @@
-"""Files whose names and places say something about their rows: which of them hold deletes, and which row is later."""
+"""Files whose names and paths say something about their rows: deletes, and the order of rows."""

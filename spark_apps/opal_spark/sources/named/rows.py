@@ -1,4 +1,4 @@
-"""What the names and places of files say, put to their rows: deletes, the delta, and which of several rows is the last."""
+"""Rows with what the names and paths of their files say: deletes, the delta, and the order."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -9,25 +9,19 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from opal_lake.data.rejects import BAD, NOTES
-from opal_lake.definition.schema import DELETED, Atomic, decimal_parts, type_name
+from opal_lake.definition.schema import DELETED, Atomic, DataType, decimal_parts, type_name
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.ids import MAX_PART
 from opal_lake.source import BY_POSITION, BY_SUFFIX, Files
-from opal_spark.engine.columns import quoted, spark_schema
+from opal_spark.engine.columns import columns_named, quoted, spark_schema
 from opal_spark.sources.marks import BLOCK, FILE, PATH, plain_uris
 from opal_spark.sources.named.parts import NamedFile, Part
 
-MOST_PLACES = (
-    1_000_000  # file n of ingest m has the delta m * 1,000,000 + n, so that people can read it
-)
-_RANK, _PLACE, _MADE, _NAME, _TURN = (
-    "_opal_rank",
-    "_opal_place",
-    "_opal_made",
-    "_opal_name",
-    "_opal_turn",
-)
+# File n of ingest m has the delta m * 1,000,000 + n, so that people can read it
+MAX_POSITIONS = 1_000_000
+_RANK, _POSITION, _NAME = "_opal_rank", "_opal_position", "_opal_name"
+_MADE_DELTA, _TURN = "_opal_made", "_opal_turn"
 _BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 
 
@@ -38,112 +32,126 @@ def with_names(
     number: int,
     parts: Sequence[tuple[Part, DataFrame]],
 ) -> DataFrame:
-    """The rows of all parts with the table's columns. With an order, the last one of each key and delta, which alone can ever be seen."""
+    """Return the rows of all parts with the table's columns.
+
+    With an order, these are the last rows of each key and delta: no read can show another.
+    """
     rows = reduce(DataFrame.unionByName, [_whole(part, read, spec) for part, read in parts])
     if source.order is None:
         return rows
     files = [file for part, _ in parts for file in part.files]
     deltas = _deltas(source, spec, number, files)
-    return _last(_placed(spark, rows, files, deltas, spec), spec)
+    return _last(_with_positions(spark, rows, files, deltas, spec), spec)
 
 
 def _whole(part: Part, rows: DataFrame, spec: TableSpec) -> DataFrame:
-    """With null in the columns that the files do not have."""
+    """Return the rows with null in the columns that the files lack."""
     known = set(rows.columns)
-    columns = [
-        F.col(quoted(field.name))
-        if field.name in known
-        else F.lit(None).cast(field.dataType).alias(field.name)
-        for field in spark_schema(spec, physical=False)
-    ]
-    noted = [F.col(name) for name in NOTES if name in known]
-    rank = F.monotonically_increasing_id().alias(
-        _RANK
-    )  # rises within the block of a file that a task reads
-    return rows.select(*columns, *noted, FILE, F.lit(part.is_deletes).alias(DELETED), rank)
+    columns = []
+    for field in spark_schema(spec, physical=False):
+        if field.name in known:
+            columns.append(F.col(quoted(field.name)))
+        else:
+            columns.append(F.lit(None).cast(field.dataType).alias(field.name))
+    notes = [F.col(name) for name in NOTES if name in known]
+    is_delete = F.lit(part.is_deletes).alias(DELETED)
+    # It rises within the block of a file that a task reads
+    rank = F.monotonically_increasing_id().alias(_RANK)
+    return rows.select(*columns, *notes, FILE, is_delete, rank)
 
 
 def _deltas(
     source: Files, spec: TableSpec, number: int, files: Sequence[NamedFile]
 ) -> list[int] | None:
-    """What each file's rows have in the delta column; None if they have it themselves."""
-    delta = spec.delta
+    """Return the delta of each file's rows; None if the rows have it themselves."""
     if not source.makes_delta:
         return None
-    kind = delta.type.name if isinstance(delta.type, Atomic) else "nested"
     if source.order == BY_POSITION:
-        if kind != "long":
-            raise InvalidInputError(
-                f"order={BY_POSITION!r} makes numbers that need a BIGINT, and the delta column "
-                f"{delta.name!r} is {type_name(delta.type)}"
-            )
-        if len(files) > MOST_PLACES:
-            raise InvalidInputError(
-                f"order={BY_POSITION!r} takes at most {MOST_PLACES:,} files, and there are {len(files):,}; ingest fewer at once"
-            )
-        assert number <= MAX_PART
-        return [number * MOST_PLACES + file.place for file in files]
-    suffixes = [file.increment.suffix or 0 for file in files]
-    parts = decimal_parts(kind)
-    most = (
-        10 ** (parts[0] - parts[1]) - 1
-        if parts
-        else (1 << _BITS[kind]) - 1
-        if kind in _BITS
-        else -1
-    )
-    greatest = max(range(len(files)), key=suffixes.__getitem__)
-    if most < suffixes[greatest]:
-        why = (
-            "holds no whole numbers"
-            if most < 0
-            else f"is {type_name(delta.type)}, too small for it"
-        )
+        return _position_deltas(spec, number, files)
+    return _suffix_deltas(spec, files)
+
+
+def _position_deltas(spec: TableSpec, number: int, files: Sequence[NamedFile]) -> list[int]:
+    delta = spec.delta
+    if delta.type != Atomic(name="long"):
         raise InvalidInputError(
-            f"order={BY_SUFFIX!r}: {files[greatest].increment.source} has the suffix {suffixes[greatest]}, and the delta column "
-            f"{delta.name!r} {why}; make the table with a BIGINT there"
+            f"order={BY_POSITION!r} makes numbers that need a BIGINT, and the delta column "
+            f"{delta.name!r} is {type_name(delta.type)}"
+        )
+    if len(files) > MAX_POSITIONS:
+        raise InvalidInputError(
+            f"order={BY_POSITION!r} takes at most {MAX_POSITIONS:,} files, got {len(files):,}; "
+            "ingest fewer at once"
+        )
+    # So the greatest delta is below 2**63
+    assert number <= MAX_PART
+    return [number * MAX_POSITIONS + file.position for file in files]
+
+
+def _suffix_deltas(spec: TableSpec, files: Sequence[NamedFile]) -> list[int]:
+    delta = spec.delta
+    suffixes = [file.increment.suffix or 0 for file in files]
+    greatest_suffix = max(suffixes)
+    max_value = _max_integer(delta.type)
+    if max_value is None or greatest_suffix > max_value:
+        file = files[suffixes.index(greatest_suffix)]
+        why = f"is {type_name(delta.type)}, too small for it"
+        if max_value is None:
+            why = "holds no whole numbers"
+        raise InvalidInputError(
+            f"order={BY_SUFFIX!r}: {file.increment.source} has the suffix {greatest_suffix}, "
+            f"and the delta column {delta.name!r} {why}; make the table with a BIGINT delta column"
         )
     return suffixes
 
 
-def _placed(
+def _max_integer(kind: DataType) -> int | None:
+    """Return the greatest integer that a column holds; None if it holds other values."""
+    if not isinstance(kind, Atomic):
+        return None
+    if parts := decimal_parts(kind.name):
+        precision, scale = parts
+        limit: int = 10 ** (precision - scale)
+        return limit - 1
+    if kind.name in _BITS:
+        return (1 << _BITS[kind.name]) - 1
+    return None
+
+
+def _with_positions(
     spark: SparkSession,
     rows: DataFrame,
     files: Sequence[NamedFile],
     deltas: Sequence[int] | None,
     spec: TableSpec,
 ) -> DataFrame:
-    """With the place of each row's file, and the delta that it gives."""
+    """Add the position of each row's file, and the delta that it gives."""
     table = pa.table(
         {
             _NAME: pa.array([file.uri for file in files], pa.string()),
-            _PLACE: pa.array([file.place for file in files], pa.int32()),
-            _MADE: pa.array(deltas or [0] * len(files), pa.int64()),
+            _POSITION: pa.array([file.position for file in files], pa.int32()),
+            _MADE_DELTA: pa.array(deltas or [0] * len(files), pa.int64()),
         }
     )
     named = rows.withColumn(_NAME, plain_uris(F.col(FILE).getField(PATH)))
-    found = named.join(F.broadcast(spark.createDataFrame(table)), _NAME, "left")
-    place = F.coalesce(
-        _PLACE,
-        F.raise_error(F.concat(F.lit("no file of the source is called "), F.col(_NAME))).cast(
-            "int"
-        ),
-    )
-    columns = {_PLACE: place}
+    with_file = named.join(F.broadcast(spark.createDataFrame(table)), _NAME, "left")
+    # A row without a file would be lost silently
+    unknown = F.raise_error(F.concat(F.lit("no file of the source is called "), F.col(_NAME)))
+    columns = {_POSITION: F.coalesce(_POSITION, unknown.cast("int"))}
     if deltas is not None:
-        columns[spec.delta.name] = F.col(_MADE).cast(rows.schema[spec.delta.name].dataType)
-    return found.withColumns(columns).drop(_NAME, _MADE)
+        delta_type = rows.schema[spec.delta.name].dataType
+        columns[spec.delta.name] = F.col(_MADE_DELTA).cast(delta_type)
+    return with_file.withColumns(columns).drop(_NAME, _MADE_DELTA)
 
 
 def _last(rows: DataFrame, spec: TableSpec) -> DataFrame:
-    """Bad rows are all kept, to be counted: each is alone."""
-    needed = [F.col(quoted(column.name)) for column in (*spec.keys, spec.delta)]
-    alone = reduce(or_, [F.col(BAD).isNotNull(), *(column.isNull() for column in needed)])
-    equal = [
-        *needed,
-        *(F.col(quoted(column.name)) for column in spec.tie_break),
-        F.when(alone, F.struct(FILE, _RANK)),
-    ]
-    latest = [F.desc(_PLACE), F.col(FILE).getField(BLOCK).desc(), F.desc(_RANK)]
+    """Return the last row of each key, delta and tie break, and all bad rows."""
+    needed = columns_named(column.name for column in (*spec.keys, spec.delta))
+    tie_break = columns_named(column.name for column in spec.tie_break)
+    # Bad rows are counted later: each is equal to no other
+    is_bad = reduce(or_, [F.col(BAD).isNotNull(), *(column.isNull() for column in needed)])
+    equal = [*needed, *tie_break, F.when(is_bad, F.struct(FILE, _RANK))]
+    latest = [F.desc(_POSITION), F.col(FILE).getField(BLOCK).desc(), F.desc(_RANK)]
     turn = F.row_number().over(Window.partitionBy(*equal).orderBy(*latest))
-    return rows.withColumn(_TURN, turn).where(F.col(_TURN) == 1).drop(_TURN, _PLACE, _RANK)
+    last_rows = rows.withColumn(_TURN, turn).where(F.col(_TURN) == 1)
+    return last_rows.drop(_TURN, _POSITION, _RANK)

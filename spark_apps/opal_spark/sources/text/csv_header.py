@@ -11,17 +11,20 @@ from pyspark.sql import SparkSession
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
-from opal_spark.sources.paths import MOST_FILES, file_paths, one_file, open_files
+from opal_spark.sources.paths import MAX_FILES, file_paths, one_file, open_files
 
-# A null value that no cell has: by default Spark takes a quoted empty cell for null, too.
+# A null value that no cell has: by default Spark takes a quoted empty cell for null, too
 _DEFAULTS = {"header": "true", "escape": '"', "nullvalue": "\u0000"}
 _CELL = re.compile(r"_c\d+")
-_RULE = "the header of a CSV file must name the table's columns, and be the same in all files of one ingest"
+_RULE = (
+    "the header of a CSV file must name the table's columns, "
+    "and be the same in all files of one ingest"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Names of cells, in their order, and names that the folders of the files bring."""
+    """Names of cells, in their order, and names of columns in the files' folders."""
 
     cells: tuple[str, ...]
     folders: tuple[str, ...]
@@ -32,43 +35,57 @@ class Header:
 
 
 def csv_options(source: Files) -> dict[str, str]:
-    """The reader's options; unless they say otherwise there is a header, and a quote in quotes is doubled (RFC 4180)."""
+    """Return the reader's options.
+
+    By default files have a header, and a quote in quotes is doubled (RFC 4180).
+    """
     return _DEFAULTS | {name.casefold(): value for name, value in source.options.items()}
 
 
 def read_header(
     spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False
 ) -> Header:
-    """The header that all files should have; without one, the cells are the table's columns in their order."""
+    """Return the header that all files should have.
+
+    Without a header, the cells are the table's columns in their order.
+    """
     cells, folders = _first_row(spark, source)
-    if not has_header(source) and source.columns:
-        if problems := _misfits((*source.columns, *folders), spec, ignore=ignore):
+    if has_header(source):
+        if cells is None:
             raise InvalidInputError(
-                f"columns={list(source.columns)} must name the table's columns: {'; '.join(problems)}"
+                f"the CSV files {list(source.paths)} are empty, without even a header; "
+                "deliver them again"
+            )
+        if _misfits((*cells, *folders), spec, ignore=ignore):
+            problems = header_problems(spark, source, spec, ignore=ignore)
+            raise InvalidInputError(f"{_RULE}: {'; '.join(problems)}")
+        return Header(cells=cells, folders=folders)
+    if source.columns:
+        problems = _misfits((*source.columns, *folders), spec, ignore=ignore)
+        if problems:
+            raise InvalidInputError(
+                f"columns={list(source.columns)} must name the table's columns: "
+                f"{'; '.join(problems)}"
             )
         return Header(cells=source.columns, folders=folders)
-    if not has_header(source):
-        inside = {name.casefold() for name in folders}
-        fields = [field for field in spec.schema.fields if field.name.casefold() not in inside]
-        shorter = fields[: len(cells)] if cells else fields
-        is_older = all(spec.schema.is_added(field) for field in fields[len(shorter) :])
-        return Header(
-            cells=tuple(field.name for field in (shorter if is_older else fields)), folders=folders
-        )
-    if cells is None:
-        raise InvalidInputError(
-            f"the CSV files {list(source.paths)} are empty, without even a header; deliver them again"
-        )
-    if _misfits((*cells, *folders), spec, ignore=ignore):
-        raise InvalidInputError(
-            f"{_RULE}: {'; '.join(header_problems(spark, source, spec, ignore=ignore))}"
-        )
-    return Header(cells=cells, folders=folders)
+    folder_names = {name.casefold() for name in folders}
+    fields = [field for field in spec.schema.fields if field.name.casefold() not in folder_names]
+    # Older files lack the columns that were added to the table since
+    older_fields = fields[: len(cells)] if cells else fields
+    if all(spec.schema.is_added(field) for field in fields[len(older_fields) :]):
+        fields = older_fields
+    return Header(cells=tuple(field.name for field in fields), folders=folders)
 
 
 def check_headers(spark: SparkSession, source: Files, spec: TableSpec) -> None:
-    """Name the files with another header, after Spark has reported that there are some."""
-    if has_header(source) and (problems := header_problems(spark, source, spec)):
+    """Raise InvalidInputError that names files with another header, if there are some.
+
+    It is called after Spark has reported that headers differ.
+    """
+    if not has_header(source):
+        return
+    problems = header_problems(spark, source, spec)
+    if problems:
         raise InvalidInputError(f"{_RULE}: {'; '.join(problems)}")
 
 
@@ -79,18 +96,22 @@ def has_header(source: Files) -> bool:
 def header_problems(
     spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False
 ) -> list[str]:
-    """What is wrong with which file; empty files have no header and no rows."""
+    """Return a problem for each of the first files whose header does not fit."""
     first, folders = _first_row(spark, source)
+    first_names = [name.casefold() for name in first or ()]
     problems = []
-    for path in file_paths(open_files(spark, source, "text", {}))[:MOST_FILES]:
+    for path in file_paths(open_files(spark, source, "text", {}))[:MAX_FILES]:
         cells, _ = _first_row(spark, one_file(source, path))
+        # An empty file has neither a header nor rows
         if cells is None:
             continue
-        if misfits := _misfits((*cells, *folders), spec, ignore=ignore):
+        misfits = _misfits((*cells, *folders), spec, ignore=ignore)
+        if misfits:
             problems.append(f"{path}: {', '.join(misfits)}")
-        elif [name.casefold() for name in cells] != [name.casefold() for name in first or ()]:
+        elif [name.casefold() for name in cells] != first_names:
             problems.append(
-                f"{path}: the columns {list(cells)} come in another order than in other files; ingest it on its own"
+                f"{path}: the columns {list(cells)} come in another order than in other files; "
+                "ingest it on its own"
             )
     return problems
 
@@ -98,35 +119,42 @@ def header_problems(
 def _first_row(
     spark: SparkSession, source: Files
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """The cells of the first row of any file, None when all are empty; and the names that folders bring."""
-    rows = open_files(
-        spark, source, "csv", csv_options(source) | {"header": "false", "inferSchema": "false"}
-    )
-    indexes = [index for index, name in enumerate(rows.columns) if _CELL.fullmatch(name)]
-    folders = tuple(name for name in rows.columns if not _CELL.fullmatch(name))
-    first = rows.head() if indexes else None
-    return (tuple(first[index] or "" for index in indexes) if first is not None else None), folders
+    """Return the cells of the first row, and the names of columns in folders.
+
+    The row is any file's. The cells are None when all files are empty.
+    """
+    options = csv_options(source) | {"header": "false", "inferSchema": "false"}
+    rows = open_files(spark, source, "csv", options)
+    cell_positions, folders = [], []
+    for position, name in enumerate(rows.columns):
+        if _CELL.fullmatch(name):
+            cell_positions.append(position)
+        else:
+            folders.append(name)
+    first = rows.head() if cell_positions else None
+    cells = None
+    if first is not None:
+        cells = tuple(first[position] or "" for position in cell_positions)
+    return cells, tuple(folders)
 
 
 def _misfits(names: Sequence[str], spec: TableSpec, *, ignore: bool = False) -> list[str]:
-    """In which ways names are not the table's columns."""
-    columns = {name.casefold(): name for name in spec.schema.names}
+    """Return the ways in which names are not the table's columns."""
+    columns = {name.casefold() for name in spec.schema.names}
     counts = Counter(name.casefold() for name in names)
-    problems = ["a column without a name"] if "" in counts else []
-    problems += [
-        f"column {name!r} is there {number} times" for name, number in counts.items() if number > 1
-    ]
-    problems += [
-        f"unknown column {name!r}{_nearest(name, spec)}"
-        for name in names
-        if name and name.casefold() not in columns and not ignore
-    ]
-    missing = [
-        field.name
-        for field in spec.schema.fields
-        if field.name.casefold() not in counts and not spec.schema.is_added(field)
-    ]
-    return problems + [f"missing column {name!r}" for name in missing]
+    problems = []
+    if "" in counts:
+        problems.append("a column without a name")
+    for name, times in counts.items():
+        if times > 1:
+            problems.append(f"column {name!r} occurs {times} times")
+    if not ignore:
+        unknown = [name for name in names if name and name.casefold() not in columns]
+        problems += [f"unknown column {name!r}{_nearest(name, spec)}" for name in unknown]
+    for field in spec.schema.fields:
+        if field.name.casefold() not in counts and not spec.schema.is_added(field):
+            problems.append(f"missing column {field.name!r}")
+    return problems
 
 
 def _nearest(name: str, spec: TableSpec) -> str:

@@ -1,11 +1,13 @@
-"""Lines of CSV files, and their cells, without Spark: a file's first line is looked at before Spark starts on it."""
+"""Lines of CSV files, and their cells, read without Spark.
+
+So a file's first line is known before Spark starts on it.
+"""
 
 import bz2
 import codecs
 import csv
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 from opal_lake.errors import InvalidInputError
@@ -14,14 +16,18 @@ from opal_lake.storage import Storage
 _HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 8 << 20
 _GZIP = b"\x1f\x8b\x08"
-# How line breaks are read within a cell or a document: of `ingest`, and of its command
+_GZIP_WINDOW_BITS = 31  # zlib's largest window, plus 16 for the header of gzip
+# The option that reads line breaks within a cell or a document, for `ingest` and its command
 MULTI_LINE = "options={'multiLine': 'true'}, `--source-option multiLine=true`"
 
 
 def plain_names(options: Mapping[str, str]) -> dict[str, str]:
-    """Options by one name each, as Spark knows several."""
+    """Return options by one name each, where Spark knows several."""
     names = {"delimiter": "sep", "charset": "encoding"}
-    return {names.get(name.lower(), name.lower()): value for name, value in options.items()}
+    plain = {}
+    for name, value in options.items():
+        plain[names.get(name.lower(), name.lower())] = value
+    return plain
 
 
 def is_true(options: Mapping[str, str], name: str) -> bool:
@@ -29,26 +35,34 @@ def is_true(options: Mapping[str, str], name: str) -> bool:
 
 
 def cells_of(line: str, options: Mapping[str, str]) -> list[str]:
-    """The fields of one line."""
-    between, quote = separator(options), options.get("quote", '"')[:1]
-    if len(between) != 1 or not quote:
-        return line.split(between)
-    return next(csv.reader([line], delimiter=between, quotechar=quote), [])
+    """Return the cells of one line."""
+    delimiter = separator(options)
+    quote = options.get("quote", '"')[:1]
+    # Python's reader takes delimiters of one character
+    if len(delimiter) != 1 or not quote:
+        return line.split(delimiter)
+    return next(csv.reader([line], delimiter=delimiter, quotechar=quote), [])
 
 
 def separator(options: Mapping[str, str]) -> str:
     given = options["sep"]
     if not given:
         raise InvalidInputError(
-            "the delimiter of the CSV files, option 'sep', is empty: give a character or more, as ';' or '\\t'"
+            "the delimiter of the CSV files, option 'sep', is empty: "
+            "give a character or more, as ';' or '\\t'"
         )
-    return given.encode().decode("unicode_escape") if "\\" in given else given
+    if "\\" in given:
+        return given.encode().decode("unicode_escape")
+    return given
 
 
 def first_line(
     storage: Storage, path: str, options: Mapping[str, str], name: str | None = None
 ) -> str | None:
-    """None of a file without any. `name` is what errors call it, by default its path."""
+    """Return the first line that is not blank; None if all are.
+
+    Errors call the file `name`, by default its path.
+    """
     encoding = options.get("encoding", options.get("charset", "utf-8"))
     for line in lines(storage, path, encoding, _HEAD_BYTES, name):
         if line.strip():
@@ -60,63 +74,70 @@ def lines(
     storage: Storage,
     path: str,
     encoding: str,
-    most_bytes: int | None = None,
+    max_bytes: int | None = None,
     name: str | None = None,
 ) -> Iterator[str]:
-    """Of a text file, as Spark cuts it; with `most_bytes` of what these hold, the last one perhaps not whole."""
+    """Yield the lines of a text file, as Spark cuts them.
+
+    With `max_bytes` only those of so many bytes of the file; the last one may be cut off.
+    """
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-    rest, is_begun = "", False
-    for data in _unpacked(storage, path, most_bytes, name or f"{storage.uri}/{path}"):
+    rest = ""
+    has_begun = False
+    for data in _unpacked(storage, path, max_bytes, name or f"{storage.uri}/{path}"):
         text = decoder.decode(data)
-        if text and not is_begun:
-            text, is_begun = text.removeprefix("\ufeff"), True
+        if text and not has_begun:
+            text = text.removeprefix("\ufeff")
+            has_begun = True
         text = rest + text
-        held = (
-            "\r" if text.endswith("\r") else ""
-        )  # the next piece may begin with the other half of a line's end
-        *whole, rest = (
-            text[: len(text) - len(held)].replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        )
-        rest += held
-        yield from whole
-    if rest := (rest + decoder.decode(b"", final=True)).rstrip("\r"):
-        yield rest
+        # The next piece may begin with the other half of this line's end
+        half_end = "\r" if text.endswith("\r") else ""
+        text = text.removesuffix(half_end).replace("\r\n", "\n").replace("\r", "\n")
+        *whole_lines, rest = text.split("\n")
+        rest += half_end
+        yield from whole_lines
+    rest += decoder.decode(b"", final=True)
+    last_line = rest.rstrip("\r")
+    if last_line:
+        yield last_line
 
 
 def line_number(storage: Storage, path: str, encoding: str, text: str, copy: int = 1) -> int | None:
-    """Where the line stands, from 1; of equal lines, that one of them."""
-    same = (
-        number
-        for number, line in enumerate(lines(storage, path, encoding), start=1)
-        if line == text
-    )
-    return next(islice(same, copy - 1, None), None)
+    """Return the number of a line, from 1; of equal lines, of that one of them."""
+    for number, line in enumerate(lines(storage, path, encoding), start=1):
+        if line == text:
+            copy -= 1
+            if copy == 0:
+                return number
+    return None
 
 
-def _unpacked(storage: Storage, path: str, most_bytes: int | None, name: str) -> Iterator[bytes]:
+def _unpacked(storage: Storage, path: str, max_bytes: int | None, name: str) -> Iterator[bytes]:
     ending = path.rpartition(".")[2].lower()
     if ending in ("zst", "lz4", "snappy"):
         raise InvalidInputError(
-            f"{name} is CSV compressed as {ending}, which is not looked into: use gz or bz2"
+            f"{name} is CSV compressed as {ending}, which cannot be read here: use gz or bz2"
         )
     unpackers: dict[str, Callable[[], Any]] = {
-        "gz": lambda: zlib.decompressobj(31),
+        "gz": lambda: zlib.decompressobj(_GZIP_WINDOW_BITS),
         "deflate": zlib.decompressobj,
         "bz2": bz2.BZ2Decompressor,
     }
     stream = unpackers[ending]() if ending in unpackers else None
-    start, length = 0, min(_PIECE_BYTES, most_bytes or _PIECE_BYTES)
+    start = 0
+    length = min(_PIECE_BYTES, max_bytes or _PIECE_BYTES)
     while data := storage.get(path, start, length):
-        if stream is None and not start and data.startswith(_GZIP):
+        if stream is None and start == 0 and data.startswith(_GZIP):
             raise InvalidInputError(
-                f"{name} looks compressed by gzip, which its name does not say: rename it to end in .gz, as in .csv.gz"
+                f"{name} looks compressed by gzip, which its name does not say: "
+                "rename it to end in .gz, as in .csv.gz"
             )
         try:
-            yield stream.decompress(data) if stream is not None else data
+            yield data if stream is None else stream.decompress(data)
         except (zlib.error, OSError) as error:
             raise InvalidInputError(
-                f"{name} is no {ending} file, or damaged ({error}): deliver it again"
+                f"{name} is not a {ending} file, or is damaged ({error}): deliver it again"
             ) from error
         start += len(data)
-        if most_bytes is not None and start >= most_bytes:
+        if max_bytes is not None and start >= max_bytes:
             return

@@ -1,7 +1,8 @@
-"""JSON: a text is parsed once into a variant, which keeps numbers as they were written, and from there into the table's types.
+"""JSON: a text is parsed once into a variant, and from there into the table's types.
 
-A parser that is told the types would round decimals, take the last of equal keys, and leave out unknown keys and whatever follows the
-first value of a line. Texts are parsed in brackets, so that a second value is seen.
+The variant keeps numbers as they were written. A parser that knows the types would round decimals,
+take the last of equal keys, and leave out unknown keys and whatever follows the first value of a
+line. Texts are parsed in brackets, so that a second value is seen.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -12,7 +13,7 @@ from opal_lake.definition.schema import Atomic, Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
-from opal_spark.engine.columns import quoted
+from opal_spark.engine.columns import columns_named
 from opal_spark.sources.cells import Patterns, parse_text, patterns_of
 from opal_spark.sources.marks import FILE, fault_of, file_column, file_name, mark
 from opal_spark.sources.paths import is_set, open_files, refuse_options
@@ -29,13 +30,15 @@ from opal_spark.sources.text.variants import (
 
 _REFUSED = {
     "mode": "say on_bad_rows='fail' or 'quarantine' instead",
-    "columnnameofcorruptrecord": "bad rows are shown in the result, or kept in the table's _opal/rejected folder",
+    "columnnameofcorruptrecord": (
+        "bad rows are shown in the result, or kept in the table's _opal/rejected folder"
+    ),
     "encoding": "JSON is read as UTF-8; convert the files",
     "charset": "JSON is read as UTF-8; convert the files",
 }
 _TEXT, _OBJECT, _MORE, _FOLDERS = "_opal_text", "_opal_object", "_opal_more", "_opal_folders"
-_FIELDS, _KEYS, _READ = "_opal_fields", "_opal_keys", "_opal_read"
-_NO_OBJECT = (
+_FIELDS, _KEYS, _PARSED = "_opal_fields", "_opal_keys", "_opal_read"
+_NOT_AN_OBJECT = (
     "the text is not one JSON object, or has a key twice "
     f"(where a document spans lines: {MULTI_LINE})"
 )
@@ -46,66 +49,69 @@ MORE_VALUES = "more than one JSON value on a line"
 def read_json(
     spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False
 ) -> DataFrame:
-    """Rows of the table's columns, with what is wrong with them. An absent key is null."""
+    """Return rows of the table's columns, with the reasons for bad ones.
+
+    An absent key is null.
+    """
     refuse_options(source, _REFUSED)
     patterns = patterns_of(source.options)
     rows = _objects(spark, source)
     folders = _folders(rows, spec, ignore=ignore)
     fields = [column for column in spec.schema.fields if column.name not in folders]
-    rows = rows.select(
-        "*",
-        F.try_variant_get(_OBJECT, F.lit("$"), fields_type(fields)).alias(_FIELDS),
-        keys_of(F.col(_OBJECT)).alias(_KEYS),
-    )
-    rows = rows.select(
-        "*", *[_read(column, patterns).alias(f"{_READ}{column.id}") for column in fields]
-    )
-    rows = rows.select(
-        "*",
-        *[_value(column, patterns).alias(column.name) for column in fields],
-        *_from_folders(folders, spec, patterns),
-    )
-    whole = [
-        F.when(F.col(_FIELDS).isNull(), F.lit(_NO_OBJECT)),
+    # Each select computes what the next one uses several times
+    members = F.try_variant_get(_OBJECT, F.lit("$"), fields_type(fields))
+    rows = rows.select("*", members.alias(_FIELDS), keys_of(F.col(_OBJECT)).alias(_KEYS))
+    parsed_members = [_parsed(column, patterns).alias(_parsed_name(column)) for column in fields]
+    rows = rows.select("*", *parsed_members)
+    values = [_value(column, patterns).alias(column.name) for column in fields]
+    rows = rows.select("*", *values, *_from_folders(folders, spec, patterns))
+    faults = [
+        F.when(F.col(_FIELDS).isNull(), F.lit(_NOT_AN_OBJECT)),
         F.when(F.col(_MORE), F.lit(MORE_VALUES)),
-        *([] if ignore else [unknown_key(F.col(_KEYS), F.col(_FIELDS), fields, _TAKE_NEW)]),
     ]
-    faults = [_fault(column) for column in fields] + [
-        fault_of(_folder(given), name, _atomic(spec, name)) for name, given in folders.items()
-    ]
-    return mark(rows, spec, [*whole, *faults], file_name(), F.coalesce(_TEXT, F.to_json(_OBJECT)))
+    if not ignore:
+        faults.append(unknown_key(F.col(_KEYS), F.col(_FIELDS), fields, _TAKE_NEW))
+    faults += [_fault(column) for column in fields]
+    for name, given in folders.items():
+        faults.append(fault_of(_folder(given), name, _atomic(spec, name)))
+    row_text = F.coalesce(_TEXT, F.to_json(_OBJECT))
+    return mark(rows, spec, faults, file_name(), row_text)
 
 
 def _objects(spark: SparkSession, source: Files) -> DataFrame:
-    """One JSON value a row, null where there is none; the text is kept while a row is a whole text."""
-    whole = is_set(source, "multiLine")
-    texts = open_files(
-        spark,
-        source,
-        "text",
-        {**source.options, "wholetext": str(whole)},
-        StructType().add("value", StringType()),
-    )
-    folders = F.struct(*[F.col(quoted(name)) for name in texts.columns if name != "value"]).alias(
-        _FOLDERS
-    )
-    text = F.regexp_replace("value", "^\ufeff", "") if whole else F.col("value")
-    parsed = F.try_parse_json(F.concat(F.lit("["), text, F.lit("]"))).alias(_OBJECT)
+    """Return one JSON value a row, null for a text that is not one.
+
+    A row has its text as long as it is a whole text.
+    """
+    is_multi_line = is_set(source, "multiLine")
+    options = {**source.options, "wholetext": str(is_multi_line)}
+    schema = StructType().add("value", StringType())
+    texts = open_files(spark, source, "text", options, schema)
+    folders = F.struct(*columns_named(name for name in texts.columns if name != "value"))
+    text = F.col("value")
+    if is_multi_line:
+        # Without whole texts Spark removes the byte order mark itself
+        text = F.regexp_replace("value", "^\ufeff", "")
+    parsed = F.try_parse_json(F.concat(F.lit("["), text, F.lit("]")))
     rows = texts.where(F.col("value").rlike(r"\S")).select(
         F.col("value").alias(_TEXT),
-        parsed,
+        parsed.alias(_OBJECT),
         _closes_array(text).alias(_MORE),
-        folders,
+        folders.alias(_FOLDERS),
         file_column(texts),
     )
-    first, second = (F.try_variant_get(_OBJECT, f"$[{index}]", "variant") for index in (0, 1))
+    first = F.try_variant_get(_OBJECT, "$[0]", "variant")
+    second = F.try_variant_get(_OBJECT, "$[1]", "variant")
     has_more = second.isNotNull() | F.col(_MORE)
     rows = rows.select(_TEXT, first.alias(_OBJECT), has_more.alias(_MORE), _FOLDERS, FILE)
-    return _elements(rows) if whole else rows
+    return _elements(rows) if is_multi_line else rows
 
 
 def _closes_array(text: Column) -> Column:
-    """Return whether a `]` of a text closes the array around it; Spark ignores what follows."""
+    """Return whether a `]` of a text closes the array around it.
+
+    Spark ignores what follows.
+    """
     before_zero = F.json_array_length(F.concat(F.lit("["), text, F.lit(",0]")))
     is_closed = F.coalesce(before_zero == 1, F.lit(False))
     # Most lines have no `]`, and are not parsed again
@@ -113,9 +119,9 @@ def _closes_array(text: Column) -> Column:
 
 
 def _elements(documents: DataFrame) -> DataFrame:
-    """The elements of documents that are lists; a document that is none stays what it is."""
+    """Return the elements of documents that are lists, and other documents whole."""
     listed = F.try_variant_get(_OBJECT, "$", "array<variant>")
-    # A list that more follows stays one bad row: an empty one would be no row at all
+    # A list with more after it stays one bad row: an empty list would vanish
     elements = F.when(~F.col(_MORE), listed)
     text = F.when(elements.isNull(), F.col(_TEXT)).alias(_TEXT)
     each = F.explode(F.coalesce(elements, F.array(_OBJECT))).alias(_OBJECT)
@@ -123,15 +129,20 @@ def _elements(documents: DataFrame) -> DataFrame:
 
 
 def _folders(rows: DataFrame, spec: TableSpec, *, ignore: bool) -> dict[str, str]:
-    """The table's columns that come from folders: their names there."""
-    given = rows.select(f"{_FOLDERS}.*").columns
+    """Return the table's columns that folders name, with the folders' names."""
     declared = {name.casefold(): name for name in spec.schema.names}
-    unknown = [name for name in given if name.casefold() not in declared]
+    folders, unknown = {}, []
+    for name in rows.select(f"{_FOLDERS}.*").columns:
+        if name.casefold() in declared:
+            folders[declared[name.casefold()]] = name
+        else:
+            unknown.append(name)
     if unknown and not ignore:
         raise InvalidInputError(
-            f"folders name the columns {unknown}, which the table has not; name the files by a glob, as 'folder/*/*.json'"
+            f"folders name the columns {unknown}, which the table lacks; "
+            "name the files by a glob, as 'folder/*/*.json'"
         )
-    return {declared[name.casefold()]: name for name in given if name not in unknown}
+    return folders
 
 
 def _folder(given: str) -> Column:
@@ -139,10 +150,11 @@ def _folder(given: str) -> Column:
 
 
 def _from_folders(folders: dict[str, str], spec: TableSpec, patterns: Patterns) -> list[Column]:
-    return [
-        parse_text(_folder(given), _atomic(spec, name), patterns).alias(name)
-        for name, given in folders.items()
-    ]
+    values = []
+    for name, given in folders.items():
+        value = parse_text(_folder(given), _atomic(spec, name), patterns)
+        values.append(value.alias(name))
+    return values
 
 
 def _atomic(spec: TableSpec, name: str) -> Atomic:
@@ -154,8 +166,12 @@ def _atomic(spec: TableSpec, name: str) -> Atomic:
     return kind
 
 
-def _read(column: Field, patterns: Patterns) -> Column:
-    """What is computed once for each value: its text, or all of a nested one."""
+def _parsed_name(column: Field) -> str:
+    return f"{_PARSED}{column.id}"
+
+
+def _parsed(column: Field, patterns: Patterns) -> Column:
+    """Return the text of an atomic value, or a nested value with its fault."""
     cell = F.col(_FIELDS).getField(column.name)
     if isinstance(column.type, Atomic):
         return text_of(cell)
@@ -163,16 +179,14 @@ def _read(column: Field, patterns: Patterns) -> Column:
 
 
 def _value(column: Field, patterns: Patterns) -> Column:
-    read = F.col(f"{_READ}{column.id}")
+    parsed = F.col(_parsed_name(column))
     if isinstance(column.type, Atomic):
-        return parse_value(F.col(_FIELDS).getField(column.name), read, column.type, patterns)
-    return read.getField("value")
+        return parse_value(F.col(_FIELDS).getField(column.name), parsed, column.type, patterns)
+    return parsed.getField("value")
 
 
 def _fault(column: Field) -> Column:
-    read = F.col(f"{_READ}{column.id}")
-    return (
-        fault_of(read, column.name, column.type)
-        if isinstance(column.type, Atomic)
-        else read.getField("fault")
-    )
+    parsed = F.col(_parsed_name(column))
+    if isinstance(column.type, Atomic):
+        return fault_of(parsed, column.name, column.type)
+    return parsed.getField("fault")

@@ -1,4 +1,7 @@
-"""JSON values to a column's type. Numbers do not become strings, objects become structs and maps only; faults name their path."""
+"""JSON values to a column's type.
+
+Numbers do not become strings, and objects become only structs and maps. Faults name their path.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +14,7 @@ from opal_lake.errors import InvalidInputError
 from opal_spark.engine.columns import quoted
 from opal_spark.sources.cells import Patterns, bind, parse_text, wrong_type
 
-# What a variant that is no text may look like as text: only then is it worth asking for its type.
+# A variant that is not a text may look like this as text: only then its type is asked for
 _MAY_BE_NO_TEXT = r"^(\{|\[|-?[0-9]|true$|false$|NaN$|-?Infinity$)"
 _EXACT_DOUBLE_CHARACTERS = 16
 _SHOWN_KEY = 64
@@ -30,17 +33,18 @@ class Target:
 
 
 def text_of(value: Column) -> Column:
-    """A variant as text; null for JSON's null."""
+    """Return a variant as text; null for JSON's null."""
     return F.try_variant_get(value, "$", "string")
 
 
 def fields_type(fields: Sequence[Field]) -> str:
-    """The type that takes an object apart by its first level."""
-    return f"struct<{', '.join(f'{quoted(field.name)}: variant' for field in fields)}>"
+    """Return the type of an object with a variant for each of its members."""
+    members = [f"{quoted(field.name)}: variant" for field in fields]
+    return f"struct<{', '.join(members)}>"
 
 
 def parse_value(value: Column, text: Column, kind: Atomic, patterns: Patterns) -> Column:
-    """An atomic value, null if it is not valid; `text` is `text_of(value)`."""
+    """Return an atomic value, null if it is not valid; `text` is `text_of(value)`."""
     if kind.name == "string":
         return F.when(_is_text(value, text), text)
     if kind.name == "binary":
@@ -48,11 +52,11 @@ def parse_value(value: Column, text: Column, kind: Atomic, patterns: Patterns) -
     parsed = parse_text(text, kind, patterns)
     if kind.name == "boolean":
         return F.when(text.isin("true", "false"), parsed)
-    if decimal_parts(kind.name):  # numbers with an exponent or over 38 digits went through a double
-        return F.when(
-            (F.length(text) <= _EXACT_DOUBLE_CHARACTERS) | (F.schema_of_variant(value) != "DOUBLE"),
-            parsed,
-        )
+    if decimal_parts(kind.name):
+        # Numbers with an exponent or over 38 digits went through a double
+        is_short = F.length(text) <= _EXACT_DOUBLE_CHARACTERS
+        is_exact = is_short | (F.schema_of_variant(value) != "DOUBLE")
+        return F.when(is_exact, parsed)
     return parsed
 
 
@@ -61,15 +65,19 @@ def _is_text(value: Column, text: Column) -> Column:
 
 
 def unknown_key(keys: Column, typed: Column, fields: Sequence[Field], where: str = "") -> Column:
-    """The first key of an object that is not a field; `typed` is the object as a struct of its fields."""
-    present = sum(
-        (typed.getField(field.name).isNotNull().cast("int") for field in fields), F.lit(0)
-    )
+    """Return the reason for an object with a key that is not a field.
+
+    `typed` is the object as a struct of its fields.
+    """
+    present = F.lit(0)
+    for field in fields:
+        present = present + typed.getField(field.name).isNotNull().cast("int")
     known = F.array(*[F.lit(field.name) for field in fields])
-    name = F.substring(F.get(F.array_except(keys, known), F.lit(0)), 1, _SHOWN_KEY)
-    return F.when(
-        F.size(keys) > present, F.concat(F.lit("unknown key '"), name, F.lit(f"'{where}"))
-    )
+    first_unknown = F.get(F.array_except(keys, known), F.lit(0))
+    name = F.substring(first_unknown, 1, _SHOWN_KEY)
+    reason = F.concat(F.lit("unknown key '"), name, F.lit(f"'{where}"))
+    # Counting spares most objects the comparison of keys
+    return F.when(F.size(keys) > present, reason)
 
 
 def keys_of(value: Column, path: str = "$") -> Column:
@@ -77,21 +85,17 @@ def keys_of(value: Column, path: str = "$") -> Column:
 
 
 def decode(value: Column, target: Target) -> Column:
-    """`struct<value, fault>`: the typed value, and the first thing wrong inside it."""
+    """Return `struct<value, fault>`: the typed value, and the first fault inside it."""
     match target.kind:
         case Struct(fields=fields):
-            typed = F.try_variant_get(value, "$", fields_type(fields))
-            return bind(typed, lambda typed: _decode_struct(value, typed, fields, target))
+            members = F.try_variant_get(value, "$", fields_type(fields))
+            return bind(members, lambda typed: _decode_struct(value, typed, fields, target))
         case Array():
-            return bind(
-                F.try_variant_get(value, "$", "array<variant>"),
-                lambda typed: _decode_array(value, typed, target),
-            )
+            elements = F.try_variant_get(value, "$", "array<variant>")
+            return bind(elements, lambda typed: _decode_array(value, typed, target))
         case Map():
-            return bind(
-                F.try_variant_get(value, "$", "map<string, variant>"),
-                lambda typed: _decode_map(value, typed, target),
-            )
+            entries = F.try_variant_get(value, "$", "map<string, variant>")
+            return bind(entries, lambda typed: _decode_map(value, typed, target))
         case Atomic() as kind:
             return bind(text_of(value), lambda text: _decode_atomic(value, text, kind, target))
 
@@ -102,31 +106,30 @@ def _result(value: Column, *faults: Column) -> Column:
 
 def _decode_atomic(value: Column, text: Column, kind: Atomic, target: Target) -> Column:
     reason = F.lit(wrong_type(target.path, kind))
-    return bind(
-        parse_value(value, text, kind, target.patterns),
-        lambda parsed: _result(parsed, F.when(text.isNotNull() & parsed.isNull(), reason)),
-    )
+
+    def with_fault(parsed: Column) -> Column:
+        return _result(parsed, F.when(text.isNotNull() & parsed.isNull(), reason))
+
+    return bind(parse_value(value, text, kind, target.patterns), with_fault)
 
 
 def _decode_struct(value: Column, typed: Column, fields: Sequence[Field], target: Target) -> Column:
-    members = [
-        decode(typed.getField(field.name), target.inside(field.type, field.name)).alias(f"m{i}")
-        for i, field in enumerate(fields)
-    ]
+    # Members by number: names may hold any character
+    members = []
+    for n, field in enumerate(fields):
+        member = decode(typed.getField(field.name), target.inside(field.type, field.name))
+        members.append(member.alias(f"m{n}"))
     unknown = unknown_key(keys_of(value), typed, fields, f" in column '{target.path}'")
 
-    def joined(read: Column) -> Column:
-        values = [
-            read.getField(f"m{i}").getField("value").alias(field.name)
-            for i, field in enumerate(fields)
-        ]
-        faults = [read.getField(f"m{i}").getField("fault") for i in range(len(fields))]
-        return _result(
-            F.when(typed.isNotNull(), F.struct(*values)),
-            _shape(value, typed, target, "object"),
-            unknown,
-            *faults,
-        )
+    def joined(decoded: Column) -> Column:
+        values, faults = [], []
+        for n, field in enumerate(fields):
+            member = decoded.getField(f"m{n}")
+            values.append(member.getField("value").alias(field.name))
+            faults.append(member.getField("fault"))
+        struct = F.when(typed.isNotNull(), F.struct(*values))
+        shape_fault = _shape_fault(value, typed, target, "an object")
+        return _result(struct, shape_fault, unknown, *faults)
 
     return bind(F.struct(*members), joined)
 
@@ -134,61 +137,54 @@ def _decode_struct(value: Column, typed: Column, fields: Sequence[Field], target
 def _decode_array(value: Column, typed: Column, target: Target) -> Column:
     assert isinstance(target.kind, Array)
     inside = target.inside(target.kind.element.type, "element")
-    elements = F.transform(typed, lambda element: decode(element, inside))
-    return bind(
-        elements,
-        lambda read: _result(
-            F.transform(read, lambda element: element.getField("value")),
-            _shape(value, typed, target, "list"),
-            _first_fault(read),
-        ),
-    )
+
+    def joined(decoded: Column) -> Column:
+        values = F.transform(decoded, lambda element: element.getField("value"))
+        shape_fault = _shape_fault(value, typed, target, "a list")
+        return _result(values, shape_fault, _first_fault(decoded))
+
+    return bind(F.transform(typed, lambda element: decode(element, inside)), joined)
 
 
 def _decode_map(value: Column, typed: Column, target: Target) -> Column:
-    """Keys are strings in JSON. Two of them may be equal after the cast: that is a fault."""
     assert isinstance(target.kind, Map)
-    key, inside = target.kind.key.type, target.inside(target.kind.value.type, "value")
-    if not isinstance(key, Atomic):
+    key_type = target.kind.key.type
+    inside = target.inside(target.kind.value.type, "value")
+    if not isinstance(key_type, Atomic):
         raise InvalidInputError(
-            f"column {target.path!r} has nested keys, which JSON cannot hold; deliver Parquet or ORC"
+            f"column {target.path!r} has nested keys, which JSON cannot hold; "
+            "deliver Parquet or ORC"
         )
-    pairs = F.transform(
-        F.map_entries(typed),
-        lambda entry: F.struct(
-            parse_text(entry.getField("key"), key, target.patterns).alias("key"),
-            decode(entry.getField("value"), inside).alias("item"),
-        ),
-    )
-    reason = F.lit(wrong_type(f"{target.path}.key", key))
+    reason = F.lit(wrong_type(f"{target.path}.key", key_type))
 
-    def joined(read: Column) -> Column:
-        keys = F.transform(read, lambda entry: entry.getField("key"))
-        fit = F.forall(keys, lambda entry: entry.isNotNull()) & (
-            F.size(F.array_distinct(keys)) == F.size(keys)
-        )
-        items = F.transform(read, lambda entry: entry.getField("item"))
-        values = F.map_from_arrays(keys, F.transform(items, lambda entry: entry.getField("value")))
+    def decoded_entry(entry: Column) -> Column:
+        key = parse_text(entry.getField("key"), key_type, target.patterns)
+        item = decode(entry.getField("value"), inside)
+        return F.struct(key.alias("key"), item.alias("item"))
+
+    def joined(decoded: Column) -> Column:
+        keys = F.transform(decoded, lambda entry: entry.getField("key"))
+        # Keys are strings in JSON: two of them may be equal after the cast
+        are_unique = F.size(F.array_distinct(keys)) == F.size(keys)
+        are_valid = F.forall(keys, lambda key: key.isNotNull()) & are_unique
+        items = F.transform(decoded, lambda entry: entry.getField("item"))
+        values = F.transform(items, lambda item: item.getField("value"))
+        shape_fault = _shape_fault(value, typed, target, "an object")
         return _result(
-            F.when(fit, values),
-            _shape(value, typed, target, "object"),
-            F.when(~fit, reason),
+            F.when(are_valid, F.map_from_arrays(keys, values)),
+            shape_fault,
+            F.when(~are_valid, reason),
             _first_fault(items),
         )
 
-    return bind(pairs, joined)
+    return bind(F.transform(F.map_entries(typed), decoded_entry), joined)
 
 
-def _first_fault(read: Column) -> Column:
-    return F.get(
-        F.filter(
-            F.transform(read, lambda decoded: decoded.getField("fault")),
-            lambda fault: fault.isNotNull(),
-        ),
-        F.lit(0),
-    )
+def _first_fault(decoded: Column) -> Column:
+    faults = F.transform(decoded, lambda item: item.getField("fault"))
+    return F.get(F.filter(faults, lambda fault: fault.isNotNull()), F.lit(0))
 
 
-def _shape(value: Column, typed: Column, target: Target, expected: str) -> Column:
+def _shape_fault(value: Column, typed: Column, target: Target, expected: str) -> Column:
     is_other = value.isNotNull() & ~F.is_variant_null(value) & typed.isNull()
-    return F.when(is_other, F.lit(f"column '{target.path}' is no {expected}"))
+    return F.when(is_other, F.lit(f"column '{target.path}' is not {expected}"))
