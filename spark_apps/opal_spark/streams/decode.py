@@ -1,7 +1,8 @@
-"""Kafka's messages to rows, in Spark's tasks, by the decoder of the streams without Spark: a message means the same to both.
+"""The decoding of Kafka's messages to rows, in Spark's tasks.
 
-A task that meets a new schema, or columns that the table lacks, changes nothing by itself. It fails and names what it met; the driver
-answers for all tasks, and the micro-batch runs again.
+The decoder is that of the streams without Spark: a message means the same to both. A task that
+meets a new schema, or columns that the table lacks, changes nothing on its own. It fails and names
+what it met; the driver decides for all tasks, and the micro-batch runs again.
 """
 
 import base64
@@ -31,9 +32,10 @@ _MET = re.compile(r"a message has what the driver is to decide: (\{.*?\})(?:\n|$
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """What a task met, and in which message: new schemas, or columns and members that the table lacks.
+    """A message on which the driver has to decide.
 
-    Of a message with a new schema it has the heads of value and key, None where the message has none.
+    It has a new schema, or columns and members that the table lacks. Of a message with a new schema
+    there are the heads of value and key, None if the message has none.
     """
 
     source: str
@@ -45,59 +47,60 @@ class Met:
 
 
 def decoded_rows(messages: DataFrame, decoder: Decoder) -> DataFrame:
-    """The rows of a micro-batch, bad ones among them, as an ingest takes them."""
-    marks = [
-        StructField(name, BooleanType() if kind == pa.bool_() else StringType())
-        for name, kind in _marks(decoder)
-    ]
-    schema = StructType([*spark_schema(decoder.spec, physical=False).fields, *marks])
+    """Return the rows of a micro-batch, also bad ones, as an ingest reads them."""
+    schema = spark_schema(decoder.spec, physical=False)
+    for column in _marks(decoder):
+        schema = schema.add(
+            column.name, BooleanType() if column.type == pa.bool_() else StringType()
+        )
+    # Names that Spark cannot confuse, whatever the case of the table's own
     plain = StructType(
         [StructField(f"_{index}", column.dataType) for index, column in enumerate(schema.fields)]
     )
-    chosen = messages.selectExpr(*_COLUMNS, *(["headers"] if decoder.needs_headers else []))
-    return chosen.mapInArrow(with_same_version(partial(_decode, decoder=decoder)), plain).toDF(
-        *schema.names
-    )
+    columns = [*_COLUMNS]
+    if decoder.needs_headers:
+        columns.append("headers")
+    decode = with_same_version(partial(_decode, decoder=decoder))
+    rows = messages.selectExpr(*columns).mapInArrow(decode, plain)
+    return rows.toDF(*schema.names)
 
 
 def met_in(text: str) -> Met | None:
-    """What a task named in the error that it failed with."""
-    if (match := _MET.search(text)) is None:
+    """Return what a task named in the error that it raised; None for other errors."""
+    match = _MET.search(text)
+    if match is None:
         return None
-    found = json.loads(match[1])
-    columns = _unpacked(found["columns"])
+    parts = json.loads(match[1])
+    columns = _unpacked(parts["columns"])
     schema = pa.ipc.read_schema(pa.py_buffer(columns)) if columns else None
     return Met(
-        source=found["source"],
-        value_head=_unpacked(found["value_head"]),
-        key_head=_unpacked(found["key_head"]),
+        source=parts["source"],
+        value_head=_unpacked(parts["value_head"]),
+        key_head=_unpacked(parts["key_head"]),
         columns=schema,
-        names=tuple(found["names"]),
-        paths=tuple(found["paths"]),
+        names=tuple(parts["names"]),
+        paths=tuple(parts["paths"]),
     )
 
 
-def _marks(decoder: Decoder) -> list[tuple[str, pa.DataType]]:
-    """The columns that a row has beside those of the table."""
-    return [
-        (column.name, column.type)
-        for column in list(decoder.row_schema)[len(decoder.spec.schema.fields) :]
-    ]
+def _marks(decoder: Decoder) -> list[pa.Field]:
+    """Return the columns of a row next to those of the table."""
+    return list(decoder.row_schema)[len(decoder.spec.schema.fields) :]
 
 
 def _decode(batches: Batches, *, decoder: Decoder) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         messages = message_batch(batch)
-        if (unseen := decoder.unseen(messages)) is not None:
-            raise _asking(
+        unseen = decoder.unseen(messages)
+        if unseen is not None:
+            raise _undecided(
                 messages.source(unseen),
                 value_head=_head_of(messages.values[unseen]),
                 key_head=_head_of(messages.keys[unseen]),
             )
         rows = _settled(decoder.decode(messages), messages).combine_chunks()
-        yield from rows.rename_columns(
-            [f"_{index}" for index in range(rows.num_columns)]
-        ).to_batches()
+        names = [f"_{index}" for index in range(rows.num_columns)]
+        yield from rows.rename_columns(names).to_batches()
     forget_archives()
 
 
@@ -105,12 +108,12 @@ def _settled(decoded: Decoded, messages: MessageBatch) -> pa.Table:
     if decoded.new is None:
         return decoded.rows
     new, first = decoded.new, decoded.new.first
-    raise _asking(
-        messages.source(first), new=new, names=new.found.get(first, ()), paths=new.paths(first)
+    raise _undecided(
+        messages.source(first), new=new, names=new.names.get(first, ()), paths=new.paths(first)
     )
 
 
-def _asking(
+def _undecided(
     source: str,
     *,
     value_head: bytes | None = None,
@@ -119,15 +122,17 @@ def _asking(
     names: tuple[str, ...] = (),
     paths: tuple[str, ...] = (),
 ) -> InvalidInputError:
+    """Return the error by which the driver learns what a task met: `met_in` reads it."""
     columns = None if new is None else new.columns.serialize().to_pybytes()
-    found: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "source": source,
         "value_head": _packed(value_head),
         "key_head": _packed(key_head),
         "columns": _packed(columns),
+        "names": names,
+        "paths": paths,
     }
-    found |= {"names": names, "paths": paths}
-    return InvalidInputError(f"a message has what the driver is to decide: {json.dumps(found)}")
+    return InvalidInputError(f"a message has what the driver is to decide: {json.dumps(parts)}")
 
 
 def _head_of(content: bytes | None) -> bytes | None:
@@ -143,12 +148,12 @@ def _unpacked(text: str | None) -> bytes | None:
 
 
 def message_batch(batch: pa.RecordBatch) -> MessageBatch:
-    """As the decoder takes messages."""
+    """Return messages of Spark's source in the form of the decoder."""
     columns = [column.to_pylist() for column in batch.columns]
     topics, partitions, offsets, moments, keys, values = columns[: len(_COLUMNS)]
-    headers: list[Headers] = (
-        [_headers(one) for one in columns[-1]] if len(columns) > len(_COLUMNS) else []
-    )
+    headers: list[Headers] = []
+    if len(columns) > len(_COLUMNS):
+        headers = [_headers(of_message) for of_message in columns[-1]]
     return MessageBatch(
         topics=topics,
         partitions=partitions,
@@ -160,5 +165,5 @@ def message_batch(batch: pa.RecordBatch) -> MessageBatch:
     )
 
 
-def _headers(found: Sequence[Mapping[str, Any]] | None) -> Headers:
-    return [(header["key"], header["value"]) for header in found or ()]
+def _headers(headers: Sequence[Mapping[str, Any]] | None) -> Headers:
+    return [(header["key"], header["value"]) for header in headers or ()]

@@ -15,19 +15,23 @@ from opal_spark.spark_engine import SparkEngine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchExecutor(SparkEngine):
-    """Offsets tell how many rows come, of which Spark knows nothing: a small micro-batch is one task, and one file.
+    """The engine of a micro-batch, whose offsets say how many messages it has.
 
-    Errors are ours before the writer sees them, so that it waits for what passes. Batches for Python are cut by bytes, too: nobody knows
-    how large a message is.
+    Spark itself does not know their number. A small micro-batch is one task, and one file. Spark's
+    errors become OpalErrors before the writer sees them, so that it waits for a transient one.
+    Batches for Python are cut by bytes, too, as the size of messages is unknown.
     """
 
     messages: int
 
     def slots(self, entries: int, rows: DataFrame | None = None) -> int:
-        return plan_slots(entries + (0 if rows is None else self.messages), parallelism(self.spark))
+        """Return the number of tasks for entries of the key store and the messages."""
+        if rows is not None:
+            entries += self.messages
+        return plan_slots(entries, parallelism(self.spark))
 
     def by_key_hash(self, rows: DataFrame, base: Snapshot, slots: int, task: Task[T]) -> list[T]:
+        """Run a task for each range of the key hash."""
         with spark_errors():
-            return collect_outputs(
-                source_by_key(rows, base.spec, slots), task, None, [*rows.columns, HASH]
-            )
+            by_key = source_by_key(rows, base.spec, slots)
+            return collect_outputs(by_key, task, None, [*rows.columns, HASH])

@@ -1,4 +1,4 @@
-"""Spark's source of Kafka: what it is given to read, in the words of Kafka's own client, and how far a micro-batch reads."""
+"""Spark's source of Kafka: its options, as settings of Kafka's own client, and its offsets."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -27,11 +27,11 @@ _POLL_MS = 15_000
 
 
 def package() -> str:
-    """The Maven coordinates of the source, for this Spark."""
+    """Return the Maven coordinates of the source, for this Spark."""
     return spark_package("spark-sql-kafka-0-10")
 
 
-# What Spark itself brings
+# Packages that Spark itself has
 EXCLUDES = ",".join(
     (
         "org.apache.hadoop:hadoop-client-api",
@@ -47,14 +47,21 @@ EXCLUDES = ",".join(
 def source_options(
     connection: Connection, begins: Mapping[Partition, int], *, every: bool, most: int
 ) -> dict[str, str]:
-    """From these offsets on. `every`: of the topics all partitions, those added later included; `most` messages at once."""
+    """Return the options to read from these offsets on, `most` messages at once.
+
+    With `every`, all partitions of the topics are read, also those that are added later.
+    """
     starts: dict[str, dict[str, int]] = {}
     for partition, offset in sorted(begins.items()):
         starts.setdefault(partition.topic, {})[str(partition.number)] = offset
-    chosen = {topic: sorted(map(int, numbers)) for topic, numbers in starts.items()}
+    options = client_settings(connection)
+    if every:
+        options["subscribe"] = ",".join(starts)
+    else:
+        partitions = {topic: sorted(map(int, numbers)) for topic, numbers in starts.items()}
+        options["assign"] = json.dumps(partitions)
     return {
-        **client_settings(connection),
-        **({"subscribe": ",".join(starts)} if every else {"assign": json.dumps(chosen)}),
+        **options,
         "startingOffsets": json.dumps(starts),
         "maxOffsetsPerTrigger": str(most),
         "failOnDataLoss": "true",
@@ -64,47 +71,57 @@ def source_options(
 
 
 def client_settings(connection: Connection) -> dict[str, str]:
-    """As options of Spark's source."""
+    """Return the settings of a connection as options of Spark's source."""
     given = dict(connection.settings)
-    login = [given.pop(name, None) for name in _LOGIN]
-    if unknown := sorted(given.keys() - _SETTINGS.keys()):
+    user, password = (given.pop(name, None) for name in _LOGIN)
+    unknown = sorted(given.keys() - _SETTINGS.keys())
+    if unknown:
+        known = ", ".join((*sorted(_SETTINGS), *_LOGIN))
         raise InvalidInputError(
-            f"with --spark, Kafka's own client reads, which has no setting for librdkafka's {unknown[0]!r}; leave it out. "
-            f"There are {', '.join((*sorted(_SETTINGS), *_LOGIN))}"
+            f"with --spark, Kafka's own client reads, which has no setting for librdkafka's "
+            f"{unknown[0]!r}; leave it out. Known are {known}"
         )
     settings = {_SETTINGS[name]: value for name, value in given.items()}
-    settings |= (
-        {"ssl.truststore.type": "PEM"} if {"ssl.ca.location", "ssl.ca.pem"} & given.keys() else {}
-    )
-    settings |= {"ssl.keystore.type": "PEM"} if "ssl.key.pem" in given else {}
-    if all(value is not None for value in login):
-        settings["sasl.jaas.config"] = _jaas(
-            settings.get("sasl.mechanism", "PLAIN"), *map(str, login)
-        )
-    return {
-        f"kafka.{name}": value
-        for name, value in {**settings, "bootstrap.servers": connection.bootstrap_servers}.items()
-    }
+    if "ssl.ca.location" in given or "ssl.ca.pem" in given:
+        settings["ssl.truststore.type"] = "PEM"
+    if "ssl.key.pem" in given:
+        settings["ssl.keystore.type"] = "PEM"
+    if user is not None and password is not None:
+        mechanism = settings.get("sasl.mechanism", "PLAIN")
+        settings["sasl.jaas.config"] = _jaas(mechanism, str(user), str(password))
+    settings["bootstrap.servers"] = connection.bootstrap_servers
+    return {f"kafka.{name}": value for name, value in settings.items()}
 
 
 def _jaas(mechanism: str, user: str, password: str) -> str:
+    """Return the login of Kafka's own client, which has one setting for it."""
     module = "scram.ScramLoginModule" if mechanism.startswith("SCRAM") else "plain.PlainLoginModule"
-    quoted = [text.replace("\\", "\\\\").replace('"', '\\"') for text in (user, password)]
-    return f'org.apache.kafka.common.security.{module} required username="{quoted[0]}" password="{quoted[1]}";'
+    return (
+        f"org.apache.kafka.common.security.{module} required "
+        f'username="{_escaped(user)}" password="{_escaped(password)}";'
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def read_ends(checkpoint: Path, number: int, topics: Collection[str]) -> dict[Partition, int]:
-    """How far a micro-batch reads: Spark writes that down before it runs one."""
+    """Return the offsets up to which a micro-batch reads.
+
+    Spark records them in its checkpoint before it runs the micro-batch.
+    """
     path = checkpoint / "offsets" / str(number)
+    ends: dict[Partition, int] = {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
-        ends = {
-            Partition(topic=topic, number=int(part)): int(end)
-            for topic in topics
-            for part, end in found.get(topic, {}).items()
-        }
+        # The last line has the offsets of the source, as this query has only one
+        offsets = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        for topic in topics:
+            for part, end in offsets.get(topic, {}).items():
+                ends[Partition(topic=topic, number=int(part))] = int(end)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise FormatError(
-            f"{path}: Spark's record of a micro-batch cannot be read ({error}); use Spark 4.1 or a later 4.x"
+            f"{path}: Spark's record of a micro-batch cannot be read ({error}); "
+            "use Spark 4.1 or a later 4.x"
         ) from error
     return ends

@@ -1,7 +1,9 @@
-"""A stream on Spark: micro-batches of Structured Streaming, each a commit of rows and positions, as a stream without Spark makes them.
+"""A stream on Spark: micro-batches of Structured Streaming.
 
-Spark begins where the table stands, whatever it did before: its checkpoint lives as long as one query, in a temporary folder. So both ways
-may take turns, and a query that fails begins anew from the table.
+Each is a commit of rows and positions, as a stream without Spark makes it. A query begins at the
+table's positions, whatever Spark did before: its checkpoint lives as long as the query, in a
+temporary folder. So streams with and without Spark may take turns, and a query that fails begins
+again from the table.
 """
 
 import logging
@@ -12,6 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -27,31 +30,34 @@ from opal_spark.streams.source import read_ends, source_options
 from opal_stream.errors import KafkaError
 from opal_stream.flush.intake import Intake, refused_columns
 from opal_stream.flush.options import Setup, Totals
-from opal_stream.flush.places import Places
-from opal_stream.kafka.taken import Taken
+from opal_stream.flush.positions import StreamPositions
+from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition, Reach, reach_of
 from opal_stream.tracking.events import FlushEvents
 
-_POLL_S, _LOOK_S, _PAUSE_S = 0.1, 5.0, 1.0
+_POLL_S = 0.1  # between two looks at `stop`
+_LOOK_S = 5.0  # between two looks at the ends of partitions
+_PAUSE_S = 1.0  # before a query that failed begins again
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Messages as Spark has them: read when their rows are."""
+    """The messages of a micro-batch; Spark reads them when their rows are used."""
 
     messages: DataFrame
-    taken: Mapping[Partition, Taken]
+    consumed: Mapping[Partition, Consumed]
     intake: Intake
     bad: int = 0
 
     def rows_for(self, spec: TableSpec) -> DataFrame:
+        """Return the rows with the table's columns."""
         self.intake.follow(spec)
         return decoded_rows(self.messages, self.intake.decoder)
 
 
 class SparkStream:
-    """One query, one table. `stop` may be called from a signal handler."""
+    """A query into a table. `stop` may be called from a signal handler."""
 
     def __init__(self, spark: SparkSession, setup: Setup) -> None:
         self.table = table = setup.table
@@ -59,25 +65,28 @@ class SparkStream:
         self._spark = spark
         self._connection = connection = setup.connection
         self._tracker = tracker = setup.tracker
-        self._places = Places(table, connection, options, tracker)
-        self._writer, self.totals = self._places.writer, self._places.totals
+        self._positions = StreamPositions(table, connection, options, tracker)
+        self._writer, self.totals = self._positions.writer, self._positions.totals
         self._writer.is_ending = lambda: self._stopping
         self._intake = Intake(table, options.formats, options.on_bad_message, _nothing, _nothing)
-        self._consumer = connection.consumer()  # asks for the ends of partitions alone
+        self._consumer = connection.consumer()  # only for the ends of partitions
         self._next: dict[Partition, int] = {}
         self._checkpoint = Path()
         self._busy = threading.Lock()
         self._failure: Exception | None = None
         self._stopping = False
-        self._away_s: float | None = None  # since when Kafka does not answer
+        self._away_s: float | None = None  # the time since which Kafka does not answer
         self._moved_s = self._looked_s = time.monotonic()
 
     def stop(self) -> None:
-        """Let the commit on its way be made, and end."""
+        """End after the commit that is in progress."""
         self._stopping = True
 
     def run(self) -> Totals:
-        """Until it is stopped, or has read what was there when it began. What passes by itself is tried again from the table."""
+        """Run until stopped, or until all messages that existed at the start are read.
+
+        After a transient error the query begins again from the table.
+        """
         self._moved_s = time.monotonic()
         try:
             while not self._stopping:
@@ -94,41 +103,47 @@ class SparkStream:
 
     def _begin(self) -> None:
         self._failure = None
-        partitions = self._places.describe(self._reach_of)
-        self._next = self._places.begin(partitions, self._reach_of(partitions))
+        partitions = self._positions.describe(self._reach_of)
+        self._next = self._positions.begin(partitions, self._reach_of(partitions))
         self._away_s = None
 
     def _reach_of(self, partitions: list[Partition]) -> dict[Partition, Reach]:
         return reach_of(self._consumer, self._connection, partitions)
 
     def _wait_after(self, error: StorageError) -> None:
-        """Wait for Kafka for longer than for anything else, once it has answered."""
+        """Pause after a transient error; raise it if it lasts too long.
+
+        Once Kafka has answered, its failures may last longer than others.
+        """
         now_s = time.monotonic()
         if not isinstance(error, KafkaError) and now_s - self._moved_s > self.options.give_up_s:
             try:
-                self._begin()  # where a gap is the cause, this says so
+                # Raises a better error if a gap in the messages is the cause
+                self._begin()
             except KafkaError as away:
                 error = away
             else:
                 raise error
         if isinstance(error, KafkaError):
-            self._away_s = now_s if self._away_s is None else self._away_s
+            if self._away_s is None:
+                self._away_s = now_s
             has_begun = bool(self._next)
             limit_s = self.options.broker_timeout_s if has_begun else self.options.give_up_s
             if now_s - self._away_s > limit_s:
                 raise error
-        logger.warning("the query failed and begins anew: %s", error)
+        logger.warning("the query failed and begins again: %s", error)
         time.sleep(_PAUSE_S)
 
     def _read(self) -> None:
-        """One query, with a checkpoint that begins and ends with it."""
+        """Run a query, with a checkpoint that begins and ends with it."""
         self._checkpoint = Path(tempfile.mkdtemp(prefix="opal-stream-"))
         try:
             query = self._start()
             try:
                 self._watch(query)
             finally:
-                with self._busy:  # the commit on its way
+                # After the commit that is in progress
+                with self._busy:
                     query.stop()
         except PySparkException as error:
             raise self._failure or _understood(error) from error
@@ -142,24 +157,25 @@ class SparkStream:
             every=not self.options.partitions,
             most=self.options.limits.rows,
         )
-        options |= {"includeHeaders": "true"} if self._intake.decoder.needs_headers else {}
+        if self._intake.decoder.needs_headers:
+            options["includeHeaders"] = "true"
         messages = self._spark.readStream.format("kafka").options(**options).load()
-        writer = messages.writeStream.foreachBatch(self._apply).option(
-            "checkpointLocation", self._checkpoint.as_uri()
-        )
+        writer = messages.writeStream.foreachBatch(self._apply)
+        writer = writer.option("checkpointLocation", self._checkpoint.as_uri())
         if self.options.until_empty:
             return writer.trigger(availableNow=True).start()
-        return writer.trigger(
-            processingTime=f"{round(self.options.limits.interval_s * 1000)} milliseconds"
-        ).start()
+        interval_ms = round(self.options.limits.interval_s * 1000)
+        return writer.trigger(processingTime=f"{interval_ms} milliseconds").start()
 
     def _watch(self, query: StreamingQuery) -> None:
-        while not self._stopping and not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]  # it takes parts of a second
+        # `awaitTermination` also accepts parts of a second
+        poll_s: Any = _POLL_S  # PySpark takes parts of a second, and its types do not say so
+        while not self._stopping and not query.awaitTermination(poll_s):
             if time.monotonic() - self._looked_s > _LOOK_S:
                 self._show_ends()
 
     def _apply(self, messages: DataFrame, number: int) -> None:
-        """A micro-batch. One that comes while the stream ends is left to the next one."""
+        """Commit a micro-batch, unless the stream ends: then the next stream commits it."""
         with self._busy:
             if self._stopping or self._failure is not None:
                 return
@@ -170,38 +186,44 @@ class SparkStream:
                 raise
 
     def _commit(self, messages: DataFrame, number: int) -> None:
-        ends, began_s = read_ends(self._checkpoint, number, self.options.topics), time.monotonic()
-        taken = {
-            part: Taken(low=low, high=end, records=end - low)
-            for part, end in ends.items()
-            if end > (low := self._low(part))
-        }
-        executor = MicroBatchExecutor(
-            spark=messages.sparkSession, messages=sum(one.records for one in taken.values())
-        )
+        ends = read_ends(self._checkpoint, number, self.options.topics)
+        began_s = time.monotonic()
+        consumed: dict[Partition, Consumed] = {}
+        for partition, end in ends.items():
+            low = self._low(partition)
+            if end > low:
+                consumed[partition] = Consumed(low=low, high=end, records=end - low)
+        records = sum(range_.records for range_ in consumed.values())
+        executor = MicroBatchExecutor(spark=messages.sparkSession, messages=records)
         self._writer.table = replace(self.table, executor=executor)
-        result = self._write(MicroBatch(messages=messages, taken=taken, intake=self._intake))
+        result = self._write(MicroBatch(messages=messages, consumed=consumed, intake=self._intake))
         if result is None:
             return
-        self._next |= {part: one.high for part, one in taken.items()}
+        for partition, range_ in consumed.items():
+            self._next[partition] = range_.high
         self._moved_s = time.monotonic()
+        bad = result.counts.get("rejected", 0)
         self.totals.flushes += 1
-        self.totals.records += sum(one.records for one in taken.values())
-        self.totals.bad += result.counts.get("rejected", 0)
-        self.totals.version = result.version if result.version is not None else self.totals.version
+        self.totals.records += records
+        self.totals.bad += bad
+        if result.version is not None:
+            self.totals.version = result.version
         events = FlushEvents(
-            taken=taken,
+            consumed=consumed,
             version=result.version,
             took_s=time.monotonic() - began_s,
-            bad=result.counts.get("rejected", 0),
-            topic_ids=self._places.ids,
+            bad=bad,
+            topic_ids=self._positions.ids,
         )
         self._tracker.flushed(events)
 
     def _low(self, partition: Partition) -> int:
-        """Spark itself takes up new partitions, at their start."""
+        """Return the offset at which a micro-batch begins in a partition.
+
+        Spark itself adds new partitions, at their start.
+        """
         if partition not in self._next:
-            self._next |= self._places.begin([partition], self._reach_of([partition]))
+            self._next |= self._positions.begin([partition], self._reach_of([partition]))
         return self._next[partition]
 
     def _write(self, batch: MicroBatch) -> JobResult | None:
@@ -209,12 +231,13 @@ class SparkStream:
             try:
                 return self._writer.flush(batch, self._check_topics, _nothing)
             except OpalError as error:
-                if (met := met_in(str(error))) is None:
+                met = met_in(str(error))
+                if met is None:
                     raise
                 self._decide(met)
 
     def _decide(self, met: Met) -> None:
-        """For all tasks: a schema is learned, columns are added, or the stream stops."""
+        """Learn a schema or add columns, for all tasks, or stop the stream."""
         if met.columns is None:
             self._intake.learn(met.value_head, met.key_head)
         elif self.options.formats.on_new_columns == "add":
@@ -223,34 +246,40 @@ class SparkStream:
             raise refused_columns(met.source, met.names, met.paths)
 
     def _check_topics(self) -> None:
-        self._places.check_topics()
+        self._positions.check_topics()
 
     def _show_ends(self) -> None:
-        """Lag and stalls, for those who watch."""
+        """Report the ends of partitions, for lag and stalls."""
         self._looked_s = time.monotonic()
         try:
             reach = self._reach_of(list(self._next))
         except StorageError as error:
             logger.warning("%s", error)
             return
-        ends = self._places.ends(self._next)
-        waits = {
-            partition
-            for partition, end in ends.items()
-            if reach[partition].high <= self._next[partition] < end
-        }
-        self._tracker.seen(
-            {partition: (self._next[partition], end) for partition, end in ends.items()}, waits
-        )
+        ends = self._positions.ends(self._next)
+        waiting: set[Partition] = set()
+        seen: dict[Partition, tuple[int, int]] = {}
+        for partition, end in ends.items():
+            position = self._next[partition]
+            seen[partition] = (position, end)
+            # All readable messages are read, and a transaction holds the others back
+            if reach[partition].high <= position < end:
+                waiting.add(partition)
+        self._tracker.seen(seen, waiting)
 
 
 def _understood(error: PySparkException) -> Exception:
-    """What stops a query beside our own errors is Kafka's: away, or without what was asked for. The next begin tells."""
+    """Return the error that stopped a query.
+
+    One that is not an OpalError is Kafka's: it does not answer, or lacks messages. The next begin
+    finds out which.
+    """
     understood = as_opal_error(error)
     if isinstance(understood, InvalidInputError) or not isinstance(understood, OpalError):
-        return StorageError(f"Spark's source of Kafka failed: {' '.join(str(error).split())[:500]}")
+        text = " ".join(str(error).split())
+        return StorageError(f"Spark's source of Kafka failed: {text[:500]}")
     return understood
 
 
 def _nothing(*_: object) -> None:
-    """A micro-batch is settled by itself."""
+    """Do nothing: a micro-batch needs no further step."""
