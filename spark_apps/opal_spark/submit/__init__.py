@@ -1,1 +1,1 @@
-"""Jobs by spark-submit: the apps, the code that they share, and the call that each operation's arguments become (`operations`)."""
+"""Jobs by spark-submit: the app, its main function (`runner`), and the steps of a job (`jobs`)."""

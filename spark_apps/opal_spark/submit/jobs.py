@@ -1,7 +1,7 @@
-"""What a job does: a JobSpec in, the operation on a table, a JobResult out.
+"""The steps of a job: a JobSpec in, the operation on a table, a JobResult out.
 
-Most operations run as they are, on their table or at its place. Here stand those that need Spark
-itself, or whose result is not a JobResult: rows to show or to export, findings.
+Most operations run as they are, on their table or at its path. This module has those that need
+Spark itself, or whose result is not a JobResult: rows to show or to export, findings.
 """
 
 import os
@@ -31,36 +31,42 @@ def run_job(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
     steps = _STEPS.get(spec.operation.title)
     if steps is not None:
         return steps(spark, spec)
-    place = SparkPlace(spark=spark, uri=spec.table)
-    result: JobResult = spec.job.run(place.open() if spec.operation.needs_table else place)
+    location = SparkPlace(spark=spark, uri=spec.table)
+    target: Any = location.open() if spec.operation.needs_table else location
+    result: JobResult = spec.job.run(target)
     return result
 
 
 def check(spark: SparkSession, spec: JobSpec[Check]) -> JobResult:
-    """Check the table. With findings the app's exit code is theirs."""
+    """Check the table. With findings the app has an exit code for them."""
     table = OpalTable.for_path(spark, spec.table)
     findings = spec.operation.run(table)
-    looked = findings.looked_at
+    looked_at = findings.looked_at
     counts = {"findings": len(findings)}
-    if looked is not None:
-        counts |= {"versions": looked.versions, "files": looked.files, "rows": looked.rows}
+    if looked_at is not None:
+        counts |= {
+            "versions": looked_at.versions,
+            "files": looked_at.files,
+            "rows": looked_at.rows,
+        }
+    examples = [
+        {"invariant": finding.invariant, "path": finding.path, "message": finding.message}
+        for finding in findings
+    ]
     return JobResult(
         operation="check",
         table=table.uri,
         token=spec.token,
         counts=counts,
         notes=findings.notes,
-        examples=tuple(
-            {"invariant": finding.invariant, "path": finding.path, "message": finding.message}
-            for finding in findings
-        ),
+        examples=tuple(examples),
     )
 
 
 def read(spark: SparkSession, spec: JobSpec[ShowRows]) -> JobResult:
     """Show rows as they are, or were, in the result's examples, or export them."""
     job, table = spec.operation, OpalTable.for_path(spark, spec.table)
-    # Fixed now, so that the result can say which version it was
+    # Fixed now, so that the result can name the version
     version = table.snapshot_at(job.version, job.timestamp, job.business_snapshot).version
     rows = job.at(version).run(table)
     result = JobResult(operation="read", table=table.uri, version=version, token=spec.token)
@@ -68,7 +74,7 @@ def read(spark: SparkSession, spec: JobSpec[ShowRows]) -> JobResult:
 
 
 def changes(spark: SparkSession, spec: JobSpec[ShowChanges]) -> JobResult:
-    """Show what versions changed in the result's examples, or export it."""
+    """Show the changes of versions in the result's examples, or export them."""
     job, table = spec.operation, OpalTable.for_path(spark, spec.table)
     versions = version_range(table.log, job.start, job.end)
     result = JobResult(
@@ -76,9 +82,8 @@ def changes(spark: SparkSession, spec: JobSpec[ShowChanges]) -> JobResult:
     )
     rows = job.of_versions(table, versions)
     if job.to is None:
-        keys = [
-            quoted(field.name) for field in versions.head.spec.keys if field.name in rows.columns
-        ]
+        names = [field.name for field in versions.head.spec.keys]
+        keys = [quoted(name) for name in names if name in rows.columns]
         # The row before a change comes before the one after it
         rows = rows.orderBy(COMMIT_VERSION, *keys, F.col(CHANGE_TYPE).isin(INSERT, POSTIMAGE))
     return _shown_or_exported(rows, job, result)
@@ -88,20 +93,21 @@ def _shown_or_exported(
     rows: DataFrame, job: ShowRows | ShowChanges, result: JobResult
 ) -> JobResult:
     if job.to is None:
-        return shown_result(result, rows.limit(job.shown_rows + 1).toArrow(), job.shown_rows)
+        # One more than is shown, to know whether there are others
+        shown = rows.limit(job.shown_rows + 1).toArrow()
+        return shown_result(result, shown, job.shown_rows)
     _check_target(job.to, result.table)
-    rows = rows if job.limit is None else rows.limit(job.limit)
+    if job.limit is not None:
+        rows = rows.limit(job.limit)
     observed = Observation("export")
-    writer = (
-        rows.observe(observed, _count())
-        .write.mode("overwrite" if job.overwrite else "error")
-        .format(job.format)
-    )
+    mode = "overwrite" if job.overwrite else "error"
+    writer = rows.observe(observed, _count()).write.mode(mode).format(job.format)
     writer.options(**{**_WRITER_OPTIONS.get(job.format, {}), **(job.writer_options or {})})
     try:
         writer.save(job.to)
     except Exception as error:
-        if (problem := unwritable(error, job.to)) is not None:
+        problem = unwritable(error, job.to)
+        if problem is not None:
             raise problem from error
         raise
     return replace(
@@ -112,30 +118,29 @@ def _shown_or_exported(
 
 
 def _check_target(to: str, uri: str) -> None:
-    """Refuse a folder that holds a table or a part of one: an export replaces it."""
-    target, own = _plain(to), _plain(uri)
-    if (target + "/").startswith(own + "/") or (own + "/").startswith(target + "/"):
+    """Raise InvalidInputError for a folder of a table: an export replaces it."""
+    target, own = _plain(to) + "/", _plain(uri) + "/"
+    if target.startswith(own) or own.startswith(target):
         raise InvalidInputError(
             f"{to} would overwrite the table {uri} or a part of it; export to a folder of its own"
         )
-    if not to.startswith("s3") and any(
-        os.path.isdir(os.path.join(_plain(to), *part))
-        for part in ((paths.META,), ("..", paths.META))
-    ):
-        raise InvalidInputError(
-            f"{to} belongs to an Opal table, which an export would damage; "
-            "export to a folder of its own"
-        )
+    if to.startswith("s3"):
+        return
+    # The folder of another table, or a folder directly in one
+    for folder in (target, os.path.join(target, "..")):
+        if os.path.isdir(os.path.join(folder, paths.META)):
+            raise InvalidInputError(
+                f"{to} belongs to an Opal table, which an export would damage; "
+                "export to a folder of its own"
+            )
 
 
 def _plain(uri: str) -> str:
     """Return a URI in a form for comparisons."""
     scheme, _, rest = uri.rpartition("://")
-    return (
-        f"s3://{rest.rstrip('/')}"
-        if scheme.startswith("s3")
-        else os.path.realpath(rest if scheme == "file" else uri)
-    )
+    if scheme.startswith("s3"):
+        return f"s3://{rest.rstrip('/')}"
+    return os.path.realpath(rest if scheme == "file" else uri)
 
 
 _WRITER_OPTIONS = {"csv": {"header": "true", "escape": '"'}, "json": {"ignoreNullFields": "false"}}

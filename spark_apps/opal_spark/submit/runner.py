@@ -1,4 +1,7 @@
-"""What the app for spark-submit and the command line share: a JobSpec in, the operation on a table, a JobResult out."""
+"""The code that the app for spark-submit and the command line share.
+
+A JobSpec comes in, the operation runs on a table, and a JobResult goes out.
+"""
 
 import argparse
 import logging
@@ -24,9 +27,11 @@ from opal_spark.submit.jobs import run_job
 
 
 def run_app(argv: Sequence[str] | None = None) -> int:
-    """The app's main: the result is the last line of standard output, errors and progress go to standard error.
+    """Run the app; return its exit code.
 
-    spark-submit in client mode sends both to its own standard output: look for the result in its last line only.
+    The result is the last line of standard output, errors and progress go to standard error.
+    spark-submit in client mode sends both to its own standard output: only its last line is the
+    result.
     """
     steps = SparkSteps()
     try:
@@ -37,26 +42,26 @@ def run_app(argv: Sequence[str] | None = None) -> int:
             session(f"opal {operation} {spec.table}") as spark,
         ):
             steps.watch(spark)
-            _tell_ui(spark)
+            _print_ui_lines(spark)
             result = perform(spark, spec)
     except Exception as error:  # noqa: BLE001  # the last stop: every error becomes an exit code
         return OPAL.report(error, traced=exit_code(error) == RETRY)
-    print(result.to_json(), flush=True)  # noqa: T201  # an app's output is its purpose
+    print(result.to_json(), flush=True)  # noqa: T201  # its output
     return FINDINGS if result.counts.get("findings") else OK
 
 
-def _tell_ui(spark: SparkSession) -> None:
-    """Print the lines that schedulers parse to link to the Spark UI, and to what stays of it."""
+def _print_ui_lines(spark: SparkSession) -> None:
+    """Print the lines of which schedulers make links to the Spark UI and its history."""
     if is_connect(spark):
         return
     pages = {"Spark UI": spark.sparkContext.uiWebUrl, "Spark history": _history_url(spark)}
     for name, url in pages.items():
         if url:
-            print(f"{name}: {url}", file=sys.stderr, flush=True)  # noqa: T201  # an app's output is its purpose
+            print(f"{name}: {url}", file=sys.stderr, flush=True)  # noqa: T201  # its output
 
 
 def _history_url(spark: SparkSession) -> str | None:
-    """Return the page that the history server has of the application; None without a server."""
+    """Return the URL of the application in the history server; None without a server."""
     server = spark.conf.get("spark.yarn.historyServer.address", "")
     if not server or spark.conf.get("spark.eventLog.enabled", "false") != "true":
         return None
@@ -66,25 +71,24 @@ def _history_url(spark: SparkSession) -> str | None:
 
 @contextmanager
 def session(name: str) -> Iterator[SparkSession]:
-    """A session that ends with the block, unless it existed before."""
-    standing = SparkSession.getActiveSession()
-    if standing is not None:
-        yield standing
+    """Yield a session that ends with the block, unless it existed before."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
         return
-    logging.getLogger("SQLQueryContextLogger").setLevel(
-        logging.CRITICAL
-    )  # prints errors, with their plans, that we report ourselves
+    # It prints errors with their plans, and the app reports them itself
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with spark_errors():
         spark = open_session(name)
     try:
         yield spark
     finally:
-        with suppress(Exception):  # what was committed is what counts
+        with suppress(Exception):  # the job has committed: a failed stop changes nothing
             spark.stop()
 
 
 def read_spec(argv: Sequence[str] | None) -> JobSpec[Any]:
-    """The JobSpec of `--spec`, given as JSON or as @file."""
+    """Return the JobSpec of `--spec`, given as JSON or as @file."""
     parser = argparse.ArgumentParser(
         prog="app.py", description="Run an operation on an Opal table under spark-submit."
     )
@@ -107,7 +111,7 @@ def read_spec(argv: Sequence[str] | None) -> JobSpec[Any]:
 
 
 def perform(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
-    """Run the spec's operation; Spark's errors become ours."""
+    """Run the spec's operation; raise Spark's errors as OpalErrors."""
     started_s = time.monotonic()
     with spark_errors():
         result = run_job(spark, spec)
