@@ -1,4 +1,5 @@
-"""The sources of writes: a DataFrame, files, a database, a stream's micro-batches, or the table of a bootstrap.
+"""The sources of writes.
 
+They are a DataFrame, files, a database, a stream's micro-batches, or the table of a bootstrap.
 `opal_lake.write` runs the operations, over `opal_spark.engine.executor`.
 """

@@ -17,10 +17,7 @@ from opal_spark.sources.tables import batch_rows, plan_source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSource:
-    """A folder of files, a Delta or an Iceberg table.
-
-    `schema` are the columns asked for, if any.
-    """
+    """A folder of files, a Delta or an Iceberg table; `schema` chooses columns."""
 
     spark: SparkSession
     source: SourceTable
@@ -37,4 +34,5 @@ class SparkSource:
 
     def rows(self, plan: BootstrapPlan, batch: int, spec: TableSpec) -> DataFrame:
         """Return the rows of a batch with the table's columns."""
-        return fitting(source_rows(self.spark, batch_rows(self.spark, plan, batch), spec, 0), spec)
+        source = batch_rows(self.spark, plan, batch)
+        return fitting(source_rows(self.spark, source, spec, 0), spec)

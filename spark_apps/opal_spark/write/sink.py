@@ -14,7 +14,10 @@ from opal_spark.spark_engine import on_spark
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """What `foreachBatch` calls with each micro-batch. One that was applied before is not applied again."""
+    """The function that `foreachBatch` calls with each micro-batch.
+
+    A micro-batch that was applied before is not applied again.
+    """
 
     table: Table[Any]
     application: str
@@ -28,6 +31,9 @@ class Sink:
             )
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Ingest a micro-batch. The session is the query's own: over Connect this runs on the server."""
+        """Ingest a micro-batch.
+
+        The session is the query's own: over Connect this runs on the server.
+        """
         job = Ingest(source=rows, **{**self.arguments, "application": (self.application, batch)})
         job.run(on_spark(rows.sparkSession, self.table))
