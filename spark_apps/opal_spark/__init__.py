@@ -22,7 +22,10 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the command line needs parts of this package that need no Spark."""
+    """Import on first use.
+
+    The command line needs parts of this package that need no Spark.
+    """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _MODULES[name]

@@ -28,13 +28,13 @@ from opal_spark.sources.ingested import SparkRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkEngine(SparkTasks):
-    """Runs tasks on the executors of a session, and reads and returns rows as its DataFrames."""
+    """The engine that runs tasks on a session's executors; rows are its DataFrames."""
 
     @contextmanager
     def fit(
         self, source: DataFrame | Files | Jdbc, how: ReadAs, spec_of: Callable[[], TableSpec]
     ) -> Iterator[SparkRows]:
-        """Read what is to be ingested. Errors of the source within the context name it."""
+        """Yield the rows of a source. Errors of the source within the block name it."""
         if how.deleted is not None:
             raise InvalidInputError(
                 "deleted= marks rows in memory; rows of a DataFrame delete their key by the "
@@ -73,10 +73,10 @@ class SparkEngine(SparkTasks):
 
     def column_types(self, columns: Mapping[str, Any]) -> NewColumns:
         """Return columns with Spark's types as types of Arrow."""
-        return {
-            name: _arrow(name, kind) if isinstance(kind, DataType) else kind
-            for name, kind in columns.items()
-        }
+        arrow_types: dict[str, Any] = {}
+        for name, kind in columns.items():
+            arrow_types[name] = _arrow(name, kind) if isinstance(kind, DataType) else kind
+        return arrow_types
 
 
 def on_spark(spark: SparkSession, table: Table) -> Table[DataFrame]:

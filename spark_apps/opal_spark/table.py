@@ -1,4 +1,4 @@
-"""The face of a table on Spark: OpalTable."""
+"""The API of a table on Spark: OpalTable."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,14 +67,14 @@ class OpalTable(Table[DataFrame]):
         A row that meets the condition `deletes` deletes its key, from the row's delta on.
         """
         layout = TableLayout(**given_fields(TableLayout, locals()))
-        place = SparkPlace(spark=spark, uri=uri, options=options)
-        return cls.on(spark, place.create(columns_of_schema(schema), layout))
+        location = SparkPlace(spark=spark, uri=uri, options=options)
+        return cls.on(spark, location.create(columns_of_schema(schema), layout))
 
     @classmethod
     def for_path(
         cls, spark: SparkSession, uri: str, *, options: Mapping[str, str] | None = None
     ) -> Self:
-        """Open the table at a path; NotFoundError when there is none.
+        """Open the table at a path; raise NotFoundError if it does not exist.
 
         S3 settings are Spark's own (`spark.hadoop.fs.s3a.*`), unless `options` are given.
         """
@@ -106,10 +106,10 @@ class OpalTable(Table[DataFrame]):
         reject_threshold: int | str | None = None,
         on_new_columns: str = "fail",
     ) -> Sink:
-        """Return what `writeStream.foreachBatch` calls: each micro-batch is an ingest.
+        """Return the function for `writeStream.foreachBatch`: it ingests a micro-batch.
 
-        One that comes again is applied once. `application` names the query, and no other. A query
-        with a new checkpoint counts its micro-batches from 0: give it another name.
+        A repeated micro-batch is applied once. `application` names this query, and no other one. A
+        query with a new checkpoint counts its micro-batches from 0: give it another name.
         """
         arguments = Ingest.checked({**Ingest.among(locals()), "application": None})
         # Without the session, which no other process can be sent: a sink has that of its rows
@@ -137,23 +137,25 @@ class OpalTable(Table[DataFrame]):
         batch_mb: int = BATCH_MB,
         on_bad_rows: str = "fail",
     ) -> JobResult:
-        """Take over a folder of Parquet or ORC files, a Delta or an Iceberg table.
+        """Import a folder of Parquet or ORC files, a Delta or an Iceberg table.
 
         The table is created if it does not exist. The first try fixes the list of files. After a
         failure the same call does what is left; when all is done, it changes nothing.
         `source_version` is a version of Delta or the id of an Iceberg snapshot; without it the
-        newest is taken.
+        newest one is imported.
         """
         columns = None if schema is None else columns_of_schema(schema)
-        asked = Bootstrap(**Bootstrap.among({**locals(), "schema": None}))
-        return asked.with_columns(columns, SparkPlace(spark=spark, uri=uri, options=options))
+        # All arguments but the schema, which is an SQL text in Bootstrap: `columns` stand for it
+        arguments = Bootstrap.among({**locals(), "schema": None})
+        target = SparkPlace(spark=spark, uri=uri, options=options)
+        return Bootstrap(**arguments).with_columns(columns, target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkPlace:
-    """A path where a table is, or is to be made, for a session to work on.
+    """The path of a table, existing or to be created, and a session to work on it.
 
-    `options` are those of the store; None: as the session has them.
+    `options` are those of the store; with None the session's own count.
     """
 
     spark: SparkSession
@@ -164,38 +166,39 @@ class SparkPlace:
         check_session(self.spark)
 
     def open(self) -> OpalTable:
-        """Open the table; NotFoundError when there is none."""
+        """Open the table; raise NotFoundError if it does not exist."""
         return OpalTable.for_path(self.spark, self.uri, options=self.options)
 
     def create(self, columns: pa.Schema, layout: TableLayout) -> OpalTable:
-        """Create a table; TableExistsError when there is one."""
+        """Create a table; raise TableExistsError if one exists."""
         storage = open_storage(self.uri, _options(self.spark, self.uri, self.options))
         spec = plan_spec(columns, layout)
-        return OpalTable.on(self.spark, create_on(storage, spec, cache=cache_settings(self.spark)))
+        table = create_on(storage, spec, cache=cache_settings(self.spark))
+        return OpalTable.on(self.spark, table)
 
     def sql_columns(self, schema: str) -> pa.Schema:
-        """Return the columns that a schema has, written as in CREATE TABLE."""
+        """Return the columns of a schema that is written as in CREATE TABLE."""
         refuse_lengths(schema)
         return arrow_of_spark(self.spark.createDataFrame([], schema).schema)
 
     def source_columns(self, source: Files | Jdbc, delta: str) -> pa.Schema:
-        """Return the columns of a source; `delta` is one that its files may make."""
+        """Return the columns of a source; its files' names or order may make `delta`."""
         return arrow_of_spark(source_schema(self.spark, source, delta))
 
     def source_reader(
         self, source: SourceTable, columns: pa.Schema | None, batch_bytes: int
     ) -> SparkSource:
-        """Return what reads a table of another format."""
+        """Return the reader of a table of another format."""
         use_this_python(self.spark)
         schema = None if columns is None else spark_of_arrow(columns)
         return SparkSource(spark=self.spark, source=source, schema=schema, batch_bytes=batch_bytes)
 
     def merge(self, job: Mutate) -> JobResult:
-        """Merge files into the folder of files that is at the path."""
+        """Merge files into the folder of files at the path."""
         return mutate(self.spark, self.uri, job)
 
 
-# What a consumer's function gets: the new rows are DataFrames
+# The argument of a consumer's function: the new rows are DataFrames
 Change: TypeAlias = consume.Change[OpalTable, DataFrame]
 
 
