@@ -1,4 +1,4 @@
-"""The verbs of `opal stream`. Their flags are those of their declarations (`opal_stream/operations/`)."""
+"""The verbs of `opal stream`, with the flags of their declarations (`operations/`)."""
 
 import argparse
 

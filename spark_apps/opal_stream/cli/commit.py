@@ -1,4 +1,4 @@
-"""`opal stream commit`: commits what the processes of a stream gathered."""
+"""The verb `opal stream commit`: commit what the processes of a stream gathered."""
 
 import argparse
 import logging
@@ -12,7 +12,7 @@ from opal_stream.operations.verbs import Commit
 
 
 def commit(args: argparse.Namespace) -> None:
-    """Commit until there is nothing left, or somebody ends it."""
+    """Commit until nothing is left, or somebody stops it."""
     given = operation_of(args, Commit)
     check_kafka()
     from opal_lake.table import Table

@@ -1,4 +1,4 @@
-"""`opal stream dashboard` and `opal stream alerts`: what Grafana and Prometheus take as it is."""
+"""The verbs `opal stream dashboard` and `alerts`: files for Grafana and Prometheus."""
 
 import argparse
 from importlib.resources import files
@@ -22,8 +22,6 @@ def add_monitoring(verbs: Any) -> None:
 
 def print_monitoring(args: argparse.Namespace) -> None:
     """Print the file of the verb."""
-    file, _ = MONITORING[args.verb]
-    print(
-        files("opal_stream.tracking").joinpath("monitoring", file).read_text(encoding="utf-8"),
-        end="",
-    )
+    name, _ = MONITORING[args.verb]
+    file = files("opal_stream.tracking").joinpath("monitoring", name)
+    print(file.read_text(encoding="utf-8"), end="")

@@ -1,4 +1,4 @@
-"""`opal stream plan`: which process should read which partitions in the coming hours."""
+"""The verb `opal stream plan`: which process should read which partitions."""
 
 import argparse
 import json
@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opal_lake.cli.command import store_options
 from opal_lake.cli.flags import operation_of
@@ -18,11 +18,11 @@ from opal_stream.operations.verbs import Plan
 if TYPE_CHECKING:
     from opal_stream.kafka.topics import Partition
     from opal_stream.plan.spread import Spread
-    from opal_stream.traffic.hours import Volume
+    from opal_stream.traffic.hours import Traffic, Volume
 
 
 def plan(args: argparse.Namespace) -> None:
-    """Print it."""
+    """Print the plan for the coming hours."""
     given = operation_of(args, Plan)
     check_kafka()
     from opal_lake.table import Table
@@ -40,11 +40,10 @@ def plan(args: argparse.Namespace) -> None:
     topics = Topics(connection).describe(list(given.topics)).values()
     partitions = chosen_partitions(topics, ())
     now_hour = time.time_ns() // 1_000_000 // HOUR_MS
-    counted = (
-        counted_traffic(Table.open(args.table, store_options(args)), given.name, topics)
-        if args.table
-        else {}
-    )
+    counted: dict[Partition, Traffic] = {}
+    if args.table:
+        table = Table.open(args.table, store_options(args))
+        counted = counted_traffic(table, given.name, topics)
     traffic = KnownTraffic(connection).complete(counted, partitions, now_hour)
     rates = predict_rates(traffic, partitions, now_hour, given.hours)
     loads = weigh(rates)
@@ -67,23 +66,23 @@ def _document(
     unknown: list[str],
 ) -> dict[str, object]:
     def entry(part: "Partition") -> dict[str, object]:
-        rate = rates[part]
-        sizes = {"messages": round(rate.messages, 3), "bytes": round(rate.bytes)}
         return {
             "topic": part.topic,
             "partition": part.number,
             "load": round(loads[part], 3),
-            **sizes,
+            "messages": round(rates[part].messages, 3),
+            "bytes": round(rates[part].bytes),
         }
 
-    processes = [
-        {
-            "load": round(load, 3),
-            "changed": number in spread.changed,
-            "partitions": [entry(part) for part in sorted(share)],
-        }
-        for number, (share, load) in enumerate(zip(spread.shares, spread.loads, strict=True))
-    ]
+    processes: list[dict[str, object]] = []
+    for number, (share, load) in enumerate(zip(spread.shares, spread.loads, strict=True)):
+        processes.append(
+            {
+                "load": round(load, 3),
+                "changed": number in spread.changed,
+                "partitions": [entry(part) for part in sorted(share)],
+            }
+        )
     moved = [{"topic": part.topic, "partition": part.number} for part in spread.moved]
     return {
         "skew": round(spread.skew, 3),
@@ -96,32 +95,34 @@ def _document(
 def _read_current(path: str) -> "list[frozenset[Partition]]":
     from opal_stream.kafka.topics import Partition
 
+    def share_of(entries: "list[Mapping[str, Any]]") -> "frozenset[Partition]":
+        return frozenset(
+            Partition(topic=str(entry["topic"]), number=int(entry["partition"]))
+            for entry in entries
+        )
+
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))["processes"]
-        return [
-            frozenset(
-                Partition(topic=str(one["topic"]), number=int(one["partition"]))
-                for one in process["partitions"]
-            )
-            for process in found
-        ]
+        processes = json.loads(Path(path).read_text(encoding="utf-8"))["processes"]
+        return [share_of(process["partitions"]) for process in processes]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInputError(
-            f"--current {path!r} is no plan that opal stream plan --json wrote: {error}"
+            f"--current {path!r} is not a plan that opal stream plan --json wrote: {error}"
         ) from error
 
 
 def _lines(spread: "Spread", unknown: list[str], style: Style) -> Iterator[str]:
-    rows = [
-        {
-            "process": number,
-            "load": load,
-            "count": len(share),
-            "partitions": " ".join(map(str, sorted(share))) or "-",
-            "restart": "yes" if number in spread.changed else "",
-        }
-        for number, (share, load) in enumerate(zip(spread.shares, spread.loads, strict=True))
-    ]
+    rows: list[dict[str, object]] = []
+    for number, (share, load) in enumerate(zip(spread.shares, spread.loads, strict=True)):
+        restart = "yes" if number in spread.changed else ""
+        rows.append(
+            {
+                "process": number,
+                "load": load,
+                "count": len(share),
+                "partitions": " ".join(map(str, sorted(share))) or "-",
+                "restart": restart,
+            }
+        )
     columns = [
         Column(key="process", title="process", right=True),
         Column(key="load", title="messages/s", right=True, show=lambda value: f"{value:,.1f}"),
@@ -130,6 +131,7 @@ def _lines(spread: "Spread", unknown: list[str], style: Style) -> Iterator[str]:
         Column(key="partitions", title="partitions", shrinks=True),
     ]
     yield from text_table(columns, rows, style, output_width(sys.stdout))
-    yield f"the fullest process by the mean: {spread.skew:.2f}; {count_text(len(spread.moved), 'partition')} moved"
+    moved = count_text(len(spread.moved), "partition")
+    yield f"the fullest process by the mean: {spread.skew:.2f}; {moved} moved"
     if unknown:
         yield style.warn(f"no history yet: {', '.join(unknown)}")

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from opal_stream.kafka.connection import Connection
     from opal_stream.kafka.ranges import Interval
     from opal_stream.kafka.topics import Partition
-    from opal_stream.tracking.events import Sink, Tracker
+    from opal_stream.tracking.events import Listener, Sink, Tracker
 
 _MIB = 1 << 20
 
 
 class Running(Protocol):
-    """What reads into a table, in whatever way."""
+    """A stream, an interval run, a supervisor or a committer."""
 
     def run(self) -> "Totals": ...
     def stop(self) -> None: ...
 
 
 def run(args: argparse.Namespace) -> None:
-    """Read until there is nothing left, or somebody ends it."""
+    """Read until nothing is left, or somebody stops it."""
     given = checked_run(args)
     from opal_stream.flush.interval import IntervalRun
     from opal_stream.flush.stream import Stream
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def checked_run(args: argparse.Namespace) -> Run:
-    """Return what the flags say, where Kafka can be read at all."""
+    """Return the arguments of a run; refuse to go on without the client of Kafka."""
     given = operation_of(args, Run)
     check_kafka()
     return given
@@ -65,7 +65,7 @@ def checked_run(args: argparse.Namespace) -> Run:
 def check_kafka() -> None:
     """Refuse to go on without the client of Kafka."""
     try:
-        import confluent_kafka  # noqa: F401  # said before anything else is done
+        import confluent_kafka  # noqa: F401  # reported before anything else is done
     except ImportError as error:
         raise InvalidInputError(
             "opal stream needs the extra kafka: pip install 'opal-lake[kafka]'"
@@ -73,7 +73,7 @@ def check_kafka() -> None:
 
 
 def setup_of(args: argparse.Namespace, given: Run) -> "Setup":
-    """What the command line says of one process, checked and open."""
+    """Return the checked and open setup of one process."""
     from opal_stream.flush.options import Setup
 
     table, connection, options = _opened(args, given)
@@ -86,7 +86,7 @@ def setup_of(args: argparse.Namespace, given: Run) -> "Setup":
 
 
 def _opened(args: argparse.Namespace, given: Run) -> "tuple[Table, Connection, StreamOptions]":
-    """Into what, from where, and how."""
+    """Return the open table, the connection and the options."""
     from opal_lake.table import Table
 
     logging.basicConfig(level=logging.WARNING, format="opal stream: %(message)s", stream=sys.stderr)
@@ -99,7 +99,7 @@ def _opened(args: argparse.Namespace, given: Run) -> "tuple[Table, Connection, S
 
 
 def finish(args: argparse.Namespace, given: Run | Commit, running: Running) -> None:
-    """Run until it ends, or a signal or the watcher's end says so; then say what it did."""
+    """Run until it ends, or a signal or the watcher's end stops it; print the totals."""
     from opal_stream.cli.watched import stop_when_left_alone
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -126,16 +126,16 @@ def _page(totals: "Totals", table: str, given: Run | Commit) -> str:
         gathered = style.good("gathered " + count_text(totals.records, "message"))
         return f"{gathered}{bad}{lost}; {command} commits them"
     at = "" if totals.version is None else f", version {totals.version:,} of {table}"
-    if open_ := getattr(totals, "open", []):
-        lost += (
-            f"; no message after the interval yet in {', '.join(open_)}: late ones need another run"
-        )
+    if open_partitions := getattr(totals, "open", []):
+        names = ", ".join(open_partitions)
+        lost += f"; no message after the interval yet in {names}: late ones need another run"
     read = style.good("read " + count_text(totals.records, "message"))
-    return f"{read} in {count_text(totals.flushes, 'commit')}{bad}{lost}{at}"
+    commits = count_text(totals.flushes, "commit")
+    return f"{read} in {commits}{bad}{lost}{at}"
 
 
 def options_of(given: Run) -> "StreamOptions":
-    """Return what the flushing loop goes by."""
+    """Return the options of the flushing loop."""
     from opal_stream.flush.buffer import FlushLimits
     from opal_stream.flush.options import StreamOptions
     from opal_stream.operations.reading import FormatOptions, Policies
@@ -186,16 +186,16 @@ def _interval(given: Run) -> "Interval | None":
 
 
 def connection_of(given: KafkaAccess) -> "Connection | None":
-    """Return where Kafka is, if that is known."""
+    """Return the connection to Kafka; None without --bootstrap-servers."""
     from opal_stream.kafka.connection import Connection, parse_settings, read_settings
 
     if not given.bootstrap_servers:
         return None
     settings = parse_settings(os.environ.get(SETTINGS, ""), SETTINGS)
-    settings |= read_settings(given.kafka_settings) if given.kafka_settings else {}
-    return Connection(
-        bootstrap_servers=given.bootstrap_servers, settings={**settings, **given.kafka}
-    )
+    if given.kafka_settings:
+        settings |= read_settings(given.kafka_settings)
+    settings |= given.kafka
+    return Connection(bootstrap_servers=given.bootstrap_servers, settings=settings)
 
 
 def tracker_of(
@@ -204,8 +204,11 @@ def tracker_of(
     connection: "Connection | None",
     table: "Table | None" = None,
 ) -> "Tracker":
-    """Whoever reads a table's topics, and no interval of them, counts what comes into the table."""
-    from opal_stream.cli.watched import ToldTotals
+    """Return the tracker of a process.
+
+    A process that reads topics, not an interval of them, also counts their traffic.
+    """
+    from opal_stream.cli.watched import ReportedTotals
     from opal_stream.plan.recorder import TrafficRecorder
     from opal_stream.tracking.event_files import FolderSink
     from opal_stream.tracking.events import TopicSink, Tracker
@@ -216,15 +219,14 @@ def tracker_of(
         sinks.append(FolderSink(given.tracking))
     if given.tracking_topic and connection is not None:
         sinks.append(TopicSink(connection, given.tracking_topic))
-    has_metrics = given.metrics_file is not None or given.metrics_port is not None
-    metrics = (
-        Metrics(path=given.metrics_file, port=given.metrics_port, host=given.metrics_host)
-        if has_metrics
-        else None
-    )
+    metrics: Metrics | None = None
+    if given.metrics_file is not None or given.metrics_port is not None:
+        metrics = Metrics(path=given.metrics_file, port=given.metrics_port, host=given.metrics_host)
     is_of_interval = isinstance(given, Run) and given.start_timestamp is not None
-    listeners = [] if table is None or is_of_interval else [TrafficRecorder(table, given.name)]
-    tell = ToldTotals() if given.watched is not None and args.json else None
+    listeners: list[Listener] = []
+    if table is not None and not is_of_interval:
+        listeners.append(TrafficRecorder(table, given.name))
+    reporter = ReportedTotals() if given.watched is not None and args.json else None
     return Tracker(
-        sinks, metrics, table=args.table, stream=given.name, listeners=listeners, tell=tell
+        sinks, metrics, table=args.table, stream=given.name, listeners=listeners, reporter=reporter
     )

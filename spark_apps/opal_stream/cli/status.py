@@ -1,4 +1,4 @@
-"""`opal stream status`: where the streams of a table stand, and what is wrong with them."""
+"""The verb `opal stream status`: the status of a table's streams, and their alarms."""
 
 import argparse
 import json
@@ -20,12 +20,18 @@ if TYPE_CHECKING:
     from opal_stream.tracking.alarms import Alarm
 
 
-_NOTHING = "no stream has committed to {0} yet: see whether one runs, and whether this is its table; --topic NAME asks for what waits there"
-_NOTHING_OF = "stream {1} has committed nothing of {2} to {0}; with --bootstrap-servers Kafka says what waits there"
+_NOTHING = (
+    "no stream has committed to {0} yet: check that one runs, and that this is its table; "
+    "--topic NAME asks for what waits there"
+)
+_NOTHING_OF = (
+    "stream {1} has committed nothing of {2} to {0}; "
+    "--bootstrap-servers asks Kafka for what waits there"
+)
 
 
 def status(args: argparse.Namespace) -> int:
-    """Print it; return the exit code: alarms are findings."""
+    """Print the status; return the exit code: alarms are findings."""
     given = operation_of(args, Status)
     check_kafka()
     from opal_lake.table import Table
@@ -33,11 +39,9 @@ def status(args: argparse.Namespace) -> int:
     from opal_stream.tracking.event_files import EventReader
     from opal_stream.tracking.status import read_status
 
-    stall_s = (
-        None
-        if given.alarm_stall is None
-        else span_of("alarm_stall", given.alarm_stall).total_seconds()
-    )
+    stall_s: float | None = None
+    if given.alarm_stall is not None:
+        stall_s = span_of("alarm_stall", given.alarm_stall).total_seconds()
     limits = AlarmLimits(lag=given.alarm_lag, stall_s=stall_s)
     topics = list(given.topics or ())
     statuses = read_status(
@@ -52,19 +56,17 @@ def status(args: argparse.Namespace) -> int:
     alarms = find_alarms(statuses, limits, events.read() if events else ())
     if events and events.broken:
         broken = count_text(events.broken, "broken line")
-        print(
-            f"opal stream status: {broken} of tracking events in {given.tracking} left out",
-            file=sys.stderr,
-        )
+        note = f"opal stream status: {broken} of tracking events in {given.tracking} left out"
+        print(note, file=sys.stderr)
     _print(args, [asdict(entry) for entry in statuses], alarms)
+    # Whoever asks for alarms must not take a stream that never began for a healthy one
     is_unknown = limits.are_given and not statuses
     if not statuses:
-        text = (_NOTHING_OF if topics else _NOTHING).format(
-            args.table, given.name, ", ".join(topics)
-        )
-        print(
-            f"{'start: ' if is_unknown else ''}{text}", file=sys.stderr if args.json else sys.stdout
-        )
+        template = _NOTHING_OF if topics else _NOTHING
+        text = template.format(args.table, given.name, ", ".join(topics))
+        if is_unknown:
+            text = f"start: {text}"
+        print(text, file=sys.stderr if args.json else sys.stdout)
     return FINDINGS if alarms or is_unknown else OK
 
 
@@ -72,25 +74,22 @@ def _print(
     args: argparse.Namespace, entries: list[dict[str, Any]], alarms: "Sequence[Alarm]"
 ) -> None:
     if args.json:
-        print(
-            json.dumps(
-                [entry | {"alarms": _alarms_of(entry, alarms)} for entry in entries], indent=2
-            )
-        )
+        document = [entry | {"alarms": _alarms_of(entry, alarms)} for entry in entries]
+        print(json.dumps(document, indent=2))
         return
     style = Style.of(sys.stdout)
-    told = dict.fromkeys(
-        f"{style.bad(alarm.kind)}: {alarm.message}" for alarm in alarms
-    )  # partitions may have one in common
-    for line in (*(_lines(entries, style) if entries else ()), *told):
+    if entries:
+        for line in _lines(entries, style):
+            print(line)
+    # Partitions may have an alarm in common: it is printed once
+    for line in dict.fromkeys(f"{style.bad(alarm.kind)}: {alarm.message}" for alarm in alarms):
         print(line)
 
 
 def _alarms_of(entry: dict[str, Any], alarms: "Sequence[Alarm]") -> list[dict[str, str]]:
-    place = entry["stream"], entry["topic"], entry["partition"]
-    return [
-        {"kind": alarm.kind, "message": alarm.message} for alarm in alarms if alarm.place == place
-    ]
+    name = entry["stream"], entry["topic"], entry["partition"]
+    own = [alarm for alarm in alarms if alarm.name == name]
+    return [{"kind": alarm.kind, "message": alarm.message} for alarm in own]
 
 
 def _lines(entries: list[dict[str, Any]], style: Style) -> Iterator[str]:
@@ -106,12 +105,13 @@ def _lines(entries: list[dict[str, Any]], style: Style) -> Iterator[str]:
         Column(key="last", title="last commit", optional=True),
         Column(key="note", title="note", shrinks=True),
     ]
-    rows = [
-        entry | {"last": entry["committed"] or _before(entry["committed_before"])}
-        for entry in entries
-    ]
+    rows = [entry | {"last": _last_commit(entry)} for entry in entries]
     yield from text_table(columns, rows, style, output_width(sys.stdout))
 
 
-def _before(moment: str | None) -> str | None:
-    return None if moment is None else f"before {moment}"
+def _last_commit(entry: dict[str, Any]) -> str | None:
+    committed: str | None = entry["committed"]
+    before = entry["committed_before"]
+    if committed or before is None:
+        return committed
+    return f"before {before}"

@@ -1,4 +1,4 @@
-"""`opal stream run --processes`: the command line of each process, and of what watches them."""
+"""`opal stream run --processes`: the supervisor, and the command lines of its processes."""
 
 import argparse
 import logging
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opal_stream.kafka.topics import Partition
     from opal_stream.supervise.supervisor import Supervisor
 
-# What is its own, and what each process gets in another way
+# Arguments of the supervisor itself, and those that each process gets in another way
 _OF_SUPERVISOR = (
     "processes",
     "capacity",
@@ -29,7 +29,7 @@ _OF_SUPERVISOR = (
 )
 _OF_METRICS = ("metrics_file", "metrics_port", "metrics_host")
 EVERY_VERB = frozenset({"json", "option", "traceback"})
-_OF_READERS = ("until_empty",)  # which the committer outlives
+_OF_READERS = ("until_empty",)  # the committer runs longer than the readers
 
 
 def supervisor_of(
@@ -39,7 +39,7 @@ def supervisor_of(
     connection: "Connection",
     options: "StreamOptions",
 ) -> "Supervisor":
-    """Return what starts and watches the processes of a stream."""
+    """Return the supervisor of a stream's processes."""
     from opal_stream.supervise.metrics import FleetMetrics
     from opal_stream.supervise.supervisor import FleetOptions, Supervisor
 
@@ -53,7 +53,8 @@ def supervisor_of(
     logging.getLogger("opal_stream.supervise").setLevel(logging.INFO)
 
     def words(share: "Collection[Partition]") -> list[str]:
-        return [*shared, f"--partitions={','.join(map(str, sorted(share)))}"]
+        partitions = ",".join(map(str, sorted(share)))
+        return [*shared, f"--partitions={partitions}"]
 
     metrics = FleetMetrics(
         path=given.metrics_file, port=given.metrics_port, host=given.metrics_host
@@ -65,20 +66,17 @@ def supervisor_of(
 
 
 def child_words(args: argparse.Namespace) -> list[str]:
-    """What was given to the whole is given to each, whatever options there are."""
-    return [
-        *_watched_words("run", args.table),
-        *args.parser.given_words(args, without=(*_OF_SUPERVISOR, *_OF_METRICS)),
-    ]
+    """Return the command line of each process: the given flags but the supervisor's."""
+    given = args.parser.given_words(args, without=(*_OF_SUPERVISOR, *_OF_METRICS))
+    return [*_watched_words("run", args.table), *given]
 
 
 def committer_words(args: argparse.Namespace) -> list[str]:
-    """Also to the committer, as far as it has a use for it."""
+    """Return the command line of the committer: the given flags that it knows, too."""
     without = (*_OF_SUPERVISOR, *_OF_METRICS, *_OF_READERS)
-    return [
-        *_watched_words("commit", args.table),
-        *args.parser.given_words(args, without=without, only=EVERY_VERB | {*Commit.fields()}),
-    ]
+    known = EVERY_VERB | {*Commit.fields()}
+    given = args.parser.given_words(args, without=without, only=known)
+    return [*_watched_words("commit", args.table), *given]
 
 
 def _watched_words(*operands: str) -> list[str]:

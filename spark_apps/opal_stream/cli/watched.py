@@ -1,7 +1,8 @@
-"""A process that somebody watches ends with its watcher, whatever ended that: it flushes, and stops.
+"""The watched side of a process: it flushes and ends with its watcher, whatever ended that.
 
-The watcher holds the other end of the standard input, and writes a line now and then. The end of the input alone would not do: another
-child of the watcher may hold the pipe open, and a watcher that hangs closes nothing.
+The watcher holds the other end of the standard input, and writes a line now and then. The end of
+the input alone is not enough: another child of the watcher may hold the pipe open, and a watcher
+that hangs closes nothing.
 """
 
 import json
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def stop_when_left_alone(stop: Callable[[], None], longest_s: float) -> None:
-    """Calls `stop` once, from a thread of its own."""
+    """Call `stop` once, from a thread, when the watcher is silent or gone."""
     threading.Thread(
         target=_listen,
         args=(stop, sys.stdin.fileno(), longest_s),
@@ -47,10 +48,11 @@ def _listen(stop: Callable[[], None], descriptor: int, longest_s: float) -> None
     stop()
 
 
-class ToldTotals:
-    """Tells the watcher after each flush what was done so far, a line of JSON: it counts, too, if this process is killed.
+class ReportedTotals:
+    """The totals so far, which the watcher gets after each flush as a line of JSON.
 
-    A gap counts with the flush behind it: one that was not committed is met again.
+    So they count also if this process is killed. A gap counts with the flush after it: a gap that
+    was not committed is met again.
     """
 
     def __init__(self) -> None:
@@ -61,9 +63,9 @@ class ToldTotals:
         self._gaps[partition] += offsets
 
     def flushed(self, flush: "FlushEvents") -> None:
-        missing = sum(self._gaps.pop(partition, 0) for partition in flush.taken)
+        missing = sum(self._gaps.pop(partition, 0) for partition in flush.consumed)
         self._counts.update(
-            records=sum(taken.records for taken in flush.taken.values()),
+            records=sum(consumed.records for consumed in flush.consumed.values()),
             bad=flush.bad,
             flushes=1,
             missing=missing,
