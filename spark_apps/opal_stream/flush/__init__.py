@@ -1,1 +1,1 @@
-"""From messages to commits: a buffer, its writer, and the loop around them."""
+"""The steps from messages to commits: a buffer, its writer, and the loop around them."""

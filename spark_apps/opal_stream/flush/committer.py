@@ -1,19 +1,21 @@
-"""The committer of a stream: what its processes gathered, by intervals, in one commit, each file once.
+"""The committer of a stream: it commits what the processes gathered, each file once.
 
-A commit takes every partition from where the table stands to the end of a file, as a stream without gathering does: of two committers by
-mistake one is fenced off, looks again, and finds the files of the other committed. What cannot be committed holds back its own partition.
+A commit takes every partition from where the table stands to the end of a file, as a stream without
+gathering does. If two committers run by mistake, one is fenced off, looks again, and finds the
+files of the other committed. What cannot be committed holds back its own partition only.
 """
 
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 
 import pyarrow as pa
 
 from opal_lake.definition.positions import Advance
 from opal_lake.definition.table_spec import TableSpec
-from opal_lake.errors import FencedError, FormatError, InvalidInputError
+from opal_lake.errors import FencedError, FormatError, InvalidInputError, count_text
 from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.table import Table
@@ -25,20 +27,23 @@ from opal_stream.formats.rows import fitted
 from opal_stream.gathered.file import Header
 from opal_stream.gathered.folder import Chain, GatheredFolder, Listing, in_turn
 from opal_stream.kafka.applications import Application, check_stream
-from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition
 from opal_stream.same_table import follow
 from opal_stream.timeouts import GIVE_UP_S
 from opal_stream.tracking.events import FlushEvents, Tracker
 
-_CHECK_S = 3.0
-_LOOKS, _LONGEST_PAUSE_S = 4, 0.1  # the folder is listed so often in an interval
+_CHECK_S = 3.0  # between two checks of an idle committer that the table is the same
+_LOOKS, _LONGEST_PAUSE_S = 4, 0.1  # an idle committer lists the folder 4 times an interval
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitterOptions:
-    """Whose files, and how often; a commit reads no more files once it has so many bytes of rows."""
+    """The stream whose files are committed, and the limits of a commit.
+
+    A commit reads no more files once it has `bytes` of rows.
+    """
 
     name: str = "main"
     interval_s: float = 1.0
@@ -52,39 +57,47 @@ class CommitterOptions:
 
 @dataclass(slots=True, kw_only=True)
 class Gathered:
-    """For one commit. Of a topic that was made anew, old and new partitions go into different ones."""
+    """The files of one commit.
+
+    Of a topic that was created again, old and new partitions go into different commits.
+    """
 
     files: list[Header] = field(default_factory=list)
     parts: list[pa.Table] = field(default_factory=list)
-    taken: dict[Partition, Taken] = field(default_factory=dict)
+    consumed: dict[Partition, Consumed] = field(default_factory=dict)
     advances: dict[str, Advance] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
 
     def fits(self, header: Header) -> bool:
-        name, partition = str(header.application), header.application.partition
-        if name in self.advances:
-            return self.advances[name].end == header.low
-        return (
-            self.ids.get(partition.topic, header.application.topic_id)
-            == header.application.topic_id
-        )
+        """Return whether a file continues its partition, and is of the same topics."""
+        application = header.application
+        advance = self.advances.get(str(application))
+        if advance is not None:
+            return advance.end == header.low
+        known_id = self.ids.get(application.partition.topic, application.topic_id)
+        return known_id == application.topic_id
 
     def add(self, header: Header, rows: pa.Table) -> None:
-        name, partition, new = str(header.application), header.application.partition, header.taken
+        """Add a file that fits."""
+        application = header.application
+        name, partition = str(application), application.partition
         self.files.append(header)
         self.parts.append(rows)
-        self.ids[partition.topic] = header.application.topic_id
-        advance = self.advances.get(
-            name, Advance(start=header.low, end=header.low, first=header.first)
-        )
-        self.advances[name] = replace(advance, end=header.high)
-        self.taken[partition] = (
-            self.taken[partition].joined(new) if partition in self.taken else replace(new)
-        )
+        self.ids[partition.topic] = application.topic_id
+        first = Advance(start=header.low, end=header.low, first=header.first)
+        self.advances[name] = replace(self.advances.get(name, first), end=header.high)
+        if partition in self.consumed:
+            self.consumed[partition] = self.consumed[partition].joined(header.consumed)
+        else:
+            self.consumed[partition] = replace(header.consumed)
 
     @property
-    def most_bad(self) -> int | None:
-        """How many rows may be put aside: those that their processes found, and any where one puts aside whatever is bad."""
+    def max_bad(self) -> int | None:
+        """The number of rows that may be put aside, None for no limit.
+
+        Rows that the processes found bad may be put aside, and any bad row if all processes allow
+        that.
+        """
         if all(header.quarantine for header in self.files):
             return None
         return sum(header.bad for header in self.files)
@@ -94,7 +107,10 @@ class Gathered:
 
 
 class Committer:
-    """One process, one table, one stream. `stop` may be called from a signal handler."""
+    """One process that commits for one stream of one table.
+
+    `stop` may be called from a signal handler.
+    """
 
     def __init__(
         self, table: Table, options: CommitterOptions, tracker: Tracker | None = None
@@ -107,23 +123,22 @@ class Committer:
         self._folder = GatheredFolder(table.storage, self._head.root.table_id)
         self._stuck: set[str] = set()
         self._problems: dict[str, str] = {}
-        self._unsure: Gathered | None = None
-        self._one_by_one = 0
-        self._check_s = (
-            0.0  # when to look whether the table is the same, though nothing is to be done
-        )
+        self._unsure: Gathered | None = None  # of a commit that failed, and may have landed
+        self._one_by_one = 0  # commits of one file each that are still to be made
+        self._check_s = 0.0  # when an idle committer checks that the table is the same
         self._has_more = False
         self._stopping = False
 
     def stop(self) -> None:
-        """Commit what lies there, and end."""
+        """Commit the gathered files once more, and end."""
         self._stopping = True
 
     def run(self) -> Totals:
-        """Until it is stopped, or has committed what could be. Then what could not be is an error."""
+        """Run until stopped, or until empty; raise if files could not be committed."""
         backoff: Backoff | None = None
         try:
             while True:
+                # Read before the turn: what is gathered until `stop` is committed
                 is_last, began_s = self._stopping, time.monotonic()
                 try:
                     files = self._turn()
@@ -139,70 +154,75 @@ class Committer:
                     continue
                 if is_last or (self.options.until_empty and not files):
                     break
-                self._pause(began_s + self.options.interval_s / (1 if files else _LOOKS))
+                looks = 1 if files else _LOOKS
+                self._pause(began_s + self.options.interval_s / looks)
         finally:
             self._tracker.close()
         if self.options.until_empty and self._problems:
-            raise FormatError(
-                f"not all could be committed that was gathered: {'; '.join(self._problems.values())}"
-            )
+            count = count_text(len(self._problems), "gathered file")
+            problems = "; ".join(self._problems.values())
+            raise FormatError(f"{count} could not be committed: {problems}")
         return self.totals
 
     def _pause(self, until_s: float) -> None:
-        while (
-            not self._stopping
-            and not self.options.until_empty
-            and (left_s := until_s - time.monotonic()) > 0
-        ):
+        if self.options.until_empty:
+            return
+        # In short steps: a signal handler can only set a flag
+        while not self._stopping:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return
             time.sleep(min(left_s, _LONGEST_PAUSE_S))
 
     def _turn(self) -> int:
-        """One look, and at most one commit; how many files it has."""
+        """List the folder, make at most one commit, and return the number of its files."""
+        # The folder before the head: a file that is committed in between is in the head
         listing = self._folder.look()
-        is_due = bool(listing.paths) or time.monotonic() >= self._check_s
+        now_s = time.monotonic()
+        is_due = bool(listing.paths) or now_s >= self._check_s
         self._head = follow(self.table.log, self._head, is_checked=is_due)
-        self._check_s = time.monotonic() + _CHECK_S if is_due else self._check_s
-        positions = self._head.positions
-        if self._unsure is not None and all(
-            positions.get(name) == advance.end for name, advance in self._unsure.advances.items()
-        ):
+        if is_due:
+            self._check_s = time.monotonic() + _CHECK_S
+        if self._unsure is not None and self._has_landed(self._unsure):
             self._count(self._unsure, JobResult(operation="ingest", table=self.table.uri), 0.0)
         self._unsure = None
-        self._folder.delete(listing.passed(positions))
+        self._folder.delete(listing.passed(self._head.positions))
         gathered = self._read(listing)
-        self._tell(listing)
+        self._report_stuck(listing)
         if gathered.files:
             self._commit(gathered)
         return len(gathered.files)
 
-    def _chains(self, listing: Listing) -> list[Chain]:
-        """What can be committed of each partition of this stream."""
-        late = listing.overtaken(self._head.positions)
-        own = [
-            application
-            for application in listing.headers
-            if application.stream == self.options.name and application not in late
-        ]
-        chains = [
-            listing.chain(application, self._head.positions.get(str(application)))
-            for application in own
-        ]
-        return [chain for chain in chains if chain.files]
+    def _has_landed(self, gathered: Gathered) -> bool:
+        positions = self._head.positions
+        return all(
+            positions.get(name) == advance.end for name, advance in gathered.advances.items()
+        )
+
+    def _chains(self, listing: Listing) -> Iterator[Chain]:
+        """Yield what can be committed of each partition of this stream."""
+        overtaken = listing.overtaken(self._head.positions)
+        for application in listing.headers:
+            if application.stream != self.options.name or application in overtaken:
+                continue
+            chain = listing.chain(application, self._head.positions.get(str(application)))
+            if chain.files:
+                yield chain
 
     def _read(self, listing: Listing) -> Gathered:
-        """The first files of each partition, then the second ones, until they are enough for a commit.
+        """Read the first file of each partition, then the second ones, up to a limit.
 
-        A topic that was made anew waits until what can be committed of the one before it is.
+        A topic that was created again waits until the files of the topic before are committed.
         """
-        chains = self._chains(listing)
-        turn = in_turn(chains)
-        ranks = zip_longest(*(chain.files for chain in turn))
-        files = [header for rank in ranks for header in rank if header is not None]
-        sizes = accumulate((header.plain_size for header in files), initial=0)
-        enough = 1 if self._one_by_one else max(1, sum(size < self.options.bytes for size in sizes))
-        self._has_more = enough < len(files) or len(turn) < len(chains)
+        chains = list(self._chains(listing))
+        ready = in_turn(chains)
+        files: list[Header] = []
+        for rank in zip_longest(*(chain.files for chain in ready)):
+            files += [header for header in rank if header is not None]
+        count = 1 if self._one_by_one else self._enough(files)
+        self._has_more = count < len(files) or len(ready) < len(chains)
         gathered, blocked = Gathered(), set[Application]()
-        for header, rows in self._folder.read_rows(files[:enough], self._head.spec):
+        for header, rows in self._folder.read_rows(files[:count], self._head.spec):
             if header.application in blocked or rows is None or not gathered.fits(header):
                 blocked.add(header.application)
                 self._has_more = True
@@ -210,11 +230,23 @@ class Committer:
                 gathered.add(header, rows)
         return gathered
 
-    def _tell(self, listing: Listing) -> None:
-        """Once of each."""
+    def _enough(self, files: list[Header]) -> int:
+        """Return how many files one commit reads, at least one."""
+        size = 0
+        for count, header in enumerate(files):
+            if size >= self.options.bytes:
+                return max(1, count)
+            size += header.plain_size
+        return max(1, len(files))
+
+    def _report_stuck(self, listing: Listing) -> None:
+        """Log each file that cannot be committed, once.
+
+        A listing takes time: a file is stuck only if two listings in a row say so.
+        """
         stuck = listing.stuck(self._head.positions, self.options.name)
         self._has_more |= not stuck.keys() <= self._stuck
-        problems = {path: why for path, why in stuck.items() if path in self._stuck}
+        problems = {path: reason for path, reason in stuck.items() if path in self._stuck}
         for path in sorted(problems.keys() - self._problems.keys()):
             logger.warning("%s", problems[path])
         self._stuck, self._problems = set(stuck), problems
@@ -222,44 +254,45 @@ class Committer:
 
     def _commit(self, gathered: Gathered) -> None:
         began_s, files = time.monotonic(), gathered.files
-        asked = Ingest(
+        operation = Ingest(
             gathered,
             positions=gathered.advances,
             metadata="inline",
             on_bad_rows="quarantine",
-            reject_threshold=gathered.most_bad,
+            reject_threshold=gathered.max_bad,
         )
         self._one_by_one = max(0, self._one_by_one - 1)
         try:
             result = ingest(
-                self.table, lambda spec, _: gathered.rows_for(spec), asked, hurried=True
+                self.table, lambda spec, _: gathered.rows_for(spec), operation, hurried=True
             )
         except FencedError as error:
             logger.warning("another committer was faster, and this one looks again: %s", error)
             return
-        except PASSING:  # it may have landed
+        except PASSING:  # it may have landed: the next turn looks
             self._unsure = gathered
             raise
-        except InvalidInputError as error:  # of one file, which is looked for
-            self._has_more, self._one_by_one = True, len(files) if len(files) > 1 else 0
-            if not self._one_by_one:
-                self._folder.refuse(
-                    files[0],
-                    f"its rows cannot go into the table: {error}\nOr delete it, and start its stream again with "
-                    "--on-bad-message quarantine",
-                )
+        except InvalidInputError as error:
+            self._has_more = True
+            if len(files) > 1:  # the bad one is found by commits of one file each
+                self._one_by_one = len(files)
+                return
+            self._one_by_one = 0
+            self._folder.refuse(
+                files[0],
+                f"its rows cannot go into the table: {error}\nOr delete it, and start its stream "
+                "again with --on-bad-message quarantine",
+            )
             return
+        # Only after the commit: until then they are the only copy
         self._folder.delete([header.path for header in files])
         self._count(gathered, result, time.monotonic() - began_s)
 
     def _count(self, gathered: Gathered, result: JobResult, took_s: float) -> None:
         bad = result.counts.get("rejected", sum(header.bad for header in gathered.files))
-        self.totals.flushes += 1
-        self.totals.records += sum(taken.records for taken in gathered.taken.values())
-        self.totals.bad += bad
-        self.totals.version = result.version if result.version is not None else self.totals.version
+        self.totals.add_flush(gathered.consumed.values(), bad=bad, version=result.version)
         events = FlushEvents(
-            taken=gathered.taken,
+            consumed=gathered.consumed,
             version=result.version,
             took_s=took_s,
             bad=bad,

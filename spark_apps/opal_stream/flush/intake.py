@@ -1,4 +1,4 @@
-"""Messages on their way to rows: new schemas, columns that the table lacks, and messages that stop the stream."""
+"""The intake of messages: new schemas, new columns, and messages that stop the stream."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,13 +18,20 @@ from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.formats.schemas.new_columns import new_columns_text
 from opal_stream.operations.reading import FormatOptions
 
-_NO_COLUMN = "a map in JSON, a union of several types, a decimal of more than 38 digits, or an object without members"
-MAX_REFUSED = 1_000  # columns that are remembered; a message may have other names each time
+_NO_COLUMN = (
+    "a map in JSON, a union of several types, a decimal of more than 38 digits, "
+    "or an object without members"
+)
+MAX_REFUSED = 1_000  # refused columns that are remembered: each message may have other names
 logger = logging.getLogger(__name__)
 
 
 class Intake:
-    """Decodes for the table as it is. `settle` commits what was read so far, `settle_before` also what a batch holds before a position."""
+    """The decoder of a stream, kept at the table's current columns.
+
+    `settle` commits what was read so far, `settle_before` also what a batch holds before a
+    position.
+    """
 
     def __init__(
         self,
@@ -42,7 +49,10 @@ class Intake:
         self._settle_before = settle_before
 
     def take(self, batch: MessageBatch) -> Iterator[tuple[MessageBatch, Decoded]]:
-        """In parts, of which each ends before a new schema. What was read by older ones is settled first."""
+        """Yield a batch in parts, each of which ends before a new schema.
+
+        What was read by older schemas is settled before a new one is learned.
+        """
         while len(batch):
             unseen = self.decoder.unseen(batch)
             part = batch if unseen is None else batch.slice(0, unseen)
@@ -55,13 +65,14 @@ class Intake:
             batch = batch.slice(unseen)
 
     def follow(self, spec: TableSpec | None) -> None:
-        """The table may have got columns, by this stream or by somebody else."""
+        """Use the table's current columns: somebody may have added some."""
         if spec is not None and spec.schema != self.decoder.spec.schema:
             self.decoder = self.decoder.renewed(spec)
 
     def _decoded(self, batch: MessageBatch) -> Decoded:
         remembered = self.decoder.refused
-        while len(remembered) > MAX_REFUSED:  # not meanwhile: a batch may need all of its own
+        # Not while a batch is decoded: it may need all that it has refused itself
+        while len(remembered) > MAX_REFUSED:
             del remembered[next(iter(remembered))]
         decoded = self.decoder.decode(batch)
         unfit: NewColumnsError | None = None
@@ -71,29 +82,34 @@ class Intake:
                 decoded = self.decoder.decode(batch)
             except NewColumnsError as error:
                 unfit = error
-        refused = {
-            bad.position: bad.reason
-            for bad in decoded.bad
-            if not bad.has_new_columns and self._on_bad_message == "fail"
-        }
+        refused: dict[int, str] = {}
+        if self._on_bad_message == "fail":
+            # Those with new columns are bad by --on-new-columns, which puts them aside
+            refused = {bad.position: bad.reason for bad in decoded.bad if not bad.has_new_columns}
         new = decoded.new
-        first = min([*refused, *(new.positions if new is not None else ())], default=None)
-        if first is None:
+        stops = [*refused]
+        if new is not None:
+            stops += new.positions
+        if not stops:
             return decoded
+        first = min(stops)
         self._settle_before(batch, first)
         if new is None or first in refused:
             _refuse(batch, first, refused[first])
         raise unfit or refused_columns(
-            batch.source(first), new.found.get(first, ()), new.paths(first)
+            batch.source(first), new.names.get(first, ()), new.paths(first)
         )
 
     def learn(self, value: bytes | None, key: bytes | None = None) -> None:
-        """Take the schemas that a message names, for the table as it is by now."""
+        """Learn the schemas that a message names, for the table's current columns."""
         self.decoder.learn(value, key)
         self.follow(self._table.log.head().spec)
 
     def add_or_refuse(self, source: str, columns: pa.Schema) -> None:
-        """Add the columns; where bad messages are put aside, so are those with columns that cannot be added."""
+        """Add the columns, or remember which cannot be added.
+
+        Messages with those are put aside where bad messages are; otherwise NewColumnsError.
+        """
         try:
             self.add_columns(source, columns)
             return
@@ -101,9 +117,8 @@ class Intake:
             if self._on_bad_message != "quarantine":
                 raise
         unfit = _unfit(self._table.log.head().spec.schema, columns)
-        self._remember(
-            source, {column: unfit[column.name] for column in columns if column.name in unfit}
-        )
+        reasons = {column: unfit[column.name] for column in columns if column.name in unfit}
+        self._remember(source, reasons)
         fit = pa.schema([column for column in columns if column.name not in unfit])
         if not len(fit):
             return
@@ -113,7 +128,7 @@ class Intake:
             self._remember(source, dict.fromkeys(fit, str(error.__cause__)))
 
     def _remember(self, source: str, reasons: Mapping[pa.Field, str]) -> None:
-        """Remember why columns cannot be added."""
+        """Remember why columns cannot be added, and log each reason once."""
         for column, reason in reasons.items():
             self.decoder.refused[column.name, str(column.type)] = reason
         for reason in dict.fromkeys(reasons.values()):
@@ -122,7 +137,10 @@ class Intake:
             logger.warning("%s: %s: %s. Such messages are put aside", source, text, reason)
 
     def add_columns(self, source: str, columns: pa.Schema) -> None:
-        """What was read before the message is settled first. Another process may add the same column this moment."""
+        """Add columns to the table; settle what was read before the message first.
+
+        Another process may add the same columns at the same time.
+        """
         self._settle()
         log = self._table.log
         try:
@@ -131,12 +149,14 @@ class Intake:
                 log, log.head(), "add", lambda spec: unknown_columns(spec.schema, columns)
             )
         except (InvalidInputError, RecursionError) as error:
-            unfit = f"{new_columns_text(columns.names)}, and cannot get {'it' if len(columns) == 1 else 'them'}"
+            pronoun = "it" if len(columns) == 1 else "them"
+            unfit = f"{new_columns_text(columns.names)}, and cannot get {pronoun}"
             raise NewColumnsError(
-                f"{source}: {unfit}: {error}. Leave them out with --on-new-columns ignore, or put such messages aside with "
-                "--on-new-columns quarantine"
+                f"{source}: {unfit}: {error}. Leave them out with --on-new-columns ignore, or put "
+                "such messages aside with --on-new-columns quarantine"
             ) from error
-        logger.warning("%s: columns that the table has now: %s", source, ", ".join(columns.names))
+        names = ", ".join(columns.names)
+        logger.warning("%s: columns that the table has now: %s", source, names)
         self.follow(head.spec)
 
 
@@ -154,6 +174,7 @@ def _unfit(schema: Schema, columns: pa.Schema) -> dict[str, str]:
         try:
             _check_types([column])
             plan_added(schema, unknown_columns(schema, pa.schema([column])))
+            # Two new columns may differ in case only: the second one is unfit
             spelling = spellings.setdefault(column.name.casefold(), column.name)
             check_names(dict.fromkeys([spelling, column.name]))
         except InvalidInputError as error:
@@ -162,19 +183,29 @@ def _unfit(schema: Schema, columns: pa.Schema) -> dict[str, str]:
 
 
 def _refuse(batch: MessageBatch, position: int, reason: str) -> NoReturn:
-    what = f"{batch.source(position)}: {reason.rstrip(' .?!')}"
+    problem = f"{batch.source(position)}: {reason.rstrip(' .?!')}"
     raise BadMessageError(
-        f"{what}. Correct the source, or put such messages aside with --on-bad-message quarantine"
+        f"{problem}. Correct the source, or put such messages aside with "
+        "--on-bad-message quarantine"
     )
 
 
 def refused_columns(
     source: str, names: Sequence[str], paths: Sequence[str] = ()
 ) -> NewColumnsError:
-    """A table that has them by then takes the message; `paths` are of members, which none can get."""
-    ways = "add, ignore, or quarantine to put such messages aside; or add them by opal add-columns"
+    """Return the error of a message with new columns, and the ways to accept it.
+
+    `paths` are new members of nested columns, which no table can get.
+    """
+    choices = (
+        "add, ignore, or quarantine to put such messages aside; or add them by opal add-columns"
+    )
     if paths:
-        ways = "ignore leaves the members out, quarantine puts such messages aside, and add takes only columns"
+        choices = (
+            "ignore leaves the members out, quarantine puts such messages aside, "
+            "and add takes only columns"
+        )
     return NewColumnsError(
-        f"{source}: {new_columns_text(names, paths)}. Say what becomes of new columns: --on-new-columns {ways}"
+        f"{source}: {new_columns_text(names, paths)}. Choose what happens to new columns: "
+        f"--on-new-columns {choices}"
     )

@@ -1,7 +1,8 @@
-"""What an interval of time holds, once: for a job that runs for a day, and that may run for it again.
+"""A run that reads an interval of time once: for a job of a day, which may run again.
 
-Positions of a stream are neither asked nor moved, so that intervals may be read in any order. A commit is known by the offsets that it
-holds. It is cut by numbers and sizes of messages, never by time: a run that is repeated makes the same commits, and finds them there.
+It neither reads nor moves positions of a stream, so that intervals may be read in any order. A
+commit is identified by the offsets that it holds. Commits are cut by numbers and sizes of messages,
+never by time: a repeated run makes the same commits, and finds them in the table.
 """
 
 import hashlib
@@ -26,20 +27,26 @@ from opal_stream.kafka.topics import Partition, Topics, chosen_partitions
 from opal_stream.tracking.events import FlushEvents, Tracker
 
 _POLL_S = 0.5
-_TELL_S = 30.0  # between two lines that it waits
+_REPORT_S = 30.0  # between two log lines of a run that waits
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class IntervalTotals(Totals):
-    """With the offsets that were read. Open partitions had no message after the interval yet."""
+    """The totals of an interval, with the offsets that were read.
+
+    Partitions are open that had no message after the interval yet.
+    """
 
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     open: list[str] = field(default_factory=list)
 
 
 class IntervalRun:
-    """Partition after partition. `partition_key` is what consumers know the rows by."""
+    """A run that reads an interval, one partition after the other.
+
+    `partition_key` is the name by which consumers find its rows.
+    """
 
     def __init__(
         self,
@@ -53,11 +60,13 @@ class IntervalRun:
     ) -> None:
         if interval.end_ms <= interval.start_ms:
             raise InvalidInputError(
-                "the interval ends before it begins: --end-timestamp is to be later than --start-timestamp"
+                "the interval ends before it begins: pass a --end-timestamp later than "
+                "--start-timestamp"
             )
         if interval.end_ms > time.time() * 1000:
             raise InvalidInputError(
-                "the interval is not over, and a repeat would read more of it: run this after --end-timestamp"
+                "the interval is not over, and a repeat would read more of it: "
+                "run this after --end-timestamp"
             )
         self.table = table
         self.options = options
@@ -81,11 +90,13 @@ class IntervalRun:
             broker_timeout_s=options.broker_timeout_s,
         )
         self._ids: dict[str, str] = {}
-        self._held = self._held_bytes = 0
+        # Of the next commit. By message, not by row as in the buffer: also a message that makes no
+        # row must cut a repeat at the same offset
+        self._messages = self._message_bytes = 0
         self._stopping = False
 
     def stop(self) -> None:
-        """End at once. What is not committed is read again by the next run."""
+        """End at once. The next run reads again what is not committed."""
         self._stopping = True
 
     def run(self) -> IntervalTotals:
@@ -107,13 +118,10 @@ class IntervalRun:
         ranges = resolve_ranges(
             self._source.consumer, self._connection, reach, self._interval, self.options.policies
         )
-        self.totals.ranges = {
-            str(partition): (offsets.low, offsets.high)
-            for partition, offsets in sorted(ranges.items())
-        }
-        self.totals.open = [
-            str(partition) for partition, offsets in sorted(ranges.items()) if offsets.is_open
-        ]
+        for partition, offsets in sorted(ranges.items()):
+            self.totals.ranges[str(partition)] = (offsets.low, offsets.high)
+            if offsets.is_open:
+                self.totals.open.append(str(partition))
         return ranges
 
     def _read(self, partition: Partition, offsets: OffsetRange) -> None:
@@ -125,94 +133,109 @@ class IntervalRun:
                 rest = rest.slice(fits)
 
     def _batches(self, partition: Partition, offsets: OffsetRange) -> Iterator[MessageBatch]:
-        """The messages of a range. At its end may be marks of transactions, which are no messages."""
+        """Yield the messages of a range.
+
+        Its end may hold marks of transactions, which are not messages.
+        """
         self._source.assign({partition: offsets.low})
         heard_s = time.monotonic()
-        told_s = 0.0
+        reported_s = 0.0
         is_over = False
         while not is_over:
             if self._stopping:
                 raise StoppedError(
-                    f"{partition}: stopped before the interval was read; run it again, what is committed is not read twice"
+                    f"{partition}: stopped before the interval was read; run it again, "
+                    "what is committed is not read twice"
                 )
             fetched = self._source.fetch(_POLL_S)
             silent_s = time.monotonic() - heard_s
-            if silent_s > told_s + _TELL_S:
-                told_s = silent_s
+            if silent_s > reported_s + _REPORT_S:
+                reported_s = silent_s
                 logger.warning(
                     "%s: Kafka has given nothing for %.0f s; waiting", partition, silent_s
                 )
             if fetched.suspect or silent_s > self.options.broker_timeout_s:
                 raise KafkaError(
-                    f"{partition}: Kafka does not give what it had at offset {offsets.low}; run this again"
+                    f"{partition}: Kafka does not give what it had at offset {offsets.low}; "
+                    "run this again"
                 )
             inside = sum(offset < offsets.high for offset in fetched.batch.offsets)
-            is_over = (
-                inside < len(fetched.batch) or fetched.ended.get(partition, -1) >= offsets.high
-            )
-            is_over = is_over or (
-                inside > 0 and fetched.batch.offsets[inside - 1] == offsets.high - 1
-            )
+            is_over = _is_over(fetched.batch, inside, offsets.high)
+            is_over = is_over or fetched.ended.get(partition, -1) >= offsets.high
             yield fetched.batch.slice(0, inside)
             if len(fetched.batch):
-                told_s = 0.0
-                heard_s = time.monotonic()  # behind a commit, which may have taken longer
+                reported_s = 0.0
+                # After the yield: the caller's commit may have taken longer
+                heard_s = time.monotonic()
         self._source.drop(partition)
 
     def _fitting(self, batch: MessageBatch) -> int:
-        """How many of the messages the commit still takes, at least one."""
-        held, size = self._held, self._held_bytes
+        """Return how many of the messages the commit still holds, at least one."""
+        limits = self.options.limits
+        messages, size = self._messages, self._message_bytes
         for position, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
-            held, size = held + 1, size + len(key or b"") + len(value or b"")
-            if held >= self.options.limits.rows or size >= self.options.limits.bytes:
+            messages += 1
+            size += len(key or b"") + len(value or b"")
+            if messages >= limits.rows or size >= limits.bytes:
                 return position + 1
         return len(batch)
 
     def _take(self, batch: MessageBatch) -> None:
         for part, decoded in self._intake.take(batch):
             self._buffer.add(part, decoded, time.monotonic())
-        self._held += len(batch)
-        self._held_bytes += sum(
+        self._messages += len(batch)
+        self._message_bytes += sum(
             len(key or b"") + len(value or b"")
             for key, value in zip(batch.keys, batch.values, strict=True)
         )
-        if self._held >= self.options.limits.rows or self._held_bytes >= self.options.limits.bytes:
+        limits = self.options.limits
+        if self._messages >= limits.rows or self._message_bytes >= limits.bytes:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._buffer.taken:
+        if not self._buffer.consumed:
             return
         began_s = time.monotonic()
         result = self._writer.flush_once(self._buffer, self._token(), self._key, self._source.pause)
         self._source.resume()
-        self.totals.version = result.version if result.version is not None else self.totals.version
+        if result.version is not None:
+            self.totals.version = result.version
         if result.repeated:
             logger.warning("version %s holds these offsets already", result.version)
         else:
-            self.totals.flushes += 1
-            self.totals.records += sum(taken.records for taken in self._buffer.taken.values())
-            self.totals.bad += self._buffer.bad
-            taken = dict(self._buffer.taken)
+            consumed, bad = dict(self._buffer.consumed), self._buffer.bad
+            self.totals.add_flush(consumed.values(), bad=bad, version=result.version)
             self._tracker.flushed(
                 FlushEvents(
-                    taken=taken,
+                    consumed=consumed,
                     version=result.version,
                     took_s=time.monotonic() - began_s,
-                    bad=self._buffer.bad,
+                    bad=bad,
                 )
             )
         self._buffer.clear()
-        self._held = self._held_bytes = 0
+        self._messages = self._message_bytes = 0
         self._intake.follow(self._writer.spec)
 
     def _token(self) -> str:
-        """What the commit holds, and for whom."""
-        parts = [
-            f"{partition.topic}@{self._ids[partition.topic]}/{partition.number}:{taken.low}-{taken.high}"
-            for partition, taken in sorted(self._buffer.taken.items())
-        ]
-        return f"kafka:{self.options.name}/{hashlib.sha256(repr((self._key, parts)).encode()).hexdigest()[:32]}"
+        """Return the token of the commit: a hash of its offsets and of the partition key."""
+        parts: list[str] = []
+        for partition, consumed in sorted(self._buffer.consumed.items()):
+            topic = f"{partition.topic}@{self._ids[partition.topic]}"
+            parts.append(f"{topic}/{partition.number}:{consumed.low}-{consumed.high}")
+        digest = hashlib.sha256(repr((self._key, parts)).encode()).hexdigest()
+        return f"kafka:{self.options.name}/{digest[:32]}"
+
+
+def _is_over(batch: MessageBatch, inside: int, end: int) -> bool:
+    """Return whether a batch with `inside` messages of a range reaches its end."""
+    if inside < len(batch):
+        return True
+    return inside > 0 and batch.offsets[inside - 1] == end - 1
 
 
 def _nothing(*_: object) -> None:
-    """An interval is not cut where a new schema begins: a repeat, which knows it by then, would not be."""
+    """Do nothing where a new schema begins.
+
+    A cut there would be missing in a repeat, which knows the schema from the start.
+    """

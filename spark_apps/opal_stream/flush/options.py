@@ -1,6 +1,6 @@
-"""What a stream is to read, and what it has done."""
+"""The options of a stream, and the totals of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from opal_lake.errors import InvalidInputError
@@ -8,6 +8,7 @@ from opal_lake.table import Table
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.kafka.applications import check_stream
 from opal_stream.kafka.connection import Connection
+from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition
 from opal_stream.operations.reading import FormatOptions, Policies
 from opal_stream.timeouts import BROKER_TIMEOUT_S, GIVE_UP_S
@@ -16,10 +17,12 @@ from opal_stream.tracking.events import Tracker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """What to read, and how. Without `partitions` all of the topics, also such as come to be.
+    """The options of a stream: its topics, and how they are read.
 
-    A flush makes a commit itself (`commit="direct"`), or leaves that to the committer of many processes ("gathered"). Then nothing more is
-    read while files of `gathered_bytes` wait for it; 0 is no limit.
+    Without `partitions` the stream reads all of the topics, also those that are added later.
+    A flush either makes a commit itself (`commit="direct"`), or leaves that to the committer of
+    many processes ("gathered"). Then nothing more is read while files of `gathered_bytes` wait for
+    the committer; 0 means no limit.
     """
 
     topics: Sequence[str]
@@ -44,7 +47,7 @@ class StreamOptions:
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """What a run did."""
+    """The totals of a run; `missing` offsets were deleted before they were read."""
 
     records: int = 0
     bad: int = 0
@@ -52,10 +55,18 @@ class Totals:
     version: int | None = None
     missing: int = 0
 
+    def add_flush(self, consumed: Iterable[Consumed], *, bad: int, version: int | None) -> None:
+        """Count a flush of these messages; `version` is None where it made no commit."""
+        self.flushes += 1
+        self.records += sum(part.records for part in consumed)
+        self.bad += bad
+        if version is not None:
+            self.version = version
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """From where, to where, and who is told."""
+    """The table, Kafka, the options and the tracker of one process."""
 
     table: Table
     connection: Connection

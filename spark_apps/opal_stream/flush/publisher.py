@@ -1,7 +1,8 @@
-"""A flush that makes no commit: each partition's rows go into a file of the table's own store, for the committer (`committer.py`).
+"""A flush without a commit: each partition's rows go into a file for the committer.
 
-The file is named by its first offset, so that of two processes which read a partition only one can go on. The name alone would not do where
-the committer has registered and deleted the file of the other: so each flush looks whether the table stands where a file of its own ends.
+The file is named by its first offset, so that of two processes that read a partition only one can
+go on. The name alone is not enough where the committer has committed and deleted the other's file:
+so each flush checks that the table stands where a file of this process ends.
 """
 
 import secrets
@@ -23,34 +24,37 @@ from opal_stream.flush.writer import PASSING, Batch, Writer, taken_over
 from opal_stream.formats.batch import from_partition
 from opal_stream.formats.rows import fitted
 from opal_stream.gathered.backlog import Gate
-from opal_stream.gathered.file import MOST_BEFORE, Header
+from opal_stream.gathered.file import MAX_BEFORE, Header
 from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application, ids_by_name, known_positions
-from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition
 from opal_stream.same_table import follow
 
 
 @dataclass(slots=True, kw_only=True)
 class Publisher(Writer):
-    """`positions` are where the table will stand when all is committed that lies there."""
+    """The writer of gathered files.
+
+    Its `positions` are where the table will stand when all gathered files are committed.
+    """
 
     event: ClassVar[str] = "gathered"
     gate: Gate
-    name: str = field(
-        default_factory=lambda: secrets.token_hex(8)
-    )  # of this process: a file of its own is known by it
+    # The name of this process, by which it recognizes its own files
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
     _folder: GatheredFolder | None = field(init=False, default=None)
     _head: Snapshot | None = field(init=False, default=None)
+    # Offsets at which this process's files begin or end, and those that it found at its start
     _bounds: dict[Application, set[int]] = field(init=False, default_factory=dict)
-    _topics: Mapping[tuple[str, str], set[str]] = field(
-        init=False, default_factory=dict
-    )  # that anything is known of
+    # Known topic ids, by stream and topic name
+    _topics: Mapping[tuple[str, str], set[str]] = field(init=False, default_factory=dict)
 
-    def stands(self) -> Mapping[str, int]:
-        """The files before the head: one that is committed in between is in the head."""
+    def read_positions(self) -> Mapping[str, int]:
+        """Return where the table will stand when all gathered files are committed."""
+        # The files before the head: what is committed in between is in the head
         listing = self.folder.look()
-        positions = self._look().positions
+        positions = self._read_head().positions
         ends = listing.ends(positions)
         self._topics = ids_by_name({*known_positions(ends), *listing.headers})
         for application in known_positions(ends):
@@ -64,26 +68,26 @@ class Publisher(Writer):
     def flush(
         self, batch: Batch, before_commit: Callable[[], None], while_waiting: Callable[[], None]
     ) -> JobResult | None:
-        """Publish what a batch holds. Of a flush that fails halfway, what is there stays, and counts."""
-        if not batch.taken:
+        """Publish a batch. Files of a flush that fails halfway stay, and count."""
+        if not batch.consumed:
             return None
-        backoff, left = self.backoff(), dict(batch.taken)
-        for partition, taken in left.items():
-            self._bounds.setdefault(self.applications[partition], set()).add(taken.high)
-        while left:
+        backoff, unpublished = self.backoff(), dict(batch.consumed)
+        for partition, consumed in unpublished.items():
+            self._bounds.setdefault(self.applications[partition], set()).add(consumed.high)
+        while unpublished:
             try:
                 before_commit()
-                head = self._look()
+                head = self._read_head()
                 rows = self._checked(batch, head.spec)
                 with ThreadPoolExecutor(READERS) as pool:
                     published = {
-                        part: pool.submit(self._publish, part, taken, rows, head)
-                        for part, taken in left.items()
+                        partition: pool.submit(self._publish, partition, consumed, rows, head)
+                        for partition, consumed in unpublished.items()
                     }
                 for partition, outcome in published.items():
                     outcome.result()
-                    self.positions[partition] = left.pop(partition).high
-            except TakenOverError:
+                    self.positions[partition] = unpublished.pop(partition).high
+            except TakenOverError:  # also a ConflictError, which would be tried again
                 raise
             except PASSING as error:
                 backoff.wait(error, while_waiting)
@@ -91,66 +95,81 @@ class Publisher(Writer):
 
     @property
     def folder(self) -> GatheredFolder:
+        """The table's folder of gathered files.
+
+        It accepts files of the table id that was read first: a table created again has another id.
+        """
         if self._folder is None:
-            self._folder = GatheredFolder(self.table.storage, self._look().root.table_id)
+            self._folder = GatheredFolder(self.table.storage, self._read_head().root.table_id)
         return self._folder
 
-    def _look(self) -> Snapshot:
-        self._head = (
-            self.table.log.head() if self._head is None else follow(self.table.log, self._head)
-        )
+    def _read_head(self) -> Snapshot:
+        if self._head is None:
+            self._head = self.table.log.head()
+        else:
+            self._head = follow(self.table.log, self._head)
         self.spec = self._head.spec
         return self._head
 
     def _checked(self, batch: Batch, spec: TableSpec) -> pa.Table:
-        """What the committer would have to refuse stops this process, which knows what becomes of bad messages."""
+        """Return the rows of a batch; refuse what the committer would refuse.
+
+        Only this process knows what becomes of bad messages.
+        """
         rows = fitted(batch.rows_for(spec), spec)
         rejects = Rejects(keep=False)
-        complete = rows.drop_columns(
-            [UNCHANGED]
-        )  # the committer, which knows what came before, fills them
+        # The committer fills values that did not change: it knows what came before
+        complete = rows.drop_columns([UNCHANGED])
         split_bad_rows(complete, spec, rejects)
         if self.on_bad_message != "quarantine" and rejects.counts.total() > batch.bad:
             raise BadMessageError(
-                f"messages cannot go into the table, and nothing of them was committed: {dict(rejects.counts)}, as {rejects.examples[:1]}. "
-                "Correct the source, or put such messages aside with --on-bad-message quarantine"
+                "messages cannot go into the table, and nothing of them was committed: "
+                f"{dict(rejects.counts)}, as {rejects.examples[:1]}. Correct the source, or put "
+                "such messages aside with --on-bad-message quarantine"
             )
         return rows
 
-    def _publish(self, partition: Partition, taken: Taken, rows: pa.Table, head: Snapshot) -> None:
+    def _publish(
+        self, partition: Partition, consumed: Consumed, rows: pa.Table, head: Snapshot
+    ) -> None:
         application, begin = self.applications[partition], self.positions[partition]
-        stands, bounds = head.positions.get(str(application)), self._bounds[application]
-        if stands is not None and stands not in bounds:
+        committed, bounds = head.positions.get(str(application)), self._bounds[application]
+        if committed is not None and committed not in bounds:
             raise taken_over(
                 partition,
-                f"the table stands at offset {stands}, where no file of this process ends",
+                f"the table stands at offset {committed}, where no file of this process ends",
             )
-        if stands == taken.high:
-            return  # a try that was said to have failed
-        bounds -= {bound for bound in bounds if stands is not None and bound < stands}
-        own = taken if begin is None else replace(taken, low=begin)
+        if committed == consumed.high:
+            return  # an attempt that seemed to fail was committed
+        if committed is not None:
+            bounds -= {bound for bound in bounds if bound < committed}
+        # The file begins where the last one ends, so that a gap which the stream passes over does
+        # not break the chain
+        span = consumed if begin is None else replace(consumed, low=begin)
         header = Header(
             table_id=head.root.table_id,
             application=application,
             writer=self.name,
-            taken=own,
+            consumed=span,
             first=begin is None,
-            after=self._before(application),
+            after=self._ids_before(application),
             quarantine=self.on_bad_message == "quarantine",
         )
-        part = (
-            rows
-            if len(self.applications) == 1
-            else rows.filter(from_partition(rows[SOURCE], partition.topic, partition.number))
-        )
+        part = rows
+        if len(self.applications) > 1:
+            is_own = from_partition(rows[SOURCE], partition.topic, partition.number)
+            part = rows.filter(is_own)
         size = self.folder.put(header, part)
         self.gate.wrote(size)
         if not size and self._writer_of(header.path) != self.name:
-            raise taken_over(partition, f"there are gathered rows from offset {own.low} on already")
+            raise taken_over(partition, f"gathered rows from offset {span.low} on exist already")
 
-    def _before(self, application: Application) -> tuple[str, ...] | None:
-        before = self._topics.get(application.named, set()) - {application.topic_id}
-        return tuple(sorted(before)) if len(before) <= MOST_BEFORE else None
+    def _ids_before(self, application: Application) -> tuple[str, ...] | None:
+        """Return the ids of earlier topics of the name; None if they are too many to list."""
+        before = self._topics.get(application.stream_topic, set()) - {application.topic_id}
+        if len(before) <= MAX_BEFORE:
+            return tuple(sorted(before))
+        return None
 
     def _writer_of(self, path: str) -> str:
         try:

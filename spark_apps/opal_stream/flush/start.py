@@ -1,7 +1,8 @@
-"""Where a stream begins that is to read what comes from now on (`start="latest"`).
+"""The start of a stream that reads only new messages (`start="latest"`).
 
-One commit says so for all partitions of a topic, before any of them is read: whoever reads one of them later begins there, and leaves
-nothing out. Partitions that come to be after that are read from their first message.
+One commit fixes the start for all partitions of a topic, before any of them is read: whoever reads
+a partition later begins there and leaves nothing out. Partitions that are added after that commit
+are read from their first message.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,19 +29,22 @@ def fix_start(
     table: Table,
     options: StreamOptions,
     topics: Sequence[Topic],
-    stands: Callable[[], Mapping[str, int]],
+    read_positions: Callable[[], Mapping[str, int]],
     reach_of: ReachOf,
 ) -> None:
-    """Commit where the topics end that the stream has never read. If another process was first, its commit counts."""
+    """Commit the ends of the topics that the stream has never read.
+
+    If another process was first, its commit counts.
+    """
     backoff = Backoff(what="the commit of where the stream begins", give_up_s=options.give_up_s)
-    while new := never_read(topics, stands(), options.name):
+    while new := never_read(topics, read_positions(), options.name):
         positions = _ends(new, options.name, reach_of(chosen_partitions(new, ())))
-        asked = Ingest(_no_rows, positions=positions, metadata="inline")
+        operation = Ingest(_no_rows, positions=positions, metadata="inline")
         try:
-            ingest(table, _no_rows, asked, hurried=True)
-        except FencedError:
+            ingest(table, _no_rows, operation, hurried=True)
+        except FencedError:  # another process was first: its commit is read
             continue
-        except PASSING as error:  # it may have landed
+        except PASSING as error:  # the commit may have landed: the positions are read again
             backoff.wait(error, lambda: None)
 
 
@@ -48,24 +52,28 @@ def _no_rows(spec: TableSpec, _: int) -> pa.Table:
     return arrow_schema(spec.schema).empty_table()
 
 
-def never_read(topics: Iterable[Topic], stands: Mapping[str, int], stream: str) -> list[Topic]:
-    """A topic that was made anew is not a new one: nobody has read what it holds."""
-    begun = begun_topics(stands)
+def never_read(topics: Iterable[Topic], positions: Mapping[str, int], stream: str) -> list[Topic]:
+    """Return the topics whose names a stream has never read.
+
+    A topic that was created again is not among them: its new messages must not be skipped.
+    """
+    begun = begun_topics(positions)
     return [topic for topic in topics if (stream, topic.name) not in begun]
 
 
 def _ends(
     topics: Iterable[Topic], stream: str, reach: Mapping[Partition, Reach]
 ) -> dict[str, Advance]:
-    """A table knows no position 0, at which an empty partition begins in any case: that the topic has begun is a position of its own."""
+    """Return the positions that fix the start at the ends of the topics.
+
+    A table has no position 0, where an empty partition begins in any case. So a position of its own
+    records that the topic has begun.
+    """
     ids = {topic.name: topic.id for topic in topics}
-    ends = {
-        Application(stream=stream, partition=part, topic_id=ids[part.topic]): offsets.high
-        for part, offsets in reach.items()
-    }
-    begun = {start_name(stream, name): Advance(start=0, end=1) for name in ids}
-    return begun | {
-        str(application): Advance(start=end, end=end, first=True)
-        for application, end in ends.items()
-        if end
-    }
+    advances = {start_name(stream, name): Advance(start=0, end=1) for name in ids}
+    for partition, offsets in reach.items():
+        if not offsets.high:
+            continue
+        application = Application(stream=stream, partition=partition, topic_id=ids[partition.topic])
+        advances[str(application)] = Advance(start=offsets.high, end=offsets.high, first=True)
+    return advances
