@@ -1,6 +1,7 @@
-"""Avro in a registry's wire format, Debezium's change events included: each message by the schema that it was written with.
+"""Avro in a registry's wire format, Debezium's change events included.
 
-So a message means the same whatever others come before it or with it. Fields go by name into the table's columns, and a column that the
+Each message is read by the schema that it was written with. So it means the same whatever others
+come before it or with it. Fields go by name into the table's columns, and a column that the
 message's own schema lacks is null.
 """
 
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from opal_stream.formats.avro_values import ERRORS, Conversions, Convert
 from opal_stream.formats.debezium_json import (
     ENVELOPE,
+    NO_ROW,
     OPERATIONS,
     unknown_operation,
 )
@@ -33,18 +35,21 @@ from opal_stream.formats.schemas.avro_members import members_of_record
 from opal_stream.formats.schemas.avro_schema import AvroSchema, Node, branches, is_record
 from opal_stream.formats.schemas.avro_types import record_columns
 from opal_stream.formats.schemas.new_columns import Known, NewColumns
-from opal_stream.formats.schemas.of_schemas import NewOfSchema, new_of_schema, new_of_schemas
+from opal_stream.formats.schemas.of_schemas import Additions, find_additions, merge_additions
 from opal_stream.formats.unavailable import Placeholder
 
 Record = dict[str, Any]
 _READ_ERRORS = (*ERRORS, EOFError, LookupError, MemoryError, RecursionError, struct.error)
-_MOST_LETTERS = 300
-_UNCHANGED = "@unchanged"  # of an event: the columns whose values it lacks, as they did not change
+_MAX_LETTERS = 300
+_UNCHANGED = "@unchanged"  # the member of an event with the columns that it lacks, as unchanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Filled:
-    """A column, and the field that fills it: of the row, or of the event around it. None where there is no such field."""
+    """A column, and the field of the row or of its event that fills it.
+
+    `convert` is None where the schema has no such field.
+    """
 
     column: str
     kind: pa.DataType
@@ -55,7 +60,10 @@ class _Filled:
 
 @dataclass(slots=True, kw_only=True)
 class _Group:
-    """Messages that were written alike, and their places in the batch. `event` and `row` are records of the schema."""
+    """Messages that were written alike, and their positions in the batch.
+
+    `event` and `row` are the records of the schema that `events` and `rows` are written as.
+    """
 
     schema: AvroSchema
     number: int
@@ -66,20 +74,20 @@ class _Group:
     rows: list[Record] = field(default_factory=list)
 
     def without(self, wrong: Container[int]) -> "_Group":
-        """The same, but for those of some places within the group."""
-        kept = [place for place in range(len(self.positions)) if place not in wrong]
+        """Return the group without the messages of some indices within it."""
+        good = [index for index in range(len(self.positions)) if index not in wrong]
         return replace(
             self,
-            positions=[self.positions[place] for place in kept],
-            events=[self.events[place] for place in kept],
-            rows=[self.rows[place] for place in kept],
+            positions=[self.positions[index] for index in good],
+            events=[self.events[index] for index in good],
+            rows=[self.rows[index] for index in good],
         )
 
 
 class AvroParser:
-    """Records to rows; with `debezium` the records are change events.
+    """A parser of records to rows; with `debezium` the records are change events.
 
-    With `whole_name` the values are no records: each is a row of the one column of that name.
+    With `whole_name` the values are not records: each is a row of the one column of that name.
     """
 
     def __init__(
@@ -104,41 +112,39 @@ class AvroParser:
         self._debezium = debezium
         self._source = dict(source or {})
         self._known = known
-        self._new: dict[int, NewOfSchema] = {}
+        self._new: dict[int, Additions] = {}
         self._filled: dict[tuple[int, int], list[_Filled]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which plans by itself: the plans go by the places of schemas in memory."""
+        """Leave out the plans, whose keys are addresses of schemas in this process."""
         return {**self.__dict__, "_new": {}, "_filled": {}}
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
-        parsed = Parsed(rows=pa.table({}), kept=[])
+        parsed = Parsed(rows=pa.table({}), positions=[])
         groups: list[_Group] = []
         tables: list[pa.Table] = []
         for group in self._groups(values, parsed):
             try:
                 if self._known is not None:
                     self._new_of(group.schema, group.number, group.row)
-            except UnknownSchemaError as error:  # of another version, which the column depends on
+            except UnknownSchemaError as error:  # of another version, on which the type depends
                 parsed.bad += [(position, str(error)) for position in group.positions]
                 continue
             table, wrong = self._table(group)
             if wrong:
-                parsed.bad += [(group.positions[place], reason) for place, reason in wrong.items()]
+                parsed.bad += [(group.positions[index], reason) for index, reason in wrong.items()]
                 group = group.without(wrong)
                 table, _ = self._table(group)
             groups.append(group)
             tables.append(table)
-        kept = [position for group in groups for position in group.positions]
-        parsed.kept = sorted(kept)
-        parsed.rows = _in_order(tables, kept)
+        positions: list[int] = []
+        for group in groups:
+            positions += group.positions
+        parsed.positions = sorted(positions)
+        parsed.rows = _in_order(tables, positions)
         if self._debezium:
-            operations = [event["op"] for group in groups for event in group.events]
-            deletes = pa.table(
-                {"deleted": pa.array([name == "d" for name in operations], pa.bool_())}
-            )
-            parsed.deleted = _in_order([deletes], kept)["deleted"].combine_chunks()
-            parsed.unchanged = _unchanged(groups, parsed.kept)
+            parsed.deleted = _deletes(groups, positions)
+            parsed.unchanged = _unchanged(groups, parsed.positions)
         if self._known is not None:
             parsed.new = self._new_columns(groups)
         return parsed
@@ -147,15 +153,18 @@ class AvroParser:
         return first_unseen(self.registry, list(values))
 
     def learn(self, value: bytes) -> None:
-        """Ask the registry for all that messages of the schema need: Spark's tasks may not reach it."""
+        """Ask the registry for all that messages of the schema need.
+
+        Spark's tasks may not reach it.
+        """
         try:
             number = schema_id(value)
             schema = self._schema(value[:HEAD_BYTES])
         except ValueError:
-            return  # of an unknown schema: a bad message, as parsing it says
+            return  # the schema is unknown: parsing the message reports it as bad
         if self._known is None:
             return
-        with suppress(UnknownSchemaError):  # as above
+        with suppress(UnknownSchemaError):  # parsing reports it, too
             for row in _rows_of(schema, debezium=self._debezium):
                 self._new_of(schema, number, row)
 
@@ -178,7 +187,9 @@ class AvroParser:
 
     def _parsed(self, registered: RegisteredSchema) -> AvroSchema:
         schema = AvroSchema(registered.text, registered.references)
-        return schema if self._whole_name is None else schema.as_field(self._whole_name)
+        if self._whole_name is None:
+            return schema
+        return schema.as_field(self._whole_name)
 
     def _groups(self, values: Sequence[bytes], parsed: Parsed) -> Iterable[_Group]:
         groups: dict[tuple[int, int], _Group] = {}
@@ -189,12 +200,12 @@ class AvroParser:
                 if not schema.is_record:
                     event, record = schema.chosen(event, record)
                     if not is_record(event):
-                        raise ValueError("the message is no Avro record")
+                        raise ValueError("the message is not an Avro record")
                 row, fields = event, record
                 if self._debezium:
                     row, fields = self._row_of_event(schema, event, record)
             except _READ_ERRORS as error:
-                parsed.bad.append((position, _one_line(error)[:_MOST_LETTERS]))
+                parsed.bad.append((position, _one_line(error)[:_MAX_LETTERS]))
                 continue
             group = groups.get((id(event), id(row)))
             if group is None:
@@ -206,16 +217,17 @@ class AvroParser:
         return groups.values()
 
     def _row_of_event(self, schema: AvroSchema, event: Node, record: Record) -> tuple[Node, Record]:
-        """The row after the change; of a delete the row before it. The event gets the names of what it lacks."""
+        """Return the row after a change, or before a delete, with its record type.
+
+        Unchanged values become null, and the event gets the names of their columns.
+        """
         operation = record.get("op")
         if operation not in OPERATIONS:
             raise unknown_operation(operation)
         name = "before" if operation == "d" else "after"
         node, row = schema.chosen(schema.fields(event).get(name, "null"), record.get(name))
         if not isinstance(row, dict) or not is_record(node):
-            raise ValueError(
-                "the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`"
-            )
+            raise ValueError(NO_ROW)
         unchanged = self._placeholder.split(row)
         row |= dict.fromkeys(unchanged)
         if unchanged and operation != "d":
@@ -223,7 +235,7 @@ class AvroParser:
         return node, row
 
     def _table(self, group: _Group) -> tuple[pa.Table, dict[int, str]]:
-        """The rows of a group, or why those at some places of it do not fit."""
+        """Return the rows of a group, or why some do not fit, by index within it."""
         columns: dict[str, pa.Array] = {}
         wrong: dict[int, str] = {}
         for filled in self._plan(group):
@@ -235,11 +247,11 @@ class AvroParser:
             try:
                 columns[filled.column] = filled.convert(values)
             except ERRORS:
-                found = _wrong(filled, values)
-                if not found:  # each fits alone: not what the messages hold is wrong
+                unfit = _unfit(filled, values)
+                if not unfit:  # each fits alone: the mistake is not in the messages
                     raise
-                wrong = found | wrong
-        return pa.table(columns if not wrong else {}), wrong
+                wrong = unfit | wrong
+        return pa.table({} if wrong else columns), wrong
 
     def _plan(self, group: _Group) -> list[_Filled]:
         key = (id(group.event), id(group.row))
@@ -264,9 +276,9 @@ class AvroParser:
                 column=f"@{name}", kind=kind, field=name, is_of_event=True, convert=convert
             )
         for name, kind in self._source.items():
-            convert = (
-                conversions.member(fields["source"], name, kind) if "source" in fields else None
-            )
+            convert = None
+            if "source" in fields:
+                convert = conversions.member(fields["source"], name, kind)
             yield _Filled(
                 column=f"@source.{name}",
                 kind=kind,
@@ -276,18 +288,17 @@ class AvroParser:
             )
 
     def _new_columns(self, groups: Sequence[_Group]) -> NewColumns | None:
-        by_position: dict[int, NewOfSchema] = {}
+        by_position: dict[int, Additions] = {}
         for group in groups:
             new = self._new_of(group.schema, group.number, group.row)
             if new.columns.names or new.members:
                 by_position |= dict.fromkeys(group.positions, new)
-        return new_of_schemas(
-            lambda new: new, {position: by_position[position] for position in sorted(by_position)}
-        )
+        in_order = {position: by_position[position] for position in sorted(by_position)}
+        return merge_additions(lambda new: new, in_order)
 
-    def _new_of(self, schema: AvroSchema, number: int, row: Node) -> NewOfSchema:
+    def _new_of(self, schema: AvroSchema, number: int, row: Node) -> Additions:
         if id(row) not in self._new:
-            self._new[id(row)] = new_of_schema(
+            self._new[id(row)] = find_additions(
                 record_columns(row),
                 self._known,
                 members_of_record(schema, row, self._types),
@@ -300,52 +311,70 @@ class AvroParser:
             try:
                 version = AvroSchema(registered.text, registered.references)
             except ValueError:
-                continue  # of a subject that had schemas of another kind before
+                continue  # the subject had schemas of another kind before
             for row in _rows_of(version, debezium=self._debezium):
                 yield record_columns(row)
 
 
 def _rows_of(schema: AvroSchema, *, debezium: bool) -> Iterable[Node]:
-    """The records that rows of a schema may be written as."""
-    for event in map(schema.resolved, branches(schema.root)):
+    """Yield the records that rows of a schema may be written as."""
+    for branch in branches(schema.root):
+        event = schema.resolved(branch)
         rows = [event]
         if debezium:
             rows = branches(schema.fields(event).get("after", "null"))
-        yield from filter(is_record, map(schema.resolved, rows))
+        for row in rows:
+            record = schema.resolved(row)
+            if is_record(record):
+                yield record
 
 
-def _unchanged(groups: Sequence[_Group], kept: Sequence[int]) -> list[tuple[str, ...]] | None:
-    """Of each row the columns that its event lacks; None where no event lacks one."""
-    names = {
-        position: event[_UNCHANGED]
-        for group in groups
-        for position, event in zip(group.positions, group.events, strict=True)
-        if _UNCHANGED in event
-    }
-    return [names.get(position, ()) for position in kept] if names else None
+def _deletes(groups: Sequence[_Group], positions: Sequence[int]) -> pa.Array:
+    """Return which rows are deletes; `positions` are those of all groups."""
+    is_delete: list[bool] = []
+    for group in groups:
+        is_delete += [event["op"] == "d" for event in group.events]
+    table = pa.table({"deleted": pa.array(is_delete, pa.bool_())})
+    return _in_order([table], positions)["deleted"].combine_chunks()
 
 
-def _wrong(filled: _Filled, values: Sequence[Any]) -> dict[int, str]:
-    """Which values do not fit the column, and why."""
-    wrong: dict[int, str] = {}
-    for place, value in enumerate(values):
+def _unchanged(groups: Sequence[_Group], positions: Sequence[int]) -> list[tuple[str, ...]] | None:
+    """Return the columns that each row's event lacks; None if no event lacks one."""
+    names: dict[int, tuple[str, ...]] = {}
+    for group in groups:
+        for position, event in zip(group.positions, group.events, strict=True):
+            if _UNCHANGED in event:
+                names[position] = event[_UNCHANGED]
+    if not names:
+        return None
+    return [names.get(position, ()) for position in positions]
+
+
+def _unfit(filled: _Filled, values: Sequence[Any]) -> dict[int, str]:
+    """Return which values do not fit the column, by index, and why."""
+    unfit: dict[int, str] = {}
+    for index, value in enumerate(values):
         try:
             if filled.convert is not None:
                 filled.convert([value])
         except ERRORS as error:
-            wrong[place] = f"column {filled.column!r}: {_one_line(error)[:200]}"
-    return wrong
+            unfit[index] = f"column {filled.column!r}: {_one_line(error)[:200]}"
+    return unfit
 
 
 def _in_order(tables: Sequence[pa.Table], positions: Sequence[int]) -> pa.Table:
-    """Join the tables; the rows are at these positions of the batch."""
+    """Join tables, and sort their rows by their positions in the batch."""
     if not tables:
         return pa.table({})
     joined = pa.concat_tables(tables)
     is_sorted = all(first < second for first, second in pairwise(positions))
-    return joined if is_sorted else joined.take(pc.sort_indices(pa.array(positions, pa.int64())))
+    if is_sorted:
+        return joined
+    return joined.take(pc.sort_indices(pa.array(positions, pa.int64())))
 
 
 def _one_line(error: Exception) -> str:
     lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+    if lines:
+        return lines[0]
+    return type(error).__name__

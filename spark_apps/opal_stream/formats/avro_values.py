@@ -1,7 +1,7 @@
 """Values of Avro to a column's type, each by the schema that it was written with.
 
-A value that the column cannot hold as it is makes a ValueError: it never becomes null, or another value. A number in a column of doubles
-or floats is the nearest one.
+A value that the column cannot hold as it is makes a ValueError: it never becomes null, or another
+value. Only a number in a column of doubles or floats becomes the nearest one.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,9 +26,8 @@ from opal_stream.formats.schemas.connect import (
     scaled,
 )
 
-Values = Sequence[
-    Any
-]  # as fastavro reads them, null or of one type, with the marks of `AvroSchema`
+# As fastavro reads them: null or of one type, with the marks of `AvroSchema`
+Values = Sequence[Any]
 Convert = Callable[[Values], pa.Array]
 ERRORS = (
     ValueError,
@@ -46,57 +45,67 @@ _MOMENTS = {
     "local-timestamp-micros": "us",
     "local-timestamp-nanos": "ns",
 }
-_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-_MICROS = {"time-millis": 1_000, "time-micros": 1}
-_MOST_SCALE = 38
+_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_MICROS = {"time-millis": 1_000, "time-micros": 1}  # microseconds of a unit
+_MAX_SCALE = 38
 _WITH_ZONE = r"[T ].*([Zz]|[+-]\d{2}(:?\d{2})?)$"
 _INTEGERS, _FLOATS = ("int", "long"), ("float", "double")
 _TEXTS, _BYTES = ("string", "enum"), ("bytes", "fixed")
 
 
 class Conversions:
-    """Of one schema. Numbers that nothing says the unit of are times of `time_unit`, or days."""
+    """The conversions of the values of one schema.
+
+    Numbers whose unit the schema does not say are times of `time_unit`, or days.
+    """
 
     def __init__(self, schema: AvroSchema, time_unit: str) -> None:
         self._schema = schema
         self._time_unit = time_unit
 
     def of(self, node: Node, kind: pa.DataType) -> Convert:
-        """Return what makes a column of values of a type."""
+        """Return the conversion of a type's values to a column."""
         others = branches(node)
-        if len(others) != 1:
-            return self._of_union(node, kind) if others else partial(_refused, "null", kind)
+        if not others:
+            return partial(_refused, "null", kind)
+        if len(others) > 1:
+            return self._of_union(node, kind)
         node = self._schema.resolved(others[0])
         if isinstance(node, list):
             return self.of(node, kind)
         if isinstance(node, dict) and isinstance(node["type"], dict | list):
             return self.of(node["type"], kind)
-        return self._nested(node, kind) if pa.types.is_nested(kind) else self._atomic(node, kind)
+        if pa.types.is_nested(kind):
+            return self._nested(node, kind)
+        return self._atomic(node, kind)
 
     def member(self, node: Node, name: str, kind: pa.DataType) -> Convert:
-        """Return what makes a column of one field of records, null where there is no record."""
+        """Return the conversion of records to one field; null without a record."""
         convert = self.of(node, pa.struct([(name, kind)]))
         return lambda values: pc.struct_field(convert(values), name)
 
     def _of_union(self, node: Node, kind: pa.DataType) -> Convert:
-        """Each value by the type that the union chose for it."""
+        """Return the conversion of each value by the type that the union chose for it."""
         converts: dict[int, Convert] = {}
+        others = [self._schema.resolved(branch) for branch in branches(node)]
 
         def convert(values: Values) -> pa.Array:
             groups: dict[int, tuple[list[int], list[Any]]] = {}
             for position, value in enumerate(values):
                 branch, inner = self._schema.chosen(node, value)
-                if value is None:
+                if value is None:  # null fits each type: the first one converts it
                     branch = others[0]
                 if id(branch) not in converts:
                     converts[id(branch)] = self.of(branch, kind)
                 positions, inners = groups.setdefault(id(branch), ([], []))
                 positions.append(position)
                 inners.append(inner)
-            parts = [(found, converts[branch](inner)) for branch, (found, inner) in groups.items()]
+            parts = [
+                (positions, converts[branch](inners))
+                for branch, (positions, inners) in groups.items()
+            ]
             return in_order(parts, kind)
 
-        others = [self._schema.resolved(branch) for branch in branches(node)]
         return convert
 
     def _nested(self, node: Node, kind: pa.DataType) -> Convert:
@@ -109,15 +118,16 @@ class Conversions:
             return partial(_maps, convert=self.of(node["values"], kind.item_type), kind=kind)
         if is_record(node) and pa.types.is_struct(kind):
             fields = self._schema.fields(node)
-            members = [
-                (field, self.of(fields[field.name], field.type) if field.name in fields else None)
-                for field in kind
-            ]
+            members: list[tuple[pa.Field, Convert | None]] = []
+            for field in kind:
+                written = field.name in fields
+                convert = self.of(fields[field.name], field.type) if written else None
+                members.append((field, convert))
             return partial(_structs, members=members, kind=kind)
         return partial(_refused, base, kind)
 
     def _is_plain(self, node: Node, kind: pa.DataType) -> bool:
-        """Whether Arrow takes the values as they are, and none means anything beside what it is."""
+        """Return whether Arrow reads the values as they are, and none has another meaning."""
         others = branches(node)
         if len(others) != 1:
             return False
@@ -156,16 +166,15 @@ class Conversions:
         return partial(_refused, base, kind)
 
     def _is_decimal_with_scale(self, node: Node) -> bool:
-        """Whether it is a record of a whole number in bytes, and of its scale."""
+        """Return whether a record holds a whole number in bytes, and its scale."""
         fields = self._schema.fields(node)
         if fields.keys() != {"scale", "value"}:
             return False
-        return self._is_written_as(fields["scale"], _INTEGERS) and self._is_written_as(
-            fields["value"], _BYTES
-        )
+        has_scale = self._is_written_as(fields["scale"], _INTEGERS)
+        return has_scale and self._is_written_as(fields["value"], _BYTES)
 
     def _is_written_as(self, node: Node, bases: Sequence[str]) -> bool:
-        """Whether it is of one of these types, or null, and means nothing beside."""
+        """Return whether a type is one of these, or null, without a logical meaning."""
         others = branches(node)
         if len(others) != 1:
             return False
@@ -174,17 +183,20 @@ class Conversions:
 
 
 def in_order(parts: Sequence[tuple[Sequence[int], pa.Array]], kind: pa.DataType) -> pa.Array:
-    """Join arrays, of each of which the positions are given that its values have in the whole."""
+    """Join arrays, each given with the positions of its values in the whole."""
     if len(parts) == 1:
         return parts[0][1]
     if not parts:
         return pa.array([], kind)
-    places = pa.array([position for positions, _ in parts for position in positions], pa.int64())
-    return pa.concat_arrays([array for _, array in parts]).take(pc.sort_indices(places))
+    all_positions: list[int] = []
+    for positions, _ in parts:
+        all_positions += positions
+    order = pc.sort_indices(pa.array(all_positions, pa.int64()))
+    return pa.concat_arrays([array for _, array in parts]).take(order)
 
 
 def _refused(written: str, kind: pa.DataType, values: Values) -> pa.Array:
-    """Nulls; a ValueError where there is a value."""
+    """Return nulls; raise ValueError if one of the values is not null."""
     if any(value is not None for value in values):
         raise ValueError(
             f"a value of Avro's type {written} does not fit a column of type {type_name(kind)}"
@@ -215,7 +227,10 @@ def _integers(kind: pa.DataType, unit: str) -> Convert:
 
 
 def _named_by_connect(node: Node, kind: pa.DataType) -> Convert | None:
-    """Times that Kafka Connect and Debezium name beside a plain number, which a column of numbers takes as it is."""
+    """Return the conversion of times that Kafka Connect and Debezium name.
+
+    Such a time is a plain number, and None is returned for a column of numbers.
+    """
     name = node.get("connect.name") if isinstance(node, dict) else None
     is_temporal = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
     if not isinstance(name, str) or not is_temporal:
@@ -224,7 +239,9 @@ def _named_by_connect(node: Node, kind: pa.DataType) -> Convert | None:
         return partial(_refused, name, kind)
     if name in DATES:
         return partial(_dates, kind=kind)
-    return partial(_moments, unit=CONNECT_TIMES[name], kind=kind) if name in CONNECT_TIMES else None
+    if name in CONNECT_TIMES:
+        return partial(_moments, unit=CONNECT_TIMES[name], kind=kind)
+    return None
 
 
 def _logical(node: Node, logical: str, kind: pa.DataType) -> Convert:
@@ -233,6 +250,7 @@ def _logical(node: Node, logical: str, kind: pa.DataType) -> Convert:
     if logical in _MOMENTS:
         if is_temporal:
             return partial(_moments, unit=_MOMENTS[logical], kind=kind)
+        # A table has no nanoseconds: such a time may be kept as a number
         is_number = logical.endswith("nanos") and pa.types.is_int64(kind)
         return partial(pa.array, type=kind) if is_number else refused
     if logical == "date":
@@ -241,23 +259,25 @@ def _logical(node: Node, logical: str, kind: pa.DataType) -> Convert:
         is_text = pa.types.is_string(kind)
         return partial(_times_of_day, unit_us=_MICROS[logical]) if is_text else refused
     if logical == "decimal":
-        scale = node.get("scale", 0)
-        return partial(_decimals, scale=scale, kind=kind) if _takes_decimals(kind) else refused
-    if base_type(node) == "fixed":
-        if pa.types.is_binary(kind):
-            return partial(pa.array, type=kind)
-        return (
-            (lambda values: _uuids(values, _uuid_of_bytes)) if pa.types.is_string(kind) else refused
-        )
-    return (lambda values: _uuids(values, UUID)) if pa.types.is_string(kind) else refused
+        if not _holds_decimals(kind):
+            return refused
+        return partial(_decimals, scale=node.get("scale", 0), kind=kind)
+    # What is left is a UUID, as text or in 16 bytes
+    is_fixed = base_type(node) == "fixed"
+    if is_fixed and pa.types.is_binary(kind):
+        return partial(pa.array, type=kind)
+    if not pa.types.is_string(kind):
+        return refused
+    return partial(_uuids, parse=_uuid_of_bytes if is_fixed else UUID)
 
 
 def _moments(values: Values, unit: str, kind: pa.DataType) -> pa.Array:
     numbers = pa.array(values, pa.int64())
     if pa.types.is_timestamp(kind):
         return numbers.cast(pa.timestamp(unit, kind.tz)).cast(kind)
-    days = pc.divide(numbers, _A_DAY[unit])
-    if pc.any(pc.not_equal(pc.multiply(days, _A_DAY[unit]), numbers)).as_py():
+    days = pc.divide(numbers, _DAY[unit])
+    is_within_day = pc.not_equal(pc.multiply(days, _DAY[unit]), numbers)
+    if pc.any(is_within_day).as_py():
         raise ValueError("a time within a day does not fit a column of dates")
     return _days(days, kind)
 
@@ -267,7 +287,7 @@ def _dates(values: Values, kind: pa.DataType) -> pa.Array:
 
 
 def _days(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A date is the begin of its day."""
+    """Return dates of numbers of days; as a timestamp a date is the begin of its day."""
     dates = numbers.cast(pa.int32()).cast(pa.date32())
     if not pa.types.is_timestamp(kind):
         return dates.cast(kind)
@@ -286,8 +306,9 @@ def _time_text(micros: int) -> str:
     return str(time_of_day(hour, minute, second, micros))
 
 
-def _uuids(values: Values, of: Callable[[Any], UUID]) -> pa.Array:
-    return pa.array([None if value is None else str(of(value)) for value in values], pa.string())
+def _uuids(values: Values, parse: Callable[[Any], UUID]) -> pa.Array:
+    texts = [None if value is None else str(parse(value)) for value in values]
+    return pa.array(texts, pa.string())
 
 
 def _uuid_of_bytes(value: bytes) -> UUID:
@@ -312,7 +333,7 @@ def _narrowed(doubles: pa.Array, kind: pa.DataType) -> pa.Array:
     return narrowed
 
 
-def _takes_decimals(kind: pa.DataType) -> bool:
+def _holds_decimals(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_decimal(kind)
         or pa.types.is_string(kind)
@@ -322,26 +343,28 @@ def _takes_decimals(kind: pa.DataType) -> bool:
 
 
 def _decimals(values: Values, scale: int, kind: pa.DataType) -> pa.Array:
-    """Of bytes that hold a whole number."""
+    """Return decimals of bytes that hold whole numbers."""
     wholes = [
         None if value is None else int.from_bytes(value, "big", signed=True) for value in values
     ]
-    if pa.types.is_decimal(kind) and scale <= _MOST_SCALE:
+    if pa.types.is_decimal(kind) and scale <= _MAX_SCALE:
         return of_scale(wholes, scale).cast(kind)
-    return _of_decimals([None if whole is None else scaled(whole, scale) for whole in wholes], kind)
+    decimals = [None if whole is None else scaled(whole, scale) for whole in wholes]
+    return _of_decimals(decimals, kind)
 
 
 def _variable(values: Values, kind: pa.DataType) -> pa.Array:
-    """Debezium's decimals of which each brings its scale."""
-    if not _takes_decimals(kind):
+    """Return Debezium's decimals, each of which brings its scale."""
+    if not _holds_decimals(kind):
         return _refused("record", kind, values)
-    wholes = [
-        None
-        if value is None
-        else scaled(int.from_bytes(value["value"], "big", signed=True), value["scale"])
-        for value in values
-    ]
-    return _of_decimals(wholes, kind)
+    decimals: list[Decimal | None] = []
+    for value in values:
+        if value is None:
+            decimals.append(None)
+            continue
+        whole = int.from_bytes(value["value"], "big", signed=True)
+        decimals.append(scaled(whole, value["scale"]))
+    return _of_decimals(decimals, kind)
 
 
 def _of_decimals(values: Sequence[Decimal | None], kind: pa.DataType) -> pa.Array:
@@ -351,8 +374,10 @@ def _of_decimals(values: Sequence[Decimal | None], kind: pa.DataType) -> pa.Arra
         doubles = [None if value is None else float(value) for value in values]
         return _narrowed(_finite(doubles), kind)
     if pa.types.is_signed_integer(kind):
-        return pa.array([None if value is None else _whole(value) for value in values], kind)
-    return pa.array([None if value is None else format(value, "f") for value in values], kind)
+        wholes = [None if value is None else _whole(value) for value in values]
+        return pa.array(wholes, kind)
+    texts = [None if value is None else format(value, "f") for value in values]
+    return pa.array(texts, kind)
 
 
 def _finite(doubles: Sequence[float | None]) -> pa.Array:
@@ -379,7 +404,10 @@ def _texts(kind: pa.DataType) -> Convert | None:
 
 
 def _moments_of_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts without a zone are in UTC; a column without one takes no text with it."""
+    """Return times of texts.
+
+    A text without a zone is in UTC. A column without a zone accepts no text with one.
+    """
     texts = of_microseconds(texts)
     if kind.tz is None:
         return texts.cast(kind)
@@ -390,8 +418,10 @@ def _moments_of_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _bytes(kind: pa.DataType) -> Convert | None:
-    is_taken = pa.types.is_binary(kind) or pa.types.is_string(kind)
-    return partial(pa.array, type=kind) if is_taken else None
+    is_fit = pa.types.is_binary(kind) or pa.types.is_string(kind)
+    if is_fit:
+        return partial(pa.array, type=kind)
+    return None
 
 
 def _lists(values: Values, convert: Convert, kind: pa.DataType) -> pa.Array:
@@ -406,7 +436,7 @@ def _maps(values: Values, convert: Convert, kind: pa.DataType) -> pa.Array:
 
 
 def _offsets(values: Values) -> pa.Array:
-    """Where each begins, and the last one ends; null for null."""
+    """Return where each list begins, and the last one ends; null for a null list."""
     offsets: list[int | None] = []
     end = 0
     for value in values:
@@ -418,12 +448,13 @@ def _offsets(values: Values) -> pa.Array:
 def _structs(
     values: Values, members: Sequence[tuple[pa.Field, Convert | None]], kind: pa.DataType
 ) -> pa.Array:
-    """By name. Members that were not written are null."""
-    columns = [
-        pa.nulls(len(values), field.type)
-        if convert is None
-        else convert([None if value is None else value[field.name] for value in values])
-        for field, convert in members
-    ]
+    """Return structs; members that were not written are null."""
+    columns: list[pa.Array] = []
+    for field, convert in members:
+        if convert is None:
+            columns.append(pa.nulls(len(values), field.type))
+            continue
+        name = field.name
+        columns.append(convert([None if value is None else value[name] for value in values]))
     is_null = pa.array([value is None for value in values], pa.bool_())
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=is_null)

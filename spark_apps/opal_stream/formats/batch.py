@@ -12,7 +12,7 @@ Headers = Sequence[tuple[str, bytes | str | None]]
 
 @dataclass(slots=True, kw_only=True)
 class MessageBatch:
-    """Lists of one length. `headers` are empty unless a column asks for one."""
+    """Messages as lists of one length; `headers` may be empty."""
 
     topics: list[str] = field(default_factory=list)
     partitions: list[int] = field(default_factory=list)
@@ -29,31 +29,31 @@ class MessageBatch:
         return MessageBatch(**{name: getattr(self, name)[start:stop] for name in self.__slots__})
 
     def take(self, positions: Sequence[int]) -> "MessageBatch":
-        """Some of the messages, in this order."""
-        columns = {name: getattr(self, name) for name in self.__slots__}
-        return MessageBatch(
-            **{
-                name: [column[position] for position in positions]
-                for name, column in columns.items()
-                if column
-            }
-        )
+        """Return the messages at some positions, in this order."""
+        columns = {}
+        for name in self.__slots__:
+            column = getattr(self, name)
+            if column:  # headers may be empty
+                columns[name] = [column[position] for position in positions]
+        return MessageBatch(**columns)
 
     def sources(self) -> pa.Array:
-        """Of each message where it stands, as people are told: `orders/3@1700`."""
+        """Return the source of each message as text: `orders/3@1700`."""
         parts = zip(self.topics, self.partitions, self.offsets, strict=True)
         return pa.array([source_text(*part) for part in parts], pa.string())
 
     def source(self, position: int) -> str:
-        """Where a message stands."""
+        """Return the source of one message."""
         return source_text(self.topics[position], self.partitions[position], self.offsets[position])
 
     def shown(self, position: int) -> str:
-        """What a message held, for somebody who looks for the mistake."""
+        """Return what a message holds, as text for a person who looks for the mistake."""
         value = self.values[position]
         if value is None:  # a tombstone is its key
             key = self.keys[position]
-            return "" if key is None else f"@key: {_text_of(key)}"
+            if key is None:
+                return ""
+            return f"@key: {_text_of(key)}"
         return _text_of(value)
 
 
@@ -65,7 +65,7 @@ def _text_of(content: bytes) -> str:
 
 
 def from_partition(sources: pa.ChunkedArray, topic: str, partition: int) -> pa.ChunkedArray:
-    """Which of the messages that stand there are of a partition."""
+    """Return which of some sources are in a partition, as booleans."""
     return pc.starts_with(sources, source_text(topic, partition, ""))
 
 

@@ -1,6 +1,6 @@
-"""Debezium's change events in JSON: before, after, op, ts_ms; alone, or as the payload beside a schema of Kafka Connect.
+"""Debezium's change events in JSON: before, after, op, ts_ms.
 
-`avro` reads the same in Avro.
+They come alone, or as the payload next to a schema of Kafka Connect. `avro` reads them in Avro.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +17,22 @@ from opal_stream.formats.schemas.new_columns import Known, Member, NewColumns, i
 from opal_stream.formats.unavailable import Placeholder
 
 OPERATIONS = ("c", "u", "r", "d")  # insert, update, read by a snapshot, delete
-_BASE64 = ": decimals in base64 need the schema in the event (schemas.enable=true), else decimal.handling.mode=string"
-ENVELOPE = {"op": pa.string(), "ts_ms": pa.int64()}  # what columns may ask for as @op and @ts_ms
+_BASE64 = (
+    ": decimals in base64 need the schema in the event (schemas.enable=true), "
+    "else decimal.handling.mode=string"
+)
+NO_ROW = (
+    "the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), "
+    "everything else `after`"
+)
+ENVELOPE = {"op": pa.string(), "ts_ms": pa.int64()}  # columns may ask for them as @op and @ts_ms
 
 
 class DebeziumJsonParser:
-    """The row after the change; of a delete the row before it. `source` are members of the event's source that columns ask for."""
+    """A parser of change events to the row after the change, or before a delete.
+
+    `source` are the members of the event's source that columns ask for.
+    """
 
     def __init__(
         self,
@@ -40,90 +50,92 @@ class DebeziumJsonParser:
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
         parsed = halve_until_good(values, self._parse, ERRORS)
-        parsed.bad = [
-            (position, reason + _BASE64 if "not a valid decimal" in reason else reason)
-            for position, reason in parsed.bad
-        ]
+        parsed.bad = [(position, _with_hint(reason)) for position, reason in parsed.bad]
         if parsed.new is not None:
             unit = self._json.time_unit
-            parsed.new = parsed.new.of_types(
-                {
-                    position: self._schemas.columns(values[position], unit)
-                    for position in parsed.new.found
-                }
-            )
+            types = {
+                position: self._schemas.columns(values[position], unit)
+                for position in parsed.new.names
+            }
+            parsed.new = parsed.new.of_types(types)
         return parsed
 
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
-        """Without a registry nothing tells of a new schema."""
+        """Return None: without a registry a value does not name a schema."""
         return None
 
     def learn(self, value: bytes) -> None:
-        """As `unseen`."""
+        """Do nothing, as a value does not name a schema."""
 
     def take_over(self, other: "DebeziumJsonParser") -> None:
-        """As `unseen`."""
+        """Do nothing, as no schema is learned."""
 
     def _parse(self, values: Sequence[bytes]) -> Parsed:
-        self._json.holding = self._schemas.holding(values)
+        self._json.forms = self._schemas.forms(values)
         events, unchanged = self._events(values)
         is_delete = check_operations(_leaf(events, "op"))
-        if not pc.all(
-            pc.if_else(is_delete, _is_there(events, "before"), _is_there(events, "after"))
-        ).as_py():
-            raise ValueError(
-                "the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`"
-            )
-        columns = {name: self._column(events, name, is_delete) for name in self._json.types}
-        table = self._json.convert(
-            {name: pa.chunked_array([column]) for name, column in columns.items()}
-        )
+        has_row = pc.if_else(is_delete, _has_side(events, "before"), _has_side(events, "after"))
+        if not pc.all(has_row).as_py():
+            raise ValueError(NO_ROW)
+        columns: dict[str, pa.ChunkedArray] = {}
+        for name in self._json.types:
+            columns[name] = pa.chunked_array([self._column(events, name, is_delete)])
+        table = self._json.convert(columns)
         for name in ENVELOPE:
             table = table.append_column(f"@{name}", _leaf(events, name))
         for name in self._source:
             table = table.append_column(f"@source.{name}", _leaf(events, "source", name))
         return Parsed(
-            rows=table, kept=[], deleted=is_delete, new=self._new(events), unchanged=unchanged
+            rows=table,
+            positions=[],
+            deleted=is_delete,
+            new=self._new(events),
+            unchanged=unchanged,
         )
 
     def _events(self, values: Sequence[bytes]) -> tuple[pa.Table, list[tuple[str, ...]] | None]:
-        """Events with null for values that did not change, and of each the columns that lack one so.
+        """Return events with null for unchanged values, and the columns of these.
 
-        The text is looked at only where the values look like it, or fit no column, as the placeholder of an array may, or where parts of
-        them are left out.
+        The text is searched only where it has to be: where the parsed values look like the
+        placeholder, or Arrow refused them, as an array's placeholder may not fit its column.
         """
         try:
             events = self._json.read(values, self._enveloped)
             may_lack_values = any(map(self._placeholder.may_be_in, self._rows(events)))
             # Arrow has left members out that a column lacks, as the only one of an hstore
             if not may_lack_values and self._drops_members:
-                may_lack_values = any(map(self._placeholder.may_be_in_text, values))
+                may_lack_values = self._may_be_in_text(values)
             if not may_lack_values:
                 return events, None
         except ERRORS:
-            if not any(map(self._placeholder.may_be_in_text, values)):
+            if not self._may_be_in_text(values):
                 raise
-        taken_out = [self._placeholder.taken_out(value) for value in values]
-        unchanged = [
-            tuple(name for name in names if name in self._json.types) for _, names in taken_out
-        ]
-        events = self._json.read([value for value, _ in taken_out], self._enveloped)
+        removed = [self._placeholder.removed(value) for value in values]
+        unchanged: list[tuple[str, ...]] = []
+        for _, names in removed:
+            unchanged.append(tuple(name for name in names if name in self._json.types))
+        events = self._json.read([value for value, _ in removed], self._enveloped)
         return events, unchanged if any(unchanged) else None
 
+    def _may_be_in_text(self, values: Sequence[bytes]) -> bool:
+        return any(map(self._placeholder.may_be_in_text, values))
+
     def _rows(self, events: pa.Table) -> Iterator[pa.Array]:
-        """The rows before and after, of the events themselves and of their payloads."""
+        """Yield the rows before and after, of the events themselves and of their payloads."""
         for side in ("before", "after"):
             yield one_array(events[side])
             yield pc.struct_field(one_array(events["payload"]), side)
 
     def _column(self, events: pa.Table, name: str, is_delete: pa.Array) -> pa.Array:
-        """Rows before and after may differ in members that the table lacks."""
+        """Return a column of the row before a delete, or after another change."""
+        # The type of both: they may differ in members that the table lacks
         kind = self._json.raw_type(name)
-        before, after = (_leaf(events, row, name, kind=kind) for row in ("before", "after"))
+        before = _leaf(events, "before", name, kind=kind)
+        after = _leaf(events, "after", name, kind=kind)
         return pc.if_else(is_delete, before, after)
 
     def _new(self, events: pa.Table) -> NewColumns | None:
-        """Of the rows after changes: a delete makes no column."""
+        """Return the new columns of the rows after changes: a delete adds no column."""
         members: dict[str, pa.Array] = {}
         inner: dict[int, tuple[Member, ...]] = {}
         for path in (("after",), ("payload", "after")):
@@ -131,7 +143,8 @@ class DebeziumJsonParser:
             for step in path[1:]:
                 row = pc.struct_field(row, step)
             names = (field.name for field in row.type)
-            of_row = dict(zip(names, row.flatten(), strict=True))  # one by one would be quadratic
+            # All members at once: one by one would take quadratic time
+            of_row = dict(zip(names, row.flatten(), strict=True))
             for name, values in of_row.items():
                 if not is_new(name, self._json.known):
                     continue
@@ -150,14 +163,23 @@ class DebeziumJsonParser:
         return pa.schema([*members, ("payload", pa.struct(members))])
 
 
+def _with_hint(reason: str) -> str:
+    if "not a valid decimal" in reason:
+        return reason + _BASE64
+    return reason
+
+
 def unknown_operation(name: object) -> ValueError:
+    """Return the error of an event that is not a change of a row."""
+    known = ", ".join(OPERATIONS)
     return ValueError(
-        f"op={name!r} is no change of a row; those are {', '.join(OPERATIONS)}: let the connector leave others out"
+        f"op={name!r} is not a change of a row; those are {known}: let the connector leave others "
+        "out"
     )
 
 
 def check_operations(operations: pa.Array) -> pa.Array:
-    """Which are deletes; an error where the event is no change of a row."""
+    """Return which operations are deletes; raise ValueError for an unknown one."""
     known = pc.is_in(operations, pa.array(OPERATIONS))
     if not pc.all(known).as_py():
         other = operations.filter(pc.invert(known))[0].as_py()
@@ -166,17 +188,26 @@ def check_operations(operations: pa.Array) -> pa.Array:
 
 
 def _leaf(events: pa.Table, *path: str, kind: pa.DataType | None = None) -> pa.Array:
-    """Of the event itself or of its payload; null where one of both has no such member."""
+    """Return a member of the event itself, or of its payload where it is null."""
     payload = pc.struct_field(one_array(events["payload"]), list(path))
     own = one_array(events[path[0]])
-    own = pc.struct_field(own, list(path[1:])) if len(path) > 1 else own
+    if len(path) > 1:
+        own = pc.struct_field(own, list(path[1:]))
     if kind is not None:
-        own, payload = (part if part.type == kind else part.cast(kind) for part in (own, payload))
-    return own if payload.null_count == len(payload) else pc.coalesce(own, payload)
+        own, payload = _as_type(own, kind), _as_type(payload, kind)
+    if payload.null_count == len(payload):
+        return own
+    return pc.coalesce(own, payload)
 
 
-def _is_there(events: pa.Table, row: str) -> pa.Array:
-    return pc.or_(
-        pc.is_valid(one_array(events[row])),
-        pc.is_valid(pc.struct_field(one_array(events["payload"]), row)),
-    )
+def _as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if values.type == kind:
+        return values
+    return values.cast(kind)
+
+
+def _has_side(events: pa.Table, side: str) -> pa.Array:
+    """Return which events, or their payloads, have a row before or after the change."""
+    own = pc.is_valid(one_array(events[side]))
+    in_payload = pc.is_valid(pc.struct_field(one_array(events["payload"]), side))
+    return pc.or_(own, in_payload)

@@ -1,4 +1,8 @@
-"""Messages to the rows of a table: the value's columns, those of the message, deletes and tombstones, and the messages that are no row."""
+"""The decoder of messages to rows of a table.
+
+It joins the columns of the value and of the message, marks deletes, reads tombstones, and sets bad
+messages apart.
+"""
 
 import json
 from collections.abc import Sequence
@@ -41,12 +45,17 @@ def row_form_of(options: FormatOptions) -> JsonForm | None:
     None where a row is made of more than the value of its message.
     """
     is_plain = options.format == "json" and not options.columns
-    return JsonForm(time_unit=options.time_unit) if is_plain else None
+    if is_plain:
+        return JsonForm(time_unit=options.time_unit)
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadMessage:
-    """Where it stands in its batch and in Kafka, and what is wrong. One with new columns may be put aside where no other is."""
+    """A bad message: its position in the batch, its source, and what is wrong.
+
+    One with new columns may be put aside where other bad messages are not.
+    """
 
     position: int
     source: str
@@ -56,67 +65,62 @@ class BadMessage:
 
 @dataclass(slots=True, kw_only=True)
 class Decoded:
-    """Rows of a batch, bad ones among them, as an ingest takes them. `new` are columns that the table lacks; somebody has to decide."""
+    """The rows of a batch as an ingest reads them, bad ones among them.
+
+    `new` are columns that the table lacks: the caller decides what happens to them.
+    """
 
     rows: pa.Table
     bad: list[BadMessage]
-    skipped: int = 0  # tombstones that say nothing new
+    skipped: int = 0  # tombstones that are ignored
     new: NewColumns | None = None
 
 
 class Decoder:
-    """For one table. Told of a new spec, when the table has other columns."""
+    """A decoder for one state of a table; `renewed` returns one for other columns."""
 
     def __init__(self, spec: TableSpec, options: FormatOptions) -> None:
         self.options = options
         self._format = options.chosen()
         spec.require_keys("a stream")
         self.spec = spec
-        self.refused: dict[
-            tuple[str, str], str
-        ] = {}  # why the table cannot get a column, by name and type
+        # Why the table cannot get a column, by its name and type
+        self.refused: dict[tuple[str, str], str] = {}
         self._schema = arrow_schema(spec.schema)
         self._columns = check_columns(
             options.columns, self._schema, debezium=self._format.is_debezium
         )
-        own = {
-            column.name: column.type for column in self._schema if column.name not in self._columns
-        }
-        source = {
-            path.removeprefix(SOURCE_MEMBER): self._type(name)
-            for name, path in self._of(SOURCE_MEMBER)
-        }
+        columns_of_value = [column for column in self._schema if column.name not in self._columns]
+        types = {column.name: column.type for column in columns_of_value}
         known = None if options.on_new_columns == "ignore" else frozenset(self._schema.names)
-        self.parser = parser_of(options, own, source, known=known)
-        self._keys = {
-            path.removeprefix(KEY_MEMBER): self._type(name) for name, path in self._of(KEY_MEMBER)
-        }
+        self.parser = parser_of(options, types, self._members(SOURCE_MEMBER), known=known)
+        self._keys = self._members(KEY_MEMBER)
         self.key_reader = KeyReader(options)
         self._reads_all_keys = bool(self._keys) or KEY in self._columns.values()
-        # The event of Debezium before a tombstone has deleted the row
+        # Debezium's delete event before a tombstone has deleted the row already
         self._skips_tombstones = self._format.is_debezium or options.on_tombstone == "ignore"
-        self._tombstone_keys: dict[str, pa.DataType] = {}  # that the key of a tombstone fills
+        self._tombstone_keys: dict[str, pa.DataType] = {}  # columns that a tombstone's key fills
         if spec.deletes is not None and not self._skips_tombstones:
             key_names = [key.name for key in spec.keys if key.name not in self._columns]
             self._tombstone_keys = {name: self._type(name) for name in key_names}
-        # A change event of Debezium says itself whether it is a delete.
+        # A change event of Debezium says itself whether it is a delete
         self._condition = None if self._format.is_debezium else delete_condition(spec)
 
     @property
     def needs_headers(self) -> bool:
-        return any(True for _ in self._of(HEADER))
+        return any(path.startswith(HEADER) for path in self._columns.values())
 
     def unseen(self, batch: MessageBatch) -> int | None:
-        """Return the position of the first message with a new schema, of its value or its key."""
+        """Return the position of the first message whose value or key has a new schema."""
         keys = [
             key if self._reads_key(value) else None
             for value, key in zip(batch.values, batch.keys, strict=True)
         ]
-        positions = (self.parser.unseen(batch.values), self.key_reader.unseen(keys))
-        return min((position for position in positions if position is not None), default=None)
+        firsts = (self.parser.unseen(batch.values), self.key_reader.unseen(keys))
+        return min((position for position in firsts if position is not None), default=None)
 
     def learn(self, value: bytes | None, key: bytes | None = None) -> None:
-        """Take the schemas of a message that `unseen` named. The heads of both are enough."""
+        """Learn the schemas of a message that `unseen` named; the heads are enough."""
         if value is not None:
             self.parser.learn(value)
         if key is not None and self._reads_key(value):
@@ -127,7 +131,7 @@ class Decoder:
         return self._reads_all_keys or (value is None and bool(self._tombstone_keys))
 
     def renewed(self, spec: TableSpec) -> "Decoder":
-        """For the table as it is now. What was learned of schemas stays."""
+        """Return a decoder for the table's current columns; keep the learned schemas."""
         new = Decoder(spec, self.options)
         new.refused = self.refused
         new.parser.take_over(self.parser)
@@ -135,6 +139,7 @@ class Decoder:
         return new
 
     def decode(self, batch: MessageBatch) -> Decoded:
+        """Return the rows of a batch."""
         parts: list[pa.Table] = []
         new: NewColumns | None = None
         bad: list[tuple[int, str]] = []
@@ -142,76 +147,74 @@ class Decoder:
         empty = [position for position, value in enumerate(batch.values) if value is None]
         if full:
             rows, wrong, new = self._rows(batch if not empty else batch.take(full))
-            new = new and new.moved(full)
-            self._add(parts, bad, (rows, wrong), full)
+            if new is not None:
+                new = new.moved(full)
+            parts.append(rows)
+            bad += [(full[position], reason) for position, reason in wrong]
         skipped = 0
         if empty and self._skips_tombstones:
             skipped = len(empty)
         elif empty:
-            self._add(parts, bad, self._tombstones(batch.take(empty)), empty)
+            rows, wrong = self._tombstones(batch.take(empty))
+            parts.append(rows)
+            bad += [(empty[position], reason) for position, reason in wrong]
         if bad:
             parts.append(self._bad_rows(batch, bad))
-        rows = pa.concat_tables(parts) if parts else self.row_schema.empty_table()
-        put_aside = frozenset(
-            new.positions if new is not None and self.options.on_new_columns == "quarantine" else ()
-        )
+        if parts:
+            rows = pa.concat_tables(parts)
+        else:
+            rows = self.row_schema.empty_table()
+        put_aside: frozenset[int] = frozenset()
+        if new is not None and self.options.on_new_columns == "quarantine":
+            put_aside = frozenset(new.positions)
         messages = [
             _bad_message(batch, position, reason, has_new=position in put_aside)
             for position, reason in sorted(bad)
         ]
         return Decoded(rows=rows, bad=messages, skipped=skipped, new=None if put_aside else new)
 
-    def _add(
-        self,
-        parts: list[pa.Table],
-        bad: list[tuple[int, str]],
-        made: tuple[pa.Table, list[tuple[int, str]]],
-        positions: Sequence[int],
-    ) -> None:
-        rows, wrong = made
-        parts.append(rows)
-        bad += [(positions[position], reason) for position, reason in wrong]
-
     def _rows(
         self, batch: MessageBatch
     ) -> tuple[pa.Table, list[tuple[int, str]], NewColumns | None]:
-        """Of messages that have a value."""
+        """Return the rows of messages that have a value, bad ones, and new columns."""
         parsed = self.parser.parse([value for value in batch.values if value is not None])
         bad, rows = list(parsed.bad), parsed.rows
-        if not parsed.kept:
+        positions = parsed.positions
+        if not positions:
             return self.row_schema.empty_table(), bad, None
         new, unfit = self._fit(parsed.new)
         bad += unfit
-        kept = parsed.kept
-        messages = batch if len(kept) == len(batch) else batch.take(kept)
-        columns, wrong = self._of_messages(messages, rows)
+        messages = batch if len(positions) == len(batch) else batch.take(positions)
+        of_messages, wrong = self._of_messages(messages, rows)
         given = frozenset(rows.column_names)
-        found = {
-            name: columns.get(name, rows[name] if name in given else None)
-            for name in self._schema.names
-        }
-        table = pa.table(
-            {
-                name: column if column is not None else pa.nulls(len(kept), self._type(name))
-                for name, column in found.items()
-            }
-        )
+        columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+        for name in self._schema.names:
+            if name in of_messages:
+                columns[name] = of_messages[name]
+            elif name in given:
+                columns[name] = rows[name]
+            else:
+                columns[name] = pa.nulls(len(positions), self._type(name))
+        table = pa.table(columns)
         deleted, unanswered = self._deleted(table, parsed.deleted)
         wrong = unanswered | wrong
         if parsed.unchanged is not None:
             table, without = self._with_unchanged(table, parsed.unchanged, parsed.deleted)
             wrong = without | wrong
-        bad += [(kept[position], reason) for position, reason in wrong.items()]
-        return *self._finish(table, deleted, messages, kept, bad), new
+        bad += [(positions[row], reason) for row, reason in wrong.items()]
+        return *self._finish(table, deleted, messages, positions, bad), new
 
     def _deleted(
         self, table: pa.Table, of_events: pa.Array | None
     ) -> tuple[pa.Array | None, dict[int, str]]:
-        """Which rows delete their key, and why the condition has no answer for some."""
+        """Return which rows are deletes, and why the condition has no answer for some."""
         if self._condition is None:
             return of_events, {}
         answers = self._condition.answers(table)
-        failed = [] if answers.failed is None else answers.failed.to_pylist()
+        if answers.failed is None:
+            failed = []
+        else:
+            failed = answers.failed.to_pylist()
         unanswered = [position for position, is_failed in enumerate(failed) if is_failed]
         deleted = pc.fill_null(answers.values, False)
         return deleted, dict.fromkeys(unanswered, self._condition.failure)
@@ -219,10 +222,17 @@ class Decoder:
     def _with_unchanged(
         self, table: pa.Table, unchanged: Sequence[tuple[str, ...]], deleted: pa.Array | None
     ) -> tuple[pa.Table, dict[int, str]]:
-        """With the names of columns that an ingest fills, and rows that cannot be placed without. A deleted row needs no values."""
+        """Note the columns that an ingest fills; return also the rows that need them now.
+
+        A row cannot be ordered without its keys, delta and tie-breaks. A delete needs no other
+        values.
+        """
         ordering = [*self.spec.keys, self.spec.delta, *self.spec.tie_break]
         needed = {column.name for column in ordering}
-        is_deleted = [False] * table.num_rows if deleted is None else deleted.to_pylist()
+        if deleted is None:
+            is_deleted = [False] * table.num_rows
+        else:
+            is_deleted = deleted.to_pylist()
         texts: list[str | None] = []
         wrong: dict[int, str] = {}
         for row, names in enumerate(unchanged):
@@ -234,7 +244,7 @@ class Decoder:
         return table.append_column(UNCHANGED, pa.array(texts, pa.string())), wrong
 
     def _fit(self, new: NewColumns | None) -> tuple[NewColumns | None, list[tuple[int, str]]]:
-        """What somebody has to decide, and the messages that are bad for what the table lacks of them."""
+        """Return the new columns to decide on, and the messages that are bad for theirs."""
         wrong: dict[int, str] = {}
         if new is not None:
             new, wrong = apart_by_case(new, self._schema.names, filled=self._columns)
@@ -245,7 +255,8 @@ class Decoder:
             new, unfit = apart_by_column(new, self.refused)
             wrong |= unfit
         if new is not None and self.options.on_new_columns == "add" and new.is_of_schemas:
-            new = new.of_first()  # the others may be bad messages of the table that has these
+            # Once the table has these, the messages with others may be bad
+            new = new.of_first()
         if new is not None and self.options.on_new_columns == "quarantine":
             wrong |= {position: new.text(position) for position in new.positions}
         return new, list(wrong.items())
@@ -253,7 +264,7 @@ class Decoder:
     def _of_messages(
         self, messages: MessageBatch, rows: pa.Table
     ) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        """The columns of the messages themselves, and which have no such value."""
+        """Return the columns of the messages themselves, and what is wrong with some."""
         columns: dict[str, pa.Array] = {}
         wrong: dict[int, str] = {}
         of_keys = pa.table({})
@@ -262,31 +273,26 @@ class Decoder:
         given = frozenset(rows.column_names)
         for name, path in self._columns.items():
             kind = self._type(name)
-            if path in given:
-                of_events = rows[path].combine_chunks()
-                columns[name], without = each(
-                    len(messages), path, kind, partial(_event_part, of_events, kind)
-                )
-                wrong |= without
+            unfit: dict[int, str] = {}
+            if path in given:  # a member of Debezium's event
+                part = partial(_event_part, rows[path].combine_chunks(), kind)
+                columns[name], unfit = each(len(messages), path, kind, part)
             elif path.startswith(KEY_MEMBER):
                 columns[name] = of_keys[path.removeprefix(KEY_MEMBER)]
             elif path == KEY:
-                columns[name], without = self.key_reader.whole(messages.keys, kind)
-                wrong |= without
+                columns[name], unfit = self.key_reader.whole(messages.keys, kind)
             else:
-                columns[name], without = each(
-                    len(messages), path, kind, partial(_part, messages, path, kind)
-                )
-                wrong |= without
+                part = partial(_part, messages, path, kind)
+                columns[name], unfit = each(len(messages), path, kind, part)
+            wrong |= unfit
         return columns, wrong
 
     def _tombstones(self, batch: MessageBatch) -> tuple[pa.Table, list[tuple[int, str]]]:
-        """A null value deletes the key that the message has."""
+        """Return the deletes of the keys of messages without a value."""
         if self.spec.deletes is None:
             reason = "a tombstone deletes its key, but the table has no delete condition"
-            return self.row_schema.empty_table(), [
-                (position, reason) for position in range(len(batch))
-            ]
+            bad = [(position, reason) for position in range(len(batch))]
+            return self.row_schema.empty_table(), bad
         columns: dict[str, pa.Array | pa.ChunkedArray] = {
             name: pa.nulls(len(batch), self._type(name)) for name in self._schema.names
         }
@@ -295,59 +301,60 @@ class Decoder:
         columns |= of_messages
         wrong |= without
         if self._tombstone_keys:
-            found, without = self.key_reader.key_columns(batch.keys, self._tombstone_keys)
-            columns |= found
+            of_keys, without = self.key_reader.key_columns(batch.keys, self._tombstone_keys)
+            columns |= of_keys
             wrong |= without
         delta, kind = self.spec.delta.name, self._type(self.spec.delta.name)
         if delta not in self._columns and pa.types.is_timestamp(kind):
             columns[delta] = message_column(batch, "@timestamp", kind)
         elif delta not in self._columns:
             wrong = dict.fromkeys(range(len(batch)), _without_delta(delta, kind)) | wrong
-        return self._finish(
-            pa.table(columns),
-            pa.array([True] * len(batch)),
-            batch,
-            list(range(len(batch))),
-            list(wrong.items()),
-        )
+        deleted = pa.array([True] * len(batch))
+        positions = list(range(len(batch)))
+        return self._finish(pa.table(columns), deleted, batch, positions, list(wrong.items()))
 
     def _finish(
         self,
         table: pa.Table,
         deleted: pa.Array | None,
         messages: MessageBatch,
-        kept: Sequence[int],
+        positions: Sequence[int],
         bad: list[tuple[int, str]],
     ) -> tuple[pa.Table, list[tuple[int, str]]]:
-        """With the marks that an ingest reads, and without the rows that cannot go in."""
+        """Return rows with the marks that an ingest reads, without bad ones, and these.
+
+        `positions` are those of the rows in the batch.
+        """
         reasons = dict(bad)
         for column in (*self.spec.keys, self.spec.delta):
+            if not table[column.name].null_count:
+                continue
             role = "delta" if column.id == self.spec.delta_id else "key"
-            if table[column.name].null_count:
-                nulls = pc.indices_nonzero(pc.is_null(table[column.name])).to_pylist()
-                reasons |= {
-                    kept[row]: f"{role} column {column.name!r} is null"
-                    for row in nulls
-                    if kept[row] not in reasons
-                }
+            for row in pc.indices_nonzero(pc.is_null(table[column.name])).to_pylist():
+                reasons.setdefault(positions[row], f"{role} column {column.name!r} is null")
         if self.spec.deletes is not None:
-            table = table.append_column(
-                DELETED, deleted if deleted is not None else pa.array([False] * table.num_rows)
-            )
+            if deleted is None:
+                deleted = pa.array([False] * table.num_rows)
+            table = table.append_column(DELETED, deleted)
         elif deleted is not None and deleted.true_count:
-            none = "the event deletes a row, but the table has no delete condition"
-            reasons |= {kept[row]: none for row in pc.indices_nonzero(deleted).to_pylist()}
+            reason = "the event deletes a row, but the table has no delete condition"
+            deletes = pc.indices_nonzero(deleted).to_pylist()
+            reasons |= {positions[row]: reason for row in deletes}
         table = table.append_column(SOURCE, messages.sources())
-        for name in (name for name in self._notes if name not in table.column_names):
-            table = table.append_column(name, pa.nulls(table.num_rows, pa.string()))
+        for name in self._notes:
+            if name not in table.column_names:
+                table = table.append_column(name, pa.nulls(table.num_rows, pa.string()))
         if reasons:
-            table = table.filter(
-                pa.array([position not in reasons for position in kept], pa.bool_())
-            )
-        return table.select(self.row_schema.names).cast(self.row_schema), sorted(reasons.items())
+            is_good = [position not in reasons for position in positions]
+            table = table.filter(pa.array(is_good, pa.bool_()))
+        schema = self.row_schema
+        return table.select(schema.names).cast(schema), sorted(reasons.items())
 
     def _bad_rows(self, batch: MessageBatch, bad: Sequence[tuple[int, str]]) -> pa.Table:
-        """Null but for what is wrong, where it stood, and what it held: the ingest puts them aside."""
+        """Return rows of nulls with notes: what is wrong, the source and the content.
+
+        The ingest puts them aside.
+        """
         positions = [position for position, _ in bad]
         notes: dict[str, pa.Array] = {
             SOURCE: batch.sources().take(pa.array(positions, pa.int64())),
@@ -355,34 +362,40 @@ class Decoder:
             ROW: pa.array([batch.shown(position) for position in positions], pa.string()),
         }
         schema = self.row_schema
-        return pa.table(
-            {
-                column.name: notes.get(column.name, pa.nulls(len(bad), column.type))
-                for column in schema
-            },
-            schema=schema,
-        )
+        columns = {
+            column.name: notes.get(column.name, pa.nulls(len(bad), column.type))
+            for column in schema
+        }
+        return pa.table(columns, schema=schema)
 
     @property
     def row_schema(self) -> pa.Schema:
-        """Of the rows that `decode` makes."""
+        """The schema of the rows that `decode` makes."""
         return row_schema(self.spec, self._notes)
 
     @property
     def _notes(self) -> list[str]:
-        """Only change events may lack values that did not change."""
+        """The notes of a row; only change events may lack values that did not change."""
         return [name for name in NOTES if name != UNCHANGED or self._format.is_debezium]
 
-    def _of(self, prefix: str) -> list[tuple[str, str]]:
-        return [(name, path) for name, path in self._columns.items() if path.startswith(prefix)]
+    def _members(self, prefix: str) -> dict[str, pa.DataType]:
+        """Return the members that columns ask for under a prefix, with the columns' types."""
+        members: dict[str, pa.DataType] = {}
+        for name, path in self._columns.items():
+            if path.startswith(prefix):
+                members[path.removeprefix(prefix)] = self._type(name)
+        return members
 
     def _type(self, name: str) -> pa.DataType:
         return self._schema.field(name).type
 
 
 def _without_delta(name: str, kind: pa.DataType) -> str:
-    filled = f"--column {name}={'@timestamp' if pa.types.is_date(kind) else '@offset'}"
-    return f"a tombstone has no value for the delta column {name!r}, which is no timestamp: fill it from each message, as by {filled}"
+    path = "@timestamp" if pa.types.is_date(kind) else "@offset"
+    return (
+        f"a tombstone has no value for the delta column {name!r}, which is not a timestamp: "
+        f"fill it from each message, as by --column {name}={path}"
+    )
 
 
 def _bad_message(batch: MessageBatch, position: int, reason: str, *, has_new: bool) -> BadMessage:

@@ -1,8 +1,9 @@
-"""JSON values to rows: joined to lines and parsed by Arrow at once.
+"""JSON values to rows: joined to lines, and parsed by Arrow at once.
 
-A timestamp may be ISO text, in UTC without a zone, or a number of the stream's unit since 1970; a date text or days since 1970. Which of
-both a column holds is learned from the values. Columns without a member are null, members that the table does not have are left out, and
-told of where somebody asks.
+A timestamp may be ISO text, in UTC without a zone, or a number of the stream's unit since 1970; a
+date may be text, or days since 1970. Which of the two forms a column has is learned from the
+values. Columns without a member are null. Members that the table lacks are left out, and reported
+if the columns of the table are known.
 """
 
 import json
@@ -16,7 +17,7 @@ import pyarrow.json as pj
 from opal_lake.errors import InvalidInputError
 from opal_stream.formats.depth import check_depth
 from opal_stream.formats.parser import Parsed, halve_until_good
-from opal_stream.formats.schemas.connect import Holding
+from opal_stream.formats.schemas.connect import Forms
 from opal_stream.formats.schemas.inferred import inferred_columns
 from opal_stream.formats.schemas.members import members_of_values, nested_types
 from opal_stream.formats.schemas.new_columns import Known, is_new, with_members
@@ -33,94 +34,110 @@ _ZEROS = r"(\.\d{6})0+(Z|[+-]\d\d(?::?\d\d)?)?$"
 _NANOSECONDS = r"\.\d{7,}(Z|[+-]\d\d(?::?\d\d)?)?$"
 _NOT_A_TIME = "Failed to convert JSON to timestamp"
 _CHANGED = re.compile(r"Column\(/(?P<path>.+)\) changed from (string to number|number to string)")
-_NO_FORM = re.compile(r"Column\(/(?P<path>.+)\) changed from (string|number) to (?P<found>\w+)")
-SchemaOf = Callable[[pa.Schema], pa.Schema]
+_NO_FORM = re.compile(r"Column\(/(?P<path>.+)\) changed from (string|number) to (?P<kind>\w+)")
+SchemaOf = Callable[[pa.Schema], pa.Schema]  # from the columns to what is around them
 
 
 class TypedJson:
-    """Parses into columns of these types, and into such as are not `known`."""
+    """A reader of columns of these types, and of those that are not `known`."""
 
     def __init__(
         self, types: Mapping[str, pa.DataType], time_unit: str = "ms", known: Known = None
     ) -> None:
-        if maps := [name for name, kind in types.items() if _has_map(kind)]:
-            raise InvalidInputError(
-                f"column {maps[0]!r} is a map, or has one in it, which a stream fills from Avro alone"
-            )
+        for name, kind in types.items():
+            if _has_map(kind):
+                raise InvalidInputError(
+                    f"column {name!r} is a map, or has one in it, which only streams of Avro fill"
+                )
         self.types = dict(types)
         self.time_unit = time_unit
         self.known = known
-        self.nested = (
-            {} if known is None else nested_types(types)
-        )  # columns whose members somebody asks for
-        self.holding: Holding = {}  # what is known of how the next values hold columns
+        # Columns whose members that the table lacks are to be reported
+        self.nested = {} if known is None else nested_types(types)
+        self.forms: Forms = {}  # how the next values write columns, as far as a schema says it
         self._other: set[str] = set()  # columns whose values come in the other of the two forms
-        self._as_text: set[str] = set()  # times of more digits than microseconds, perhaps
+        self._as_text: set[str] = set()  # times that may have more digits than microseconds
 
     def schema(self) -> pa.Schema:
-        """As the values hold the columns."""
+        """Return the columns in the types in which the values hold them."""
         return pa.schema([(name, self.raw_type(name)) for name in self.types])
 
     def read(
         self, values: Sequence[bytes], schema_of: SchemaOf = lambda columns: columns
     ) -> pa.Table:
-        """A row for each value, or an error; the columns are not converted yet. `schema_of` says what is around them."""
+        """Return a row for each value, with columns that are not converted yet.
+
+        `schema_of` puts the columns into the schema of what is around them.
+        """
+        others = "ignore" if self.known is None else "infer"
         turned: set[str] = set()
         while True:
             try:
-                return _read_lines(
-                    values, schema_of(self.schema()), "ignore" if self.known is None else "infer"
-                )
+                return _read_lines(values, schema_of(self.schema()), others)
             except pa.ArrowInvalid as error:
-                if _NOT_A_TIME in str(error) and (times := self._times() - self._as_text):
+                text = str(error)
+                times = self._times() - self._as_text
+                if _NOT_A_TIME in text and times:
                     self._as_text |= times
                     continue
-                changed = _CHANGED.search(str(error))
+                if (refusal := self._refusal(text)) is not None:
+                    raise refusal from error
+                changed = _CHANGED.search(text)
                 column = changed["path"].rpartition("/")[2] if changed else ""
-                if (other := self._of_no_form(str(error))) is not None:
-                    raise other from error
                 if column in turned or not _has_two_forms(self.types.get(column)):
                     raise  # both forms in one batch: its halves are parsed apart
                 turned.add(column)
                 self._other ^= {column}
 
-    def _of_no_form(self, error: str) -> ValueError | None:
-        """What is wrong with a value of neither form. Which form other messages had must not be in the reason."""
+    def _refusal(self, error: str) -> ValueError | None:
+        """Return the error of a value in neither form; None for another mistake.
+
+        The reason must not depend on the form that other messages of the batch have.
+        """
         match = _NO_FORM.search(error)
-        if match is None or match["found"] in ("string", "number"):
+        if match is None or match["kind"] in ("string", "number"):
             return None
-        if not _has_two_forms(self.types.get(match["path"].rpartition("/")[2])):
+        path = match["path"]
+        if not _has_two_forms(self.types.get(path.rpartition("/")[2])):
             return None
         return ValueError(
-            f"JSON parse error: Column(/{match['path']}) is {match['found']}, not a text or a number"
+            f"JSON parse error: Column(/{path}) is {match['kind']}, not a text or a number"
         )
 
     def convert(self, columns: Mapping[str, pa.ChunkedArray]) -> pa.Table:
-        """To the columns' own types."""
+        """Return the columns converted to their own types."""
         return pa.table({name: self._convert(name, column) for name, column in columns.items()})
 
     def raw_type(self, name: str) -> pa.DataType:
-        """As the values hold a column."""
+        """Return the type in which the values hold a column."""
         kind = self.types[name]
-        if (raw := self._held_as(name)) is not None:
+        if (raw := self._schema_type(name)) is not None:
             return raw
         if name in self._other:
-            return pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
-        return pa.string() if pa.types.is_date(kind) or name in self._as_text else kind
+            if pa.types.is_timestamp(kind):
+                return pa.int64()
+            return pa.int32()
+        is_text = pa.types.is_date(kind) or name in self._as_text
+        if is_text:
+            return pa.string()
+        return kind
 
     def _times(self) -> set[str]:
         return {name for name, kind in self.types.items() if pa.types.is_timestamp(kind)}
 
-    def _held_as(self, name: str) -> pa.DataType | None:
+    def _schema_type(self, name: str) -> pa.DataType | None:
+        """Return the raw type of a column by a schema in the values, if they have one."""
+        if name not in self.forms:
+            return None
         try:
-            return self.holding[name].raw_type(self.types[name]) if name in self.holding else None
+            return self.forms[name].raw_type(self.types[name])
         except ValueError as error:
             raise ValueError(f"column {name!r}: {error}") from error
 
     def _convert(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         kind = self.types[name]
-        if self._held_as(name) is not None:
-            return self.holding[name].convert(column, kind)
+        if self._schema_type(name) is not None:
+            return self.forms[name].convert(column, kind)
         if column.type == kind:
             return column
         if pa.types.is_timestamp(kind) and pa.types.is_integer(column.type):
@@ -130,21 +147,32 @@ class TypedJson:
         return column.cast(kind)
 
     def _of_texts(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Times by Arrow's parser of JSON, which takes no more digits than microseconds."""
+        """Return times of texts by Arrow's parser of JSON.
+
+        It accepts no more digits than those of microseconds.
+        """
         texts = of_microseconds(column)
         if texts.equals(column):
             self._as_text.discard(name)  # the next batch is read without this detour
-        lines = [b"{%b}" % (b'"v":' + json.dumps(text).encode()) for text in texts.to_pylist()]
+        lines = [json.dumps({"v": text}).encode() for text in texts.to_pylist()]
+        if not lines:
+            return column.cast(self.types[name])
         schema = pa.schema([("v", self.types[name])])
-        return _read_lines(lines, schema, "ignore")["v"] if lines else column.cast(self.types[name])
+        return _read_lines(lines, schema, "ignore")["v"]
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    """Return a column as one array, without a copy if it has one chunk."""
+    if column.num_chunks != 1:
+        return column.combine_chunks()
+    return column.chunk(0)
 
 
 def of_microseconds(texts: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Leave out zeros behind microseconds. Raise ValueError for other digits: a table has no place for them."""
+    """Return texts without zeros behind the microseconds.
+
+    Raises ValueError for other digits there: a table does not store them.
+    """
     short = pc.replace_substring_regex(texts, _ZEROS, r"\1\2")
     too_long = pc.fill_null(pc.match_substring_regex(short, _NANOSECONDS), False)
     if pc.any(too_long).as_py():
@@ -158,18 +186,21 @@ def _has_two_forms(kind: pa.DataType | None) -> bool:
 
 
 def _read_lines(values: Sequence[bytes], schema: pa.Schema, others: str) -> pa.Table:
-    """Each value begins an object and Arrow counts as many rows as values: then each row is that of its value."""
-    if others == "infer":  # what is skipped may nest as it likes
+    """Return a row for each value.
+
+    Each value must begin an object, and Arrow must count as many rows as values: then each row is
+    that of its value. `others` is what Arrow does with members that the schema lacks.
+    """
+    if others == "infer":  # members that are skipped may nest as deep as they are
         for value in values:
             check_depth(value)
     lines = b"\n".join(values)
-    if (
-        lines.count(b"\n") != len(values) - 1
-    ):  # in JSON a line break can only be space between tokens
+    # In JSON a line break can only be space between tokens
+    if lines.count(b"\n") != len(values) - 1:
         lines = b"\n".join(value.replace(b"\n", b" ") for value in values)
     if not all(value.startswith(b"{") for value in values):
         lines = b"\n".join(_object(value) for value in values)
-    lines.decode()
+    lines.decode()  # Arrow would accept bytes that are not UTF-8
     table = pj.read_json(
         pa.py_buffer(lines),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
@@ -185,21 +216,20 @@ def _read_lines(values: Sequence[bytes], schema: pa.Schema, others: str) -> pa.T
 def _object(value: bytes) -> bytes:
     stripped = value.strip().replace(b"\n", b" ")
     if not stripped.startswith(b"{"):
-        raise ValueError("the message is no JSON object")
+        raise ValueError("the message is not a JSON object")
     return stripped
 
 
 def _has_map(kind: pa.DataType) -> bool:
-    inner = (
-        [kind.field(number).type for number in range(kind.num_fields)]
-        if pa.types.is_nested(kind)
-        else []
-    )
-    return pa.types.is_map(kind) or any(map(_has_map, inner))
+    if pa.types.is_map(kind):
+        return True
+    if not pa.types.is_nested(kind):
+        return False
+    return any(_has_map(kind.field(number).type) for number in range(kind.num_fields))
 
 
 class JsonParser:
-    """Plain JSON objects."""
+    """A parser of plain JSON objects."""
 
     def __init__(
         self, types: Mapping[str, pa.DataType], time_unit: str = "ms", known: Known = None
@@ -219,18 +249,15 @@ class JsonParser:
         if self._json.nested:
             nested = {name: one_array(rows[name]) for name in self._json.nested}
             new = with_members(new, members_of_values(nested, self._json.nested))
-        return Parsed(
-            rows=self._json.convert({name: rows[name] for name in self._json.types}),
-            kept=[],
-            new=new,
-        )
+        own = {name: rows[name] for name in self._json.types}
+        return Parsed(rows=self._json.convert(own), positions=[], new=new)
 
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
-        """Nothing says what a value's schema is."""
+        """Return None: a value does not name a schema."""
         return None
 
     def learn(self, value: bytes) -> None:
-        """As `unseen`."""
+        """Do nothing, as a value does not name a schema."""
 
     def take_over(self, other: "JsonParser") -> None:
-        """As `unseen`."""
+        """Do nothing, as no schema is learned."""

@@ -37,7 +37,7 @@ _SHOWN_BYTES = 40
 
 @dataclass(slots=True)
 class _Kinds:
-    """The positions of keys by what they are. Those that are null are in none."""
+    """The positions of keys by what they are; null keys are in none."""
 
     texts: list[int] = field(default_factory=list)
     plain: list[int] = field(default_factory=list)
@@ -46,28 +46,30 @@ class _Kinds:
 
 
 class KeyReader:
-    """Reads keys in the format of the values, or in their own.
+    """A reader of keys in the format of the values, or in their own.
 
-    Where the stream names no format of keys, one may also be a text as it stands. What would be
+    Where the stream names no format of keys, a key may also be a plain text. A key that would be
     another value as JSON than as text is refused then.
     """
 
     def __init__(self, options: FormatOptions) -> None:
         self._options = options
         self._is_guessed = options.key_format is None
-        self._form = FORMATS.get(options.key_format or options.format)  # None for texts
+        self._form = FORMATS.get(options.key_format or options.format)  # None for plain texts
         self._registry: SchemaRegistry | None = None
         if self._form is not None and self._form.is_registered:
             kind = AVRO if self._form.is_avro else JSON
             self._registry = SchemaRegistry(options.registry or "", kind)
         self._parsers: dict[tuple[tuple[str, pa.DataType], ...], Parser] = {}
-        # Of Avro, by the head of keys: whether they are records, or why their schema cannot be read
+        # For Avro, by the head of keys: whether they are records, or why their schema is refused
         self._records: dict[bytes, bool] = {}
         self._refused: dict[bytes, str] = {}
 
     def unseen(self, keys: Keys) -> int | None:
         """Return the position of the first key with a schema that was never asked for."""
-        return None if self._registry is None else first_unseen(self._registry, list(keys))
+        if self._registry is None:
+            return None
+        return first_unseen(self._registry, list(keys))
 
     def learn(self, key: bytes) -> None:
         """Ask the registry for the schema of a key; its head is enough."""
@@ -77,7 +79,7 @@ class KeyReader:
             self._registry.schema(schema_id(key))
 
     def whole(self, keys: Keys, kind: pa.DataType) -> tuple[pa.Array, Wrong]:
-        """Return the keys as one column; null where there is no key."""
+        """Return the keys as one column; null for a null key."""
         kinds = self._kinds(keys)
         if self._is_guessed and self._registry is None:
             kinds.texts = sorted(kinds.texts + kinds.objects)
@@ -87,18 +89,19 @@ class KeyReader:
         return self._whole(keys, kinds, kind)
 
     def members(self, keys: Keys, types: Types) -> tuple[pa.Table, Wrong]:
-        """Return members of the keys by name; null where there is no key, or no such member."""
+        """Return members of the keys by name; null where a key lacks one."""
         present = [position for position, key in enumerate(keys) if key]
         parsed = self._parser(types).parse([key for key in keys if key])
         wrong = {present[position]: f"key: {reason}" for position, reason in parsed.bad}
-        rows = {present[position]: row for row, position in enumerate(parsed.kept)}
+        rows = {present[position]: row for row, position in enumerate(parsed.positions)}
         if not rows:
             nulls = {name: pa.nulls(len(keys), kind) for name, kind in types.items()}
             return pa.table(nulls), wrong
-        return parsed.rows.select(list(types)).take(_row_numbers(rows, len(keys))), wrong
+        members = parsed.rows.select(list(types))
+        return members.take(_row_numbers(rows, len(keys))), wrong
 
     def key_columns(self, keys: Keys, types: Types) -> tuple[dict[str, pa.Array], Wrong]:
-        """Return what fills columns: a plain key the only one, an object those of its members."""
+        """Return the columns that keys fill: a plain key one, an object its members."""
         kinds = self._kinds(keys)
         wrong = dict(kinds.wrong)
         objects: list[bytes | None] = [None] * len(keys)
@@ -122,22 +125,26 @@ class KeyReader:
                 continue
             if self._form is None:
                 kinds.texts.append(position)
-            elif self._is_guessed and not self._is_formatted(key):
+                continue
+            if self._is_guessed and not self._is_formatted(key):
                 if _is_json_text(key):
                     kinds.wrong[position] = _two_readings(key)
                 else:
                     kinds.texts.append(position)
+                continue
+            try:
+                is_object = self._is_object(key)
+            except ValueError as error:
+                kinds.wrong[position] = f"key: {error}"
+                continue
+            if is_object:
+                kinds.objects.append(position)
             else:
-                try:
-                    is_object = self._is_object(key)
-                except ValueError as error:
-                    kinds.wrong[position] = f"key: {error}"
-                    continue
-                (kinds.objects if is_object else kinds.plain).append(position)
+                kinds.plain.append(position)
         return kinds
 
     def _is_formatted(self, key: bytes) -> bool:
-        """Return whether a key begins as the format of the values does, and as no text does."""
+        """Return whether a key begins as the format of the values does."""
         if self._registry is not None:
             return key[:1] == b"\0"
         return _first(key) == b"{"
@@ -167,21 +174,25 @@ class KeyReader:
         text_column, wrong_texts = each(
             len(texts), KEY, kind, lambda start, stop: of_bytes(texts[start:stop], kind)
         )
-        wrong |= {kinds.texts[position]: reason for position, reason in wrong_texts.items()}
+        for position, reason in wrong_texts.items():
+            wrong[kinds.texts[position]] = reason
         positions, parts = list(kinds.texts), [text_column]
         if kinds.plain:
-            parsed = self._parser({_WHOLE: kind}, is_whole=True).parse(
-                [keys[position] or b"" for position in kinds.plain]
-            )
-            wrong |= {kinds.plain[position]: f"key: {reason}" for position, reason in parsed.bad}
-            positions += [kinds.plain[position] for position in parsed.kept]
-            parts += parsed.rows[_WHOLE].chunks if parsed.kept else []
+            parser = self._parser({_WHOLE: kind}, is_whole=True)
+            parsed = parser.parse([keys[position] or b"" for position in kinds.plain])
+            for position, reason in parsed.bad:
+                wrong[kinds.plain[position]] = f"key: {reason}"
+            positions += [kinds.plain[position] for position in parsed.positions]
+            if parsed.positions:
+                parts += parsed.rows[_WHOLE].chunks
         rows = {position: row for row, position in enumerate(positions)}
         return pa.concat_arrays(parts).take(_row_numbers(rows, len(keys))), wrong
 
     def _parser(self, types: Types, *, is_whole: bool = False) -> Parser:
         """Return the parser for some members, or for whole keys; each is made once."""
-        columns = (("", pa.null()), *types.items()) if is_whole else tuple(types.items())
+        columns = tuple(types.items())
+        if is_whole:  # a member may have the name of the column of whole keys
+            columns = (("", pa.null()), *columns)
         if columns not in self._parsers:
             self._parsers[columns] = self._new_parser(types, is_whole=is_whole)
         return self._parsers[columns]
@@ -193,26 +204,30 @@ class KeyReader:
 
             whole_name = _WHOLE if is_whole else None
             return AvroParser(self._registry, types, time_unit=unit, whole_name=whole_name)
-        inner: Parser = WholeJsonParser(types, unit) if is_whole else JsonParser(types, unit)
+        make = WholeJsonParser if is_whole else JsonParser
+        inner: Parser = make(types, unit)
         if self._registry is None:
             return inner
         return RegistryJsonParser(self._registry, inner, types)
 
 
 class WholeJsonParser(JsonParser):
-    """Plain values of JSON to a table of one column."""
+    """A parser of plain values of JSON to a table of one column."""
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
-        wrong = {
-            position: reason
-            for position, value in enumerate(values)
-            if (reason := _why_no_plain_json(value)) is not None
-        }
-        good = [position for position in range(len(values)) if position not in wrong]
-        parsed = super().parse([b'{"%b":%b}' % (_WHOLE.encode(), values[at]) for at in good])
-        parsed.kept = [good[position] for position in parsed.kept]
+        good: list[int] = []
+        wrong: list[tuple[int, str]] = []
+        for position, value in enumerate(values):
+            reason = _why_no_plain_json(value)
+            if reason is None:
+                good.append(position)
+            else:
+                wrong.append((position, reason))
+        name = _WHOLE.encode()
+        parsed = super().parse([b'{"%b":%b}' % (name, values[position]) for position in good])
+        parsed.positions = [good[position] for position in parsed.positions]
         parsed.bad = [(good[position], reason) for position, reason in parsed.bad]
-        parsed.bad += wrong.items()
+        parsed.bad += wrong
         return parsed
 
 
@@ -236,8 +251,8 @@ def _is_json_text(key: bytes) -> bool:
 
 def _two_readings(key: bytes) -> str:
     return (
-        f"key: {_shown(key)} is a value of JSON, or a text that looks like one; say which of both "
-        "by --key-format: json (or the format of the registry), or string"
+        f"key: {_shown(key)} is a value of JSON, or a text that looks like one; choose by "
+        "--key-format: json (or the format of the registry), or string"
     )
 
 
@@ -247,7 +262,9 @@ def _first(key: bytes) -> bytes:
 
 def _shown(key: bytes) -> str:
     text = key.decode(errors="replace")
-    return text if len(text) <= _SHOWN_BYTES else f"{text[:_SHOWN_BYTES]}..."
+    if len(text) <= _SHOWN_BYTES:
+        return text
+    return f"{text[:_SHOWN_BYTES]}..."
 
 
 def _row_numbers(rows: Mapping[int, int], count: int) -> pa.Array:

@@ -1,4 +1,4 @@
-"""What a format's parser makes of the values of messages."""
+"""The parser of a format, and what it makes of the values of messages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +13,16 @@ BadValues = list[tuple[int, str]]  # position in what was parsed, and what is wr
 
 @dataclass(slots=True, kw_only=True)
 class Parsed:
-    """A row for each position of `kept`, with the columns that the values hold. `deleted` where the format itself says so.
+    """The rows of values, one for each of `positions`, with the values' columns.
 
-    `new` are columns that the table lacks, if the parser was told what it has. `unchanged` are of each row the names of columns whose
-    values the message lacks, as they did not change, if there are such rows.
+    - `deleted` rows are deletes; None if the format does not mark them.
+    - `new` are columns that the table lacks, if the parser knows those of the table.
+    - `unchanged` are for each row the columns whose values the message lacks, as they did not
+      change; None if no row lacks any.
     """
 
     rows: pa.Table
-    kept: list[int]
+    positions: list[int]
     bad: BadValues = field(default_factory=list)
     deleted: pa.Array | None = None
     new: NewColumns | None = None
@@ -28,20 +30,23 @@ class Parsed:
 
 
 class Parser(Protocol):
-    """Values, none of them null, to rows. Remembers schemas, not values."""
+    """A parser of values, none of them null. It remembers schemas, not values."""
 
     def parse(self, values: Sequence[bytes]) -> Parsed: ...
 
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
-        """The position of the first value whose schema is a new one: what comes before is flushed, then the new schema is taken."""
+        """Return the position of the first value with a new schema.
+
+        What comes before it is flushed, then the new schema is learned.
+        """
         ...
 
     def learn(self, value: bytes) -> None:
-        """Take the schema of a value from now on."""
+        """Learn the schema of a value."""
         ...
 
     def take_over(self, other: Any) -> None:
-        """The schemas that a parser of the same kind has learned."""
+        """Use the schemas that a parser of the same kind has learned."""
         ...
 
 
@@ -50,39 +55,54 @@ def halve_until_good(
     parse: Callable[[Sequence[bytes]], Parsed],
     errors: tuple[type[Exception], ...],
 ) -> Parsed:
-    """All at once; where that fails by halves, so that a few bad values cost a few steps and the good ones are parsed as ever."""
+    """Parse all values at once; where that fails, parse halves.
+
+    So a few bad values cost a few steps, and the good ones are still parsed many at a time.
+    """
     parts: list[Parsed] = []
     bad: BadValues = []
-    kept: list[int] = []
+    good: list[int] = []
     waiting = [(0, len(values))] if values else []
     while waiting:
         start, stop = waiting.pop()
         try:
             part = parse(values[start:stop])
-            part.new = part.new and part.new.moved(range(start, stop))
-            parts.append(part)
-            kept.extend(range(start, stop))
         except errors as error:
             if stop - start == 1:
                 bad.append((start, _one_line(error)))
             else:
                 middle = (start + stop) // 2
-                waiting += [(middle, stop), (start, middle)]
+                waiting += [(middle, stop), (start, middle)]  # the first half is popped first
+            continue
+        positions = range(start, stop)
+        if part.new is not None:
+            part.new = part.new.moved(positions)
+        parts.append(part)
+        good.extend(positions)
+    return _joined(parts, good, bad)
+
+
+def _joined(parts: Sequence[Parsed], good: list[int], bad: BadValues) -> Parsed:
+    if not parts:
+        return Parsed(rows=pa.table({}), positions=good, bad=bad)
     deleted = [part.deleted for part in parts]
     unchanged: list[tuple[str, ...]] = []
     for part in parts:
         unchanged += part.unchanged or [()] * part.rows.num_rows
     return Parsed(
-        rows=pa.concat_tables([part.rows for part in parts]) if parts else pa.table({}),
-        kept=kept,
+        rows=pa.concat_tables([part.rows for part in parts]),
+        positions=good,
         bad=bad,
-        deleted=pa.concat_arrays(deleted) if parts and None not in deleted else None,
+        deleted=None if None in deleted else pa.concat_arrays(deleted),
         new=merged(part.new for part in parts),
         unchanged=unchanged if any(unchanged) else None,
     )
 
 
 def _one_line(error: Exception) -> str:
-    """Without the number of the row, which is that of the batch: messages with one mistake are counted together."""
+    """Return the reason without the number of the row, which is that of the batch.
+
+    So messages with the same mistake are counted together.
+    """
     text = str(error).strip().splitlines()[0].removesuffix(" in row 0")
     return text[:300] or type(error).__name__

@@ -1,7 +1,6 @@
 """The parser of each format."""
 
 from collections.abc import Mapping
-from functools import partial
 
 import pyarrow as pa
 
@@ -19,29 +18,38 @@ Types = Mapping[str, pa.DataType]
 
 
 def parser_of(chosen: FormatOptions, types: Types, source: Types, *, known: Known = None) -> Parser:
-    """Return the parser of values. `known` are all columns of the table, if others are reported."""
+    """Return the parser of values.
+
+    `known` are all columns of the table, if others are to be reported.
+    """
     form = FORMATS[chosen.format]
-    kind = AVRO if form.is_avro else JSON
-    registry = SchemaRegistry(chosen.registry or "", kind) if form.is_registered else None
+    unit = chosen.time_unit
     placeholder = Placeholder(chosen.unavailable_value)
+    registry: SchemaRegistry | None = None
+    if form.is_registered:
+        kind = AVRO if form.is_avro else JSON
+        registry = SchemaRegistry(chosen.registry or "", kind)
     if form.is_avro and registry is not None:
         from opal_stream.formats.avro import AvroParser  # fastavro is needed here only
 
         return AvroParser(
             registry,
             types,
-            time_unit=chosen.time_unit,
+            time_unit=unit,
             debezium=form.is_debezium,
             source=source,
             known=known,
             placeholder=placeholder,
         )
-    of_values = None if form.is_registered else known  # else the schemas say it
-    of_events = partial(DebeziumJsonParser, source=source, placeholder=placeholder)
-    make = of_events if form.is_debezium else JsonParser
-    inner: Parser = make(types, chosen.time_unit, known=of_values)
-    return (
-        RegistryJsonParser(registry, inner, types, known=known, debezium=form.is_debezium)
-        if registry is not None
-        else inner
-    )
+    # With a registry the schemas say which columns are new, without one the values do
+    of_values = None if form.is_registered else known
+    inner: Parser
+    if form.is_debezium:
+        inner = DebeziumJsonParser(
+            types, unit, known=of_values, source=source, placeholder=placeholder
+        )
+    else:
+        inner = JsonParser(types, unit, known=of_values)
+    if registry is None:
+        return inner
+    return RegistryJsonParser(registry, inner, types, known=known, debezium=form.is_debezium)

@@ -68,6 +68,7 @@ def _collect(
     texts: dict[Reference, str],
     path: tuple[Reference, ...],
 ) -> None:
+    root = path[0] if path else what
     for reference in _references(answer, what):
         if reference in path:
             raise ValueError(
@@ -78,17 +79,15 @@ def _collect(
             continue
         if len(texts) + len(path) >= MAX_REFERENCES:
             raise ValueError(
-                f"{path[0] if path else what} refers to more than {MAX_REFERENCES} schemas, "
-                "those of its references counted"
+                f"{root} refers to more than {MAX_REFERENCES} schemas, those of its references "
+                "counted"
             )
         referred = fetch(reference, what)
         _collect(referred, str(reference), fetch, texts, (*path, reference))
         texts[reference] = referred["schema"]
         if sum(map(len, texts.values())) > MAX_REFERENCE_BYTES:
-            raise ValueError(
-                f"the schemas that {path[0] if path else what} refers to have more than "
-                f"{MAX_REFERENCE_BYTES >> 20} MiB"
-            )
+            limit = f"{MAX_REFERENCE_BYTES >> 20} MiB"
+            raise ValueError(f"the schemas that {root} refers to have more than {limit}")
 
 
 def _references(answer: Any, what: str) -> Iterator[Reference]:
@@ -110,4 +109,6 @@ def _references(answer: Any, what: str) -> Iterator[Reference]:
 
 def _shown(given: Any) -> str:
     text = json.dumps(given)
-    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."
+    if len(text) <= _SHOWN_LETTERS:
+        return text
+    return f"{text[:_SHOWN_LETTERS]}..."

@@ -45,18 +45,18 @@ logger = logging.getLogger(__name__)
 
 
 class UnknownSchemaError(ValueError):
-    """A message names a schema that the registry does not have."""
+    """A schema that a message names, and the registry does not have."""
 
 
 class RefusedSchemaError(UnknownSchemaError):
-    """A message names a schema that the stream cannot read.
+    """A schema that a message names, and the stream cannot read.
 
     It is of another kind, has wrong references, or the registry's answer is not a schema.
     """
 
 
 class _NotGivenError(Exception):
-    """The registry answers, and says that it does not give it."""
+    """A registry's answer that it does not give what was asked for."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"HTTP Error {code}")
@@ -64,12 +64,12 @@ class _NotGivenError(Exception):
 
 
 class SchemaRegistry:
-    """Schemas by id; an id never changes its meaning, so that each is asked for once."""
+    """A client of a registry that asks for each id once: ids never change meaning."""
 
     def __init__(self, url: str, kind: str = AVRO) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
             raise InvalidInputError(
-                f"the schema registry {url!r} is no address; write http://host:port"
+                f"the schema registry {url!r} is not an address; write http://host:port"
             )
         self.url = url.rstrip("/")
         self._kind = kind
@@ -96,7 +96,7 @@ class SchemaRegistry:
         return self._schemas[number]
 
     def versions(self, number: int) -> list[RegisteredSchema]:
-        """Return all versions of a schema, of its subjects by name, the newest version first.
+        """Return all versions of a schema's subjects by name, the newest version first.
 
         A version is asked for once, and the list of a subject again for a schema that is not in it.
         Of a registry that does not give them there are none. One whose references are wrong is left
@@ -137,13 +137,13 @@ class SchemaRegistry:
         }
 
     def _check_kind(self, number: int, kind: str | None) -> None:
-        """Refuse a schema that is said to be of another kind: its bytes mean something else."""
+        """Refuse a schema of another kind: its bytes mean something else."""
         if kind in (None, self._kind):
             return
         if kind in FORMATS_OF_KIND:
             remedy = f"read the topic with --format {FORMATS_OF_KIND[kind]}"
         else:
-            remedy = "streams read Avro and JSON: have the producer write one of both"
+            remedy = "streams read Avro and JSON: have the producer write one of the two"
         self._refused[number] = (
             f"schema {number} of {self.url} is {kind}, and the stream reads {self._kind}; {remedy}"
         )
@@ -167,7 +167,7 @@ class SchemaRegistry:
             raise RefusedSchemaError(self._refused[number]) from error
 
     def _resolved(self, answer: Any, what: str) -> RegisteredSchema:
-        """Return a schema with its references. Those of JSON only say the types of new columns."""
+        """Return a schema with its references, which are only needed for Avro."""
         if self._kind != AVRO:
             return RegisteredSchema(text=answer["schema"])
         return resolve(answer, what, self._referred)
@@ -180,7 +180,7 @@ class SchemaRegistry:
         return self._answers[reference]
 
     def _given(self, path: str, what: str, missing: str) -> Any:
-        """Ask for what may be missing: UnknownSchemaError."""
+        """Return an answer; raise UnknownSchemaError where it is missing."""
         try:
             return self._fetch(path, what)
         except _NotGivenError as error:
@@ -212,7 +212,7 @@ class SchemaRegistry:
         return subjects
 
     def _take_versions(self, subject: str, version: int, what: str) -> None:
-        """Ask for the versions of a subject that are not known yet, if this one is not."""
+        """Fetch the unknown versions of a subject, if this version is one of them."""
         if version in self._versions.get(subject, ()):
             return
         versions = self._fetch(_versions_path(subject), what)

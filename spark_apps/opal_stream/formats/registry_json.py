@@ -1,4 +1,4 @@
-"""JSON in a registry's wire format: the head is taken off, and the rest is JSON as ever."""
+"""JSON in a registry's wire format: a head with the id of a schema, and plain JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,11 +15,11 @@ from opal_stream.formats.registry import (
 from opal_stream.formats.schemas.json_types import json_schema_columns
 from opal_stream.formats.schemas.members import members_of_types
 from opal_stream.formats.schemas.new_columns import Known
-from opal_stream.formats.schemas.of_schemas import NewOfSchema, new_of_schema, new_of_schemas
+from opal_stream.formats.schemas.of_schemas import Additions, find_additions, merge_additions
 
 
 class RegistryJsonParser:
-    """Around a parser of JSON. A message of an unknown schema is a bad one."""
+    """A parser around one of plain JSON; an unknown schema makes a message bad."""
 
     def __init__(
         self,
@@ -35,35 +35,33 @@ class RegistryJsonParser:
         self._types = types
         self._known = known
         self._debezium = debezium
-        self._new: dict[bytes, NewOfSchema] = {}
+        self._new: dict[bytes, Additions] = {}
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
-        wrong = {
-            head: reason
-            for head in {value[:HEAD_BYTES] for value in values}
-            if (reason := self._why_wrong(head)) is not None
-        }
-        good = [
-            position for position, value in enumerate(values) if value[:HEAD_BYTES] not in wrong
-        ]
+        heads = [value[:HEAD_BYTES] for value in values]
+        wrong: dict[bytes, str] = {}
+        for head in set(heads):
+            reason = self._why_wrong(head)
+            if reason is not None:
+                wrong[head] = reason
+        good = [position for position, head in enumerate(heads) if head not in wrong]
         parsed = self._inner.parse([values[position][HEAD_BYTES:] for position in good])
-        parsed.kept = [good[position] for position in parsed.kept]
+        parsed.positions = [good[position] for position in parsed.positions]
         parsed.bad = [(good[position], reason) for position, reason in parsed.bad]
-        parsed.bad += [
-            (position, wrong[value[:HEAD_BYTES]])
-            for position, value in enumerate(values)
-            if value[:HEAD_BYTES] in wrong
-        ]
+        if wrong:
+            for position, head in enumerate(heads):
+                if head in wrong:
+                    parsed.bad.append((position, wrong[head]))
         if self._known is not None:
-            heads = {position: values[position][:HEAD_BYTES] for position in sorted(parsed.kept)}
-            parsed.new = new_of_schemas(self._new_of, heads)
+            by_position = {position: heads[position] for position in sorted(parsed.positions)}
+            parsed.new = merge_additions(self._new_of, by_position)
         return parsed
 
-    def _new_of(self, head: bytes) -> NewOfSchema:
+    def _new_of(self, head: bytes) -> Additions:
         if head not in self._new:
             number = schema_id(head)
             types = json_schema_columns(self.registry.schema(number).text, debezium=self._debezium)
-            self._new[head] = new_of_schema(
+            self._new[head] = find_additions(
                 types,
                 self._known,
                 members_of_types(types, self._types),
@@ -77,7 +75,7 @@ class RegistryJsonParser:
                 check_depth(version.text.encode(), "the registry's schema")
                 yield json_schema_columns(version.text, debezium=self._debezium)
             except ValueError:
-                continue  # of a subject that had schemas of another kind before
+                continue  # the subject had schemas of another kind before
 
     def take_over(self, other: "RegistryJsonParser") -> None:
         self.registry = other.registry
@@ -86,11 +84,14 @@ class RegistryJsonParser:
         return first_unseen(self.registry, list(values))
 
     def learn(self, value: bytes) -> None:
-        """Ask the registry for all that messages of the schema need: Spark's tasks may not reach it."""
+        """Ask the registry for all that messages of the schema need.
+
+        Spark's tasks may not reach it.
+        """
         self._why_wrong(value[:HEAD_BYTES])
 
     def _why_wrong(self, head: bytes) -> str | None:
-        """Return why messages of a head are bad; None where its schema can be read."""
+        """Return why messages of a head are bad; None if its schema can be read."""
         try:
             text = self.registry.schema(schema_id(head)).text
             check_depth(text.encode(), "the registry's schema")

@@ -1,4 +1,4 @@
-"""Rows as an ingest takes them: the table's columns, the mark of deletes, and notes of what is wrong with a row."""
+"""Rows as an ingest reads them: the table's columns, the mark of deletes, and notes of mistakes."""
 
 from collections.abc import Sequence
 
@@ -10,28 +10,28 @@ from opal_lake.definition.table_spec import TableSpec
 
 
 def row_schema(spec: TableSpec, notes: Sequence[str] = NOTES) -> pa.Schema:
-    deleted = [pa.field(DELETED, pa.bool_())] if spec.deletes is not None else []
-    return pa.schema(
-        [
-            *arrow_schema(spec.schema),
-            *deleted,
-            *((name, pa.string()) for name in notes),
-        ]
-    )
+    """Return the schema of rows with these notes."""
+    fields = list(arrow_schema(spec.schema))
+    if spec.deletes is not None:
+        fields.append(pa.field(DELETED, pa.bool_()))
+    fields += [pa.field(name, pa.string()) for name in notes]
+    return pa.schema(fields)
 
 
 def fitted(rows: pa.Table, spec: TableSpec) -> pa.Table:
-    """With all of these columns: notes, and columns that the table got later, may be missing. ValueError for rows of another table."""
+    """Return rows with all columns of the table, and all notes.
+
+    Notes, and columns that the table got later, may be missing. Raises ValueError for rows of
+    another table.
+    """
     schema = row_schema(spec)
-    if strangers := sorted(set(rows.column_names) - set(schema.names)):
-        raise ValueError(f"the table has no column {strangers[0]!r}")
-    if len(set(rows.column_names)) < rows.num_columns:
-        raise ValueError("two of its columns have one name")
-    may_lack = {
-        *NOTES,
-        *(field.name for field in spec.schema.fields if spec.schema.is_added(field)),
-    }
     given = frozenset(rows.column_names)
+    if strangers := sorted(given - set(schema.names)):
+        raise ValueError(f"the table has no column {strangers[0]!r}")
+    if len(given) < rows.num_columns:
+        raise ValueError("two of its columns have one name")
+    added = [field.name for field in spec.schema.fields if spec.schema.is_added(field)]
+    may_lack = {*NOTES, *added}
     columns = []
     for field in schema:
         if field.name in given:

@@ -1,7 +1,8 @@
-"""Debezium's placeholder for a large value that an update did not touch, in all the forms that its connectors give it.
+"""Debezium's placeholder for a large value that an update did not touch, in all its forms.
 
-A text is the placeholder itself, bytes are its bytes (in JSON their base64), an array of texts has it as its only element, an hstore as its
-only key and value. Arrays of other types have an element for each of its bytes: numbers, decimals, dates, true for each of them.
+A text is the placeholder itself, bytes are its bytes (in JSON their base64), an array of texts has
+it as its only element, an hstore as its only key and value. Arrays of other types have an element
+for each of its bytes: numbers, decimals, dates, true for each of them.
 """
 
 import base64
@@ -30,18 +31,19 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 _SIDES = ("before", "after")
 _DECODER = json.JSONDecoder()
 _EPOCH = date(1970, 1, 1)
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 _ROW = tuple[dict[str, Any], dict[str, tuple[int, int]]]
 
 
 def unavailable_value(column: str) -> ValueError:
+    """Return the error of a column whose value is needed, and did not change."""
     return ValueError(
         f"the event lacks the value of column {column!r}, which did not change: {REMEDY}"
     )
 
 
 class Placeholder:
-    """What `unavailable.value.placeholder` of the connector is set to."""
+    """The value of `unavailable.value.placeholder` of the connector."""
 
     def __init__(self, given: str = UNAVAILABLE) -> None:
         self._data = _bytes_of(given)
@@ -51,7 +53,7 @@ class Placeholder:
         of_hstore = json.dumps({self._text: self._text}, ensure_ascii=False)
         self._texts = {
             self._text,
-            *(one.decode() for one in encoded),
+            *(text.decode() for text in encoded),
             digits,
             digits.upper(),
             of_hstore,
@@ -62,9 +64,13 @@ class Placeholder:
         self._bytes = {self._data, *(text.encode() for text in self._texts)}
 
     def split(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the names of the members that are the placeholder; ValueError for one within."""
+        """Return the names of the members that are the placeholder.
+
+        Raises ValueError for a placeholder within a member.
+        """
         names = []
         for name, value in row.items():
+            # Most values: the check by class is the quickest
             if value.__class__ in (int, float, bool) or value is None:
                 continue
             if self._is_whole(value):
@@ -77,16 +83,17 @@ class Placeholder:
         return tuple(names)
 
     def may_be_in(self, rows: pa.Array) -> bool:
-        """Whether one of the values of an array, or of what is within it, looks like the placeholder."""
+        """Return whether a value of an array, or within one, looks like the placeholder."""
         kind = rows.type
         if pa.types.is_struct(kind):
-            return any(self.may_be_in(rows.field(n)) for n in range(kind.num_fields))
+            return any(self.may_be_in(rows.field(number)) for number in range(kind.num_fields))
         if pa.types.is_list(kind) or pa.types.is_large_list(kind):
             return self._may_be_list(rows) or self.may_be_in(rows.values)
         if pa.types.is_map(kind):
             return self.may_be_in(rows.keys) or self.may_be_in(rows.items)
         if not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
             return False
+        # Lengths first: they are compared quicker than values, and almost none fits
         fits = pc.is_in(pc.binary_length(rows), value_set=self._lengths)
         if not fits.true_count:
             return False
@@ -94,14 +101,17 @@ class Placeholder:
         return bool(pc.is_in(values, value_set=self._values).true_count)
 
     def may_be_in_text(self, value: bytes) -> bool:
-        """The same of a message in JSON."""
+        """Return whether the text of a message in JSON may hold the placeholder."""
         # Escapes that JSON does not need: only a parser knows what they make
         if any(escape in value for escape in _ESCAPES):
             return True
         return any(needle in value for needle in self._needles) or bool(self._listed.search(value))
 
-    def taken_out(self, value: bytes) -> tuple[bytes, tuple[str, ...]]:
-        """Return a change event in JSON with null for each such member of its rows, and the names of those of `after`."""
+    def removed(self, value: bytes) -> tuple[bytes, tuple[str, ...]]:
+        """Return a change event in JSON with null for unchanged members of its rows.
+
+        Returns also the names of those members of the row after the change.
+        """
         if not self.may_be_in_text(value):
             return value, ()
         text = value.decode()
@@ -109,22 +119,23 @@ class Placeholder:
             event, spans = _members(text, 0)
             if isinstance(event.get("payload"), dict):
                 event, spans = _members(text, spans["payload"][0])
-            names: tuple[str, ...] = ()
+            names_by_side: dict[str, tuple[str, ...]] = {}
             cuts: list[tuple[int, int]] = []
-            for side in (name for name in _SIDES if isinstance(event.get(name), dict)):
-                row, places = _members(text, spans[side][0])
-                names = self.split(row)
-                cuts += [places[name] for name in names]
-            names = names if isinstance(event.get("after"), dict) else ()
+            for side in _SIDES:
+                if isinstance(event.get(side), dict):
+                    row, member_spans = _members(text, spans[side][0])
+                    names_by_side[side] = self.split(row)
+                    cuts += [member_spans[name] for name in names_by_side[side]]
         except RecursionError as error:
             raise ValueError("the message is nested too deeply") from error
-        for start, stop in sorted(cuts, reverse=True):
+        for start, stop in sorted(cuts, reverse=True):  # from the end, so that spans stay right
             text = f"{text[:start]}null{text[stop:]}"
-        return text.encode(), names
+        return text.encode(), names_by_side.get("after", ())
 
     @cached_property
     def _lengths(self) -> pa.Array:
-        return pa.array(sorted({len(one) for one in self._bytes} | {len(self._uuid)}), pa.int32())
+        lengths = {len(form) for form in self._bytes} | {len(self._uuid)}
+        return pa.array(sorted(lengths), pa.int32())
 
     @cached_property
     def _values(self) -> pa.Array:
@@ -138,7 +149,7 @@ class Placeholder:
 
     @cached_property
     def _listed(self) -> re.Pattern[bytes]:
-        """The begin of an array with an element for each byte."""
+        """The pattern of the begin of an array with an element for each byte."""
         first = self._numbers[0]
         digit = re.escape(base64.b64encode(self._data[:1]))
         number = rb"%d(?:\.0*)?|-?[\d.]+[eE][+-]?\d+" % first
@@ -155,46 +166,53 @@ class Placeholder:
                 return self._is_whole(member)
             case {**members} if len(members) == 1:
                 return members == {self._text: self._text}
-            case [one] if not isinstance(one, list | dict | tuple) and (
-                one == self._uuid or str(one) == self._uuid or self._is_whole(one)
-            ):
+            case [element] if self._is_only_element(element):
                 return True
             case list() if len(value) == len(self._numbers):
                 return self._is_bytes(value)
         return False
 
+    def _is_only_element(self, element: Any) -> bool:
+        if isinstance(element, list | dict | tuple):
+            return False
+        return str(element) == self._uuid or self._is_whole(element)
+
     def _is_bytes(self, values: Sequence[Any]) -> bool:
-        """Whether each element is what a byte of the placeholder becomes. An array of true alone may as well be one."""
+        """Return whether each element is what a byte of the placeholder becomes.
+
+        Raises ValueError for an array of true alone, which may also be a value.
+        """
         if all(value is True for value in values):
             raise ValueError(
-                f"an array of {len(values)} times true may be one that did not change, or a new one: {REMEDY}"
+                f"an array of {len(values)} times true may be one that did not change, or a new "
+                f"one: {REMEDY}"
             )
         numbers = [_number(value) for value in values]
         if None in numbers:
             return False
-        first = self._numbers[0]
-        has_scale = first and any(isinstance(number, Decimal) for number in numbers)
-        scales = range(_MOST_DIGITS + 1) if has_scale else (0,)
-        return any(
-            all(
-                number == Decimal(byte).scaleb(-scale)
-                for number, byte in zip(numbers, self._numbers, strict=True)
-            )
-            for scale in scales
+        # Decimals have the scale of their column, which is unknown here
+        has_scale = self._numbers[0] and any(isinstance(number, Decimal) for number in numbers)
+        scales = range(_MAX_DIGITS + 1 if has_scale else 1)
+        return any(self._has_scale(numbers, scale) for scale in scales)
+
+    def _has_scale(self, numbers: Sequence[Any], scale: int) -> bool:
+        return all(
+            number == Decimal(byte).scaleb(-scale)
+            for number, byte in zip(numbers, self._numbers, strict=True)
         )
 
     def _is_within(self, value: Any) -> bool:
         if isinstance(value, dict):
-            return any(map(self._is_found, (*value.keys(), *value.values())))
+            return any(map(self._is_anywhere, (*value.keys(), *value.values())))
         if isinstance(value, list | tuple):
-            return any(map(self._is_found, value))
+            return any(map(self._is_anywhere, value))
         return False
 
-    def _is_found(self, value: Any) -> bool:
+    def _is_anywhere(self, value: Any) -> bool:
         return self._is_whole(value) or self._is_within(value)
 
     def _may_be_list(self, rows: pa.Array) -> bool:
-        """Whether a list has an element for each byte, and the first one fits."""
+        """Return whether a list has an element for each byte, and the first one fits."""
         kind = rows.type.value_type
         fits = pc.fill_null(pc.equal(pc.list_value_length(rows), len(self._numbers)), False)
         if not fits.true_count:
@@ -205,32 +223,36 @@ class Placeholder:
             first = base64.b64encode(self._data[:1]).decode()
         else:
             return True
-        return bool(pc.any(pc.equal(pc.list_element(rows.filter(fits), 0), first)).as_py())
+        first_elements = pc.list_element(rows.filter(fits), 0)
+        return bool(pc.any(pc.equal(first_elements, first)).as_py())
 
 
 def _bytes_of(given: str) -> bytes:
     try:
-        data = bytes.fromhex(given.removeprefix(_HEX)) if given.startswith(_HEX) else given.encode()
+        if given.startswith(_HEX):
+            data = bytes.fromhex(given.removeprefix(_HEX))
+        else:
+            data = given.encode()
     except ValueError as error:
         raise InvalidInputError(
-            f"unavailable_value={given!r} has no hexadecimal digits after {_HEX!r}; give what unavailable.value.placeholder of the "
-            "connector is"
+            f"unavailable_value={given!r} has no hexadecimal digits after {_HEX!r}; give the "
+            "unavailable.value.placeholder of the connector"
         ) from error
     if not data:
         raise InvalidInputError(
-            "unavailable_value is empty; give what unavailable.value.placeholder of the connector is"
+            "unavailable_value is empty; give the unavailable.value.placeholder of the connector"
         )
     if len(data) < _LEAST_BYTES:
         raise InvalidInputError(
-            f"unavailable_value={given!r} is shorter than {_LEAST_BYTES} bytes, and may as well be a "
-            "value; set unavailable.value.placeholder of the connector to a longer text, and give "
-            "the same here"
+            f"unavailable_value={given!r} is shorter than {_LEAST_BYTES} bytes, and may as well be "
+            "a value; set unavailable.value.placeholder of the connector to a longer text, and "
+            "give the same here"
         )
     return data
 
 
 def _number(value: Any) -> Decimal | int | float | None:
-    """What an element of an array is as a number, if it stands for one."""
+    """Return the number that an element of an array stands for; None if for none."""
     match value:
         case bool():
             return None
@@ -254,12 +276,12 @@ def _number(value: Any) -> Decimal | int | float | None:
 
 
 def _members(text: str, start: int) -> _ROW:
-    """The members of an object in JSON, and where the value of each stands in the text."""
+    """Return the members of an object in JSON, and where each value is in the text."""
     values: dict[str, Any] = {}
     spans: dict[str, tuple[int, int]] = {}
     position = _past_space(text, start)
     if text[position : position + 1] != "{":
-        raise ValueError("the message is no JSON object")
+        raise ValueError("the message is not a JSON object")
     position = _past_space(text, position + 1)
     while text[position : position + 1] == '"':
         name, position = scanstring(text, position + 1)
@@ -278,4 +300,6 @@ def _members(text: str, start: int) -> _ROW:
 
 def _past_space(text: str, position: int) -> int:
     match = _SPACE.match(text, position)
-    return match.end() if match else position
+    if match:
+        return match.end()
+    return position

@@ -1,1 +1,1 @@
-"""Columns that messages have and a table lacks: which, of which type, as each kind of schema says it."""
+"""Columns that messages have and a table lacks, with their types, by each kind of schema."""

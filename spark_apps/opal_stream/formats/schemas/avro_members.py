@@ -1,4 +1,4 @@
-"""Members that records have inside nested columns and the table lacks, whichever branch of a union they are in."""
+"""Members that records have inside nested columns and the table lacks, in any branch of a union."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,19 +11,18 @@ from opal_stream.formats.schemas.new_columns import Member
 def members_of_record(
     schema: AvroSchema, record: Node, own: Mapping[str, pa.DataType]
 ) -> list[Member]:
-    """Return what a record has of the columns that the table has."""
+    """Return the members that a record has and the table's columns lack."""
     fields = schema.fields(record)
-    members = [
-        member
-        for name, kind in own.items()
-        if name in fields and pa.types.is_nested(kind)
-        for member in _unknown(schema, fields[name], kind, name)
-    ]
+    members: list[Member] = []
+    for name, kind in own.items():
+        if name in fields and pa.types.is_nested(kind):
+            members += _unknown(schema, fields[name], kind, name)
     return list(dict.fromkeys(members))
 
 
 def _unknown(schema: AvroSchema, node: Node, kind: pa.DataType, path: str) -> Iterator[Member]:
-    for branch in map(schema.resolved, branches(node)):
+    for part in branches(node):
+        branch = schema.resolved(part)
         base = base_type(branch)
         if is_record(branch) and pa.types.is_struct(kind):
             yield from _unknown_fields(schema, branch, kind, path)
@@ -39,9 +38,9 @@ def _unknown_fields(
     known = {field.name: field.type for field in kind}
     by_case = {name.casefold(): name for name in known}
     for name, node in schema.fields(record).items():
-        twin = by_case.get(name.casefold())
         if name in known:
             yield from _unknown(schema, node, known[name], f"{path}.{name}")
-        else:
-            like = None if twin is None else f"{path}.{twin}"
-            yield Member(path=f"{path}.{name}", like=like)
+            continue
+        twin = by_case.get(name.casefold())
+        like = None if twin is None else f"{path}.{twin}"
+        yield Member(path=f"{path}.{name}", like=like)

@@ -1,7 +1,8 @@
-"""A schema of Avro as a registry gives it, and how values are read that it wrote.
+"""A schema of Avro as a registry gives it, to read the values that it wrote.
 
-Values are read as they are written: without logical types, and with a mark where a union chooses among several types.
-What a value means is then decided by its own schema, not by what Python makes of it.
+Values are read as they are written: without logical types, and with a mark where a union chooses
+among several types. What a value means is then decided by its own schema, not by what Python makes
+of it.
 """
 
 import io
@@ -21,10 +22,11 @@ Node = Any  # a part of a schema: the name of a plain type, an object, or the li
 _PLAIN = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _RECORDS = ("record", "error")
 _MARK, _BRANCH = "opal-branch", "branch"
-# Types within one another: the 60 levels that a column may have (opal_lake/definition/schema.py), in the
-# records of a row and of a change event. Readers of schemas and values recurse; they carry 150.
+# Types within one another: the 60 levels that a column may have (opal_lake/definition/schema.py),
+# in the records of a row and of a change event. Readers recurse, and carry 150 levels
 MAX_TYPES = 64
-# Of the schema's text: a nullable record takes four levels a type, a type in an object of its own one more
+# Levels of the schema's text: a nullable record has four a type, a type in an object of its own one
+# more
 _MAX_TEXT_DEPTH = 5 * MAX_TYPES
 # Types of a schema where each name stands for all of its definition: each takes time and memory
 _MAX_PARTS = 100_000
@@ -45,9 +47,9 @@ for _plain in (*_PLAIN, "array", "map"):
 
 
 class AvroSchema:
-    """A schema, to read values by; the types of its references are known to it.
+    """A schema with the types of its references, to read values by.
 
-    ValueError where the text is not one of Avro, or where its types nest too deep to be walked.
+    Raises ValueError if the text is not a schema of Avro, or nests types too deep to be walked.
     """
 
     def __init__(self, text: str, references: Mapping[Reference, str] | None = None) -> None:
@@ -64,21 +66,20 @@ class AvroSchema:
         except _NOT_AVRO as error:
             raise _not_avro(error) from error
         self.is_record = is_record(self.root)
-        # Asked for only where a union has several named types: to look for them costs a tenth of reading
-        names = ("return_named_type", "return_named_type_override")
-        self._options: dict[str, Any] = dict.fromkeys(
-            names if self._has_named_choices else (), True
-        )
+        self._options: dict[str, Any] = {}
+        # Only where a union has several named types: marking them costs a tenth of reading
+        if self._has_named_choices:
+            self._options = {"return_named_type": True, "return_named_type_override": True}
+        self._read = fastavro.schemaless_reader
         # The compiled reader has no limit of depth: a message of 5,000 levels ends the process
-        self._read = (
-            _read_py.schemaless_reader if self._is_recursive else fastavro.schemaless_reader
-        )
+        if self._is_recursive:
+            self._read = _read_py.schemaless_reader
 
     def __reduce__(self) -> tuple[type["AvroSchema"], tuple[str, dict[Reference, str]]]:
         return AvroSchema, (self.text, self.references)
 
     def as_field(self, name: str) -> "AvroSchema":
-        """Return the schema of a record with one field of this type, which is written the same."""
+        """Return the schema of a record with one field of this type, written the same."""
         only = {"name": name, "type": json.loads(self.text)}
         record = {"type": "record", "name": f"opal_{name}", "fields": [only]}
         return AvroSchema(json.dumps(record), self.references)
@@ -91,7 +92,9 @@ class AvroSchema:
 
     def resolved(self, node: Node) -> Node:
         """Return the definition that a name within itself stands for."""
-        return self._named.get(self._tags.get(node, ""), node) if isinstance(node, str) else node
+        if not isinstance(node, str):
+            return node
+        return self._named.get(self._tags.get(node, ""), node)
 
     def chosen(self, node: Node, value: Any) -> tuple[Node, Any]:
         """Return the type that a value is written as, and the value without its mark."""
@@ -103,9 +106,14 @@ class AvroSchema:
         if len(others) == 1:
             return self.chosen(others[0], value)
         if not isinstance(value, tuple):  # the only named type of the union has no mark
-            return next(branch for branch in map(self.resolved, others) if is_named(branch)), value
+            named = next(branch for branch in map(self.resolved, others) if is_named(branch))
+            return named, value
         mark, inner = value
-        return self.chosen(node[int(mark)] if mark.isdigit() else self._named[mark], inner)
+        if mark.isdigit():
+            branch = node[int(mark)]
+        else:
+            branch = self._named[mark]
+        return self.chosen(branch, inner)
 
     def fields(self, record: Node) -> dict[str, Node]:
         """Return the types of a record's fields, by name; none of what is not a record."""
@@ -116,7 +124,10 @@ class AvroSchema:
         return self._fields[id(record)]
 
     def _readable(self, node: Node) -> Node:
-        """Without logical types, with marks. Names are made anew: those of one name and several namespaces stay apart."""
+        """Return a type for fastavro: without logical types, with marks and new names.
+
+        New names keep types of one name in several namespaces apart.
+        """
         if isinstance(node, list):
             if len(branches(node)) <= 1:
                 return [self._readable(branch) for branch in node]
@@ -126,13 +137,17 @@ class AvroSchema:
             return readable
         if isinstance(node, str):
             self._is_recursive |= node not in _PLAIN
-            return node if node in _PLAIN else self._tags[node]
+            if node in _PLAIN:
+                return node
+            return self._tags[node]
         kind = node["type"]
         if kind == "array":
             return {"type": "array", "items": self._readable(node["items"])}
         if kind == "map":
             return {"type": "map", "values": self._readable(node["values"])}
-        return self._definition(node) if is_named(node) else self._readable(kind)
+        if is_named(node):
+            return self._definition(node)
+        return self._readable(kind)
 
     def _branch(self, number: int, node: Node) -> Node:
         readable = self._readable(node)
@@ -142,7 +157,7 @@ class AvroSchema:
         return {**parts, "logicalType": _MARK, _BRANCH: str(number)}
 
     def _definition(self, node: Node) -> Node:
-        """The first time as a whole, afterwards by its name."""
+        """Return a named type, the first time as a whole, afterwards by its name."""
         name = node["name"]
         if name in self._tags:
             return self._tags[name]
@@ -150,14 +165,17 @@ class AvroSchema:
         self._tags[name], self._named[tag] = tag, node
         readable = {"type": node["type"], "name": tag}
         if is_record(node):
-            fields = [(field["name"], self._readable(field["type"])) for field in node["fields"]]
-            return {**readable, "fields": [{"name": name, "type": kind} for name, kind in fields]}
+            fields = [
+                {"name": field["name"], "type": self._readable(field["type"])}
+                for field in node["fields"]
+            ]
+            return {**readable, "fields": fields}
         member = "symbols" if node["type"] == "enum" else "size"
         return {**readable, member: node[member]}
 
 
 def _expanded(text: str, references: Mapping[Reference, str]) -> Node:
-    """Return a schema where each name that it does not define within itself is its definition."""
+    """Return a schema with definitions in place of names, except of recursive ones."""
     defined: dict[str, tuple[Node, str]] = {}  # by name: the type, and which schema has it
     root: Node = None
     itself = "the schema itself"
@@ -198,7 +216,8 @@ def _is_written_alike(first: Node, second: Node, compared: set[tuple[int, int]])
         is_alike = names == second.keys() - _NOT_WRITTEN
     else:
         return bool(first == second)
-    compared.add((id(first), id(second)))  # where they differ, the first comparison says so
+    # If the pair differs, this comparison returns False: a later one may take it as alike
+    compared.add((id(first), id(second)))
     return is_alike and all(_is_written_alike(*pair, compared) for pair in pairs)
 
 
@@ -208,19 +227,19 @@ def _not_avro(error: Exception, which: str = "") -> ValueError:
 
 
 def _check_types(root: Node) -> None:
-    """Refuse an expanded schema whose types are too many, or nest deeper than a table carries.
+    """Raise ValueError for an expanded schema with too many types, or too deep ones.
 
-    A definition that many names stand for is one object: it is measured once, and counted each time.
-    Not recursive, as names may lead through thousands of definitions.
+    A definition that many names stand for is one object: it is measured once, and counted each
+    time. Not recursive, as names may lead through thousands of definitions.
     """
-    measured: dict[int, tuple[int, int]] = {}  # levels and types, by the place of a node in memory
+    measured: dict[int, tuple[int, int]] = {}  # levels and types, by the id() of a node
     pending = [root]
     while pending:
         node = pending[-1]
         parts = _parts(node)
         unknown = [part for part in parts if id(part) not in measured]
         if unknown:
-            pending += unknown
+            pending += unknown  # measured first, then the node is met again
             continue
         pending.pop()
         levels = max((measured[id(part)][0] for part in parts), default=0) + _is_level(node)
@@ -256,12 +275,13 @@ def _name_of(kind: Node) -> str:
 
 
 def _is_level(node: Node) -> bool:
-    """Whether a type counts as one that others are within. A union with null alone does not."""
+    """Return whether a type is a level of nesting; a union with null alone is not."""
     if isinstance(node, list):
         return len(branches(node)) > 1
-    return isinstance(node, dict) and (
-        is_record(node) or not isinstance(node["type"], str) or node["type"] in ("array", "map")
-    )
+    if not isinstance(node, dict):
+        return False
+    kind = node["type"]
+    return is_record(node) or not isinstance(kind, str) or kind in ("array", "map")
 
 
 def branches(node: Node) -> list[Node]:

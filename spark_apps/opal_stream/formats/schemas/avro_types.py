@@ -1,4 +1,4 @@
-"""Columns of an Avro record, as a table has them."""
+"""The columns of an Avro record, as a table has them."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ _PLAIN = {
     "enum": pa.string(),
     "fixed": pa.binary(),
 }
-# Nanoseconds are not here: a table has microseconds, so that such a column is a long
+# Without nanoseconds: a table has microseconds, so that such a column is a long
 _LOGICAL = {
     "date": pa.date32(),
     "time-millis": pa.string(),
@@ -49,6 +49,7 @@ def record_columns(record: Any) -> dict[str, pa.DataType]:
 
 
 def avro_type(schema: Any) -> pa.DataType:
+    """Return the type of a column; null for what a table cannot have."""
     schema = _without_null(schema)
     if isinstance(schema, str):
         return _PLAIN.get(schema, pa.null())
@@ -69,40 +70,52 @@ def avro_type(schema: Any) -> pa.DataType:
     if kind == "record":
         members = [(field["name"], avro_type(field["type"])) for field in schema["fields"]]
         return pa.struct(members) if members else pa.null()
-    return avro_type(kind) if isinstance(kind, dict | list) else _PLAIN.get(kind, pa.null())
+    if isinstance(kind, dict | list):
+        return avro_type(kind)
+    return _PLAIN.get(kind, pa.null())
 
 
 def logical_type(node: Any) -> str | None:
-    """Return what a value means beside its plain type; None where that is unknown or does not fit the type, as Avro says."""
+    """Return what a value means beyond its plain type.
+
+    None where that is unknown, or does not fit the type: then Avro wants it to be ignored.
+    """
     if not isinstance(node, dict):
         return None
     logical = node.get("logicalType")
     if not isinstance(logical, str) or node["type"] not in _WRITTEN_AS.get(logical, ()):
         return None
-    is_uuid_of_other_size = logical == "uuid" and node.get("size", 16) != 16
-    return None if is_uuid_of_other_size or not _has_digits(node, logical) else logical
+    if logical == "uuid" and node.get("size", 16) != 16:
+        return None
+    if logical == "decimal" and not _has_digits(node):
+        return None
+    return logical
 
 
-def _has_digits(node: dict[str, Any], logical: str) -> bool:
-    """Whether a decimal says how many it has."""
-    if logical != "decimal":
-        return True
+def _has_digits(node: dict[str, Any]) -> bool:
+    """Return whether a decimal says how many digits it has."""
     precision, scale = node.get("precision"), node.get("scale", 0)
     return isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision > 0
 
 
 def _decimal(schema: dict[str, Any]) -> pa.DataType:
     precision, scale = schema["precision"], schema.get("scale", 0)
-    return pa.decimal128(precision, scale) if precision <= 38 else pa.null()
+    if precision <= 38:
+        return pa.decimal128(precision, scale)
+    return pa.null()
 
 
 def _nested(make: Any, part: pa.DataType) -> pa.DataType:
-    return part if pa.types.is_null(part) else make(part)
+    if pa.types.is_null(part):
+        return part
+    return make(part)
 
 
 def _without_null(schema: Any) -> Any:
-    """Every column of a table may be null."""
+    """Return a type without null, which every column of a table may be."""
     if not isinstance(schema, list):
         return schema
     others = [branch for branch in schema if branch != "null"]
-    return others[0] if len(others) == 1 else others
+    if len(others) == 1:
+        return others[0]
+    return others

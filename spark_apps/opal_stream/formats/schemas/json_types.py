@@ -1,4 +1,4 @@
-"""Columns of JSON, as a JSON Schema of a registry says them."""
+"""Columns of JSON, by the JSON Schema of a registry."""
 
 import json
 from collections.abc import Mapping
@@ -13,12 +13,16 @@ _PLAIN = {
     "number": pa.float64(),
     "string": pa.string(),
 }
-_DEEPEST = 50
+_MAX_LEVELS = 50
+_MAX_REFERENCES = 20  # one after the other: a reference may lead back to itself
 _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
 
 
 def json_schema_columns(text: str, *, debezium: bool = False) -> dict[str, pa.DataType]:
-    """By name; of a change event those of its row. Null stands for a type that no table has, also of a member."""
+    """Return the columns of a schema by name; of a change event those of its row.
+
+    Null stands for a type that no table has, also of a member.
+    """
     try:
         root = json.loads(text)
     except ValueError as error:
@@ -34,19 +38,24 @@ def json_schema_columns(text: str, *, debezium: bool = False) -> dict[str, pa.Da
 
 @dataclass(slots=True, kw_only=True)
 class _Types:
-    """Of one schema and its parts, each of which is looked at once, however often it is named."""
+    """The types of one schema and its parts, each of which is read once."""
 
     root: Mapping[str, Any]
     known: dict[int, pa.DataType] = field(default_factory=dict)
 
     def of(self, schema: Any, above: tuple[int, ...] = ()) -> pa.DataType:
-        """`above` are the schemas that this one is a part of: none ends if it is a part of itself."""
+        """Return the type of a schema; null if it is a part of itself.
+
+        `above` are the ids of the schemas that it is a part of.
+        """
         schema = _resolved(schema, self.root)
-        if not isinstance(schema, dict) or id(schema) in above or len(above) > _DEEPEST:
+        if not isinstance(schema, dict) or id(schema) in above or len(above) > _MAX_LEVELS:
             return pa.null()
         kind = _kind(schema)
         if kind == "string":
-            return pa.string() if above else _FORMATS.get(str(schema.get("format")), pa.string())
+            if above:  # members have no formats: their times stay text
+                return pa.string()
+            return _FORMATS.get(str(schema.get("format")), pa.string())
         if kind not in ("array", "object"):
             return _PLAIN.get(str(kind), pa.null())
         if id(schema) not in self.known:
@@ -56,23 +65,29 @@ class _Types:
     def _nested(self, schema: dict[str, Any], kind: str, within: tuple[int, ...]) -> pa.DataType:
         if kind == "array":
             element = self.of(schema.get("items"), within)
-            return element if pa.types.is_null(element) else pa.list_(element)
+            if pa.types.is_null(element):
+                return element
+            return pa.list_(element)
         members = [(name, self.of(member, within)) for name, member in _members(schema).items()]
-        return pa.struct(members) if members else pa.null()
+        if members:
+            return pa.struct(members)
+        return pa.null()
 
 
 def _kind(schema: Mapping[str, Any]) -> Any:
-    """Its type, without the choice to be null."""
+    """Return the type of a schema, without the choice to be null."""
     kind = schema.get("type")
-    if isinstance(kind, list):
-        others = [name for name in kind if name != "null"]
-        return others[0] if len(others) == 1 else None
-    return kind
+    if not isinstance(kind, list):
+        return kind
+    others = [name for name in kind if name != "null"]
+    if len(others) == 1:
+        return others[0]
+    return None
 
 
 def _resolved(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
-    """Without references within the schema, and without the choice to be null."""
-    if not isinstance(schema, dict) or depth > 20:
+    """Return a schema without references, and without the choice to be null."""
+    if not isinstance(schema, dict) or depth > _MAX_REFERENCES:
         return schema
     if str(schema.get("$ref", "")).startswith("#/"):
         target: Any = root

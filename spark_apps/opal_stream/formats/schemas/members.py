@@ -1,4 +1,7 @@
-"""Members that messages have inside nested columns and the table lacks. It can get new columns, but a nested one gets no more members."""
+"""Members that messages have inside nested columns and the table lacks.
+
+A table can get new columns, but a nested column gets no more members.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,90 +16,104 @@ _ELEMENTS = -1
 Steps = tuple[int, ...]  # to a member: numbers of fields, and `_ELEMENTS` of a list
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unknown:
+    """A member that the table lacks, the steps to it, and its type."""
+
+    member: Member
+    steps: Steps
+    kind: pa.DataType
+
+
 def members_of_types(
     given: Mapping[str, pa.DataType], own: Mapping[str, pa.DataType]
 ) -> tuple[Member, ...]:
-    """What a schema says of the columns that the table has."""
-    return tuple(
-        member
-        for name, kind in own.items()
-        if name in given
-        for member, _, _ in _unknown(given[name], kind, name)
-    )
+    """Return the members that types of a schema have and the table's columns lack."""
+    members: list[Member] = []
+    for name, kind in own.items():
+        if name in given:
+            members += [unknown.member for unknown in _unknown(given[name], kind, name)]
+    return tuple(members)
 
 
 def members_of_values(columns: Mapping[str, pa.Array], own: Mapping[str, pa.DataType]) -> Members:
-    """Those that have a value."""
-    found: dict[int, list[Member]] = {}
+    """Return the members that the table lacks and that have a value, by row."""
+    by_row: dict[int, list[Member]] = {}
     for name, values in columns.items():
         parts: dict[Steps, _Part] = {(): _Part(values=values)}
-        for member, steps, kind in _unknown(values.type, own[name], name):
-            if plain_type(kind) is None:
+        for unknown in _unknown(values.type, own[name], name):
+            if plain_type(unknown.kind) is None:
                 continue
-            for row in _part(parts, steps).rows():
-                found.setdefault(row, []).append(member)
-    return {row: tuple(members) for row, members in found.items()}
+            for row in _part(parts, unknown.steps).rows():
+                by_row.setdefault(row, []).append(unknown.member)
+    return {row: tuple(members) for row, members in by_row.items()}
 
 
 def nested_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Of the columns that have members."""
+    """Return the types of the columns that have members."""
     return {name: kind for name, kind in types.items() if pa.types.is_nested(kind)}
 
 
 def _unknown(
     given: pa.DataType, own: pa.DataType, path: str, steps: Steps = ()
-) -> Iterator[tuple[Member, Steps, pa.DataType]]:
+) -> Iterator[_Unknown]:
     if given == own:
         return
     if pa.types.is_struct(given) and pa.types.is_struct(own):
-        known = {field.name: field.type for field in own}
-        by_case = {name.casefold(): name for name in known}
-        for number, field in enumerate(given):
-            place, onward = f"{path}.{field.name}", (*steps, number)
-            if field.name in known:
-                yield from _unknown(field.type, known[field.name], place, onward)
-            else:
-                twin = by_case.get(field.name.casefold())
-                yield (
-                    Member(path=place, like=None if twin is None else f"{path}.{twin}"),
-                    onward,
-                    field.type,
-                )
+        yield from _unknown_fields(given, own, path, steps)
     elif pa.types.is_list(given) and pa.types.is_list(own):
         yield from _unknown(given.value_type, own.value_type, f"{path}[]", (*steps, _ELEMENTS))
     elif pa.types.is_map(given) and pa.types.is_map(own):
         yield from _unknown(given.item_type, own.item_type, f"{path}[]", (*steps, _ELEMENTS))
 
 
+def _unknown_fields(
+    given: pa.DataType, own: pa.DataType, path: str, steps: Steps
+) -> Iterator[_Unknown]:
+    known = {field.name: field.type for field in own}
+    by_case = {name.casefold(): name for name in known}
+    for number, field in enumerate(given):
+        inner_path, inner_steps = f"{path}.{field.name}", (*steps, number)
+        if field.name in known:
+            yield from _unknown(field.type, known[field.name], inner_path, inner_steps)
+            continue
+        twin = by_case.get(field.name.casefold())
+        like = None if twin is None else f"{path}.{twin}"
+        member = Member(path=inner_path, like=like)
+        yield _Unknown(member=member, steps=inner_steps, kind=field.type)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Values within a column, and of which row each is; None where row and place are one."""
+    """Values within a column, and the row of each; None for a value for each row."""
 
     values: pa.Array
     row_of: pa.Array | None = None
 
     def rows(self) -> list[int]:
         """Return the rows in which something is lost if these values are."""
-        places = pc.indices_nonzero(has_value(self.values))
-        if self.row_of is None:
-            rows: list[int] = places.to_pylist()
-        else:
-            rows = self.row_of.take(places).unique().to_pylist()
+        indices = pc.indices_nonzero(has_value(self.values))
+        if self.row_of is not None:
+            indices = self.row_of.take(indices).unique()
+        rows: list[int] = indices.to_pylist()
         return rows
 
     def members(self) -> "list[_Part]":
-        """Return those of a struct all at once: to take one of thousands costs as much as all."""
+        """Return the members of a struct, all at once.
+
+        To take one of thousands costs as much as all.
+        """
         return [_Part(values=values, row_of=self.row_of) for values in self.values.flatten()]
 
     def elements(self) -> "_Part":
-        """Return those of a list or a map's values."""
+        """Return the elements of a list, or a map's values."""
         parents = pc.list_parent_indices(self.values)
         rows = parents if self.row_of is None else self.row_of.take(parents)
         return _Part(values=pc.list_flatten(self.values), row_of=rows)
 
 
 def _part(parts: dict[Steps, _Part], steps: Steps) -> _Part:
-    """Return the values at the end of the steps; `parts` remembers what was taken on the way."""
+    """Return the values at the end of the steps; remember those on the way in `parts`."""
     if steps not in parts:
         above, step = _part(parts, steps[:-1]), steps[-1]
         if step == _ELEMENTS:

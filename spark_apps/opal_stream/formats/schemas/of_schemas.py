@@ -1,4 +1,4 @@
-"""What the schemas of a registry have and the table lacks."""
+"""New columns and members that the schemas of a registry would add to a table."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,57 +13,59 @@ Types = Mapping[str, pa.DataType]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewOfSchema:
-    """Columns, and members of nested ones."""
+class Additions:
+    """The columns and members that a schema has and the table lacks."""
 
     columns: pa.Schema
     members: tuple[Member, ...]
 
 
-def new_of_schema(
+def find_additions(
     types: Types, known: Known, members: Iterable[Member], versions: Callable[[], Iterable[Types]]
-) -> NewOfSchema:
-    """Return what a table lacks that knows these columns.
+) -> Additions:
+    """Return what a schema has and a table with the `known` columns lacks.
 
-    `versions` are the types of all versions of the schema, the newest one first. A new column has the widest of its types, or the newest
-    one's: so it does not depend on which of its messages comes first.
+    `versions` returns the types of all versions of the schema, the newest one first. A new column
+    has the widest of its types, or the newest one if none holds the others: so its type does not
+    depend on which message comes first.
     """
     new = {name: kind for name, kind in types.items() if is_new(name, known)}
-    if new:
+    if new:  # otherwise the registry need not be asked for the versions
         others = list(versions())
         new = {name: widest([*_types_of(name, others), kind]) for name, kind in new.items()}
-    return NewOfSchema(columns=pa.schema(list(new.items())), members=tuple(members))
+    return Additions(columns=pa.schema(list(new.items())), members=tuple(members))
 
 
 def _types_of(name: str, versions: Iterable[Types]) -> list[pa.DataType]:
     return [types[name] for types in versions if name in types]
 
 
-def new_of_schemas(
-    new_of: Callable[[S], NewOfSchema], schemas: Mapping[int, S]
+def merge_additions(
+    additions_of: Callable[[S], Additions], schemas: Mapping[int, S]
 ) -> NewColumns | None:
-    """Of values, in the order of their positions: all that their schemas have and the table lacks, whether a value has it or not.
+    """Merge what the schemas of a batch have and the table lacks; None if nothing.
 
-    Of two types of a column that of the first value counts.
+    `schemas` maps the position of each message to its schema, in the order of positions: of two
+    types of a column, the first one counts. The message itself may leave a column out.
     """
     columns: dict[str, pa.DataType] = {}
-    found: dict[int, tuple[str, ...]] = {}
+    names: dict[int, tuple[str, ...]] = {}
     members: dict[int, tuple[Member, ...]] = {}
     types: dict[int, pa.Schema] = {}
     for position, schema in schemas.items():
-        new = new_of(schema)
+        new = additions_of(schema)
         if new.columns.names:
-            found[position] = tuple(new.columns.names)
+            names[position] = tuple(new.columns.names)
             types[position] = new.columns
             for column in new.columns:
                 columns.setdefault(column.name, column.type)
         if new.members:
             members[position] = new.members
-    if not found and not members:
+    if not names and not members:
         return None
     return NewColumns(
         columns=pa.schema(list(columns.items())),
-        found=found,
+        names=names,
         members=members,
         types=types,
         is_of_schemas=True,
