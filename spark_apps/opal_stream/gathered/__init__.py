@@ -1,4 +1,4 @@
-"""Rows between a stream's flush and a commit: files in the table's own store, and the order in which they are committed.
+"""Rows between a stream's flush and its commit: files in the table's store, committed in order.
 
-`file` is one of them, `folder` all of a table, `backlog` how many may wait.
+`file` encodes one of them, `folder` lists all of a table, `backlog` limits how many may wait.
 """

@@ -1,4 +1,4 @@
-"""How much has been gathered that no commit holds yet, and whether a process may gather more."""
+"""The backlog of gathered files, and whether a process may gather more."""
 
 import logging
 import time
@@ -8,62 +8,67 @@ from opal_lake import layout
 from opal_lake.errors import StorageError
 from opal_lake.storage.protocol import Storage
 
-LEAST_BYTES = (
-    64 << 10
-)  # a file counts as at least so many: many small ones take the committer as long
+# The size that a file counts with at least: many small files take the committer as long as few
+# large ones
+LEAST_BYTES = 64 << 10
 MIB = 1 << 20
-_LOOK_S, _SAY_S = 2.0, 60.0
+_LOOK_S, _REPORT_S = 2.0, 60.0
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What lies in the folder of a stream; `weight` are the bytes that count."""
+    """The files in the folder of a stream; `weight` is the bytes that they count as."""
 
     files: int = 0
     weight: int = 0
 
     @classmethod
     def read(cls, storage: Storage, stream: str) -> "Backlog":
-        sizes = [
-            max(LEAST_BYTES, entry.size)
-            for entry in storage.list(layout.gathered_prefix(f"kafka:{stream}/"))
-        ]
+        """List the folder of a stream."""
+        entries = storage.list(layout.gathered_prefix(f"kafka:{stream}/"))
+        sizes = [max(LEAST_BYTES, entry.size) for entry in entries]
         return cls(files=len(sizes), weight=sum(sizes))
 
     def __str__(self) -> str:
         return f"{self.files:,} gathered files, which count as {self.weight / MIB:,.0f} MiB"
 
-    def is_too_much(self, most_bytes: int) -> bool:
-        """0 is no limit."""
-        return 0 < most_bytes <= self.weight
+    def is_too_much(self, max_bytes: int) -> bool:
+        """Return whether the backlog reaches a limit; 0 means no limit."""
+        return 0 < max_bytes <= self.weight
 
 
 class Gate:
-    """Shut while as much waits for the committer as may: then a process reads no more. What it does about that is said now and then."""
+    """A gate that is shut, and lets nothing be read, while the backlog is too large.
 
-    def __init__(self, storage: Storage, stream: str, most_bytes: int, table: str) -> None:
+    It logs now and then that it is shut, and what to do.
+    """
+
+    def __init__(self, storage: Storage, stream: str, max_bytes: int, table: str) -> None:
         self._storage = storage
         self._stream = stream
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._table = table
         self._looked_s = -_LOOK_S
-        self._said_s: float | None = None
-        self._written = 0
+        self._reported_s: float | None = None
+        self._written = 0  # bytes that the last look has not seen
         self.backlog = Backlog()
         self.shut_since_s: float | None = None
 
     def wrote(self, size: int) -> None:
-        """A file of so many bytes, which the last look has not seen."""
+        """Count a file that this process has written since the last look."""
         self._written += max(LEAST_BYTES, size)
 
     def is_shut(self, now_s: float) -> bool:
-        """Looks every two seconds, and when this process may have written too much since."""
-        is_near = (
-            self.shut_since_s is None
-            and 0 < self._most_bytes <= self.backlog.weight + self._written
-        )
-        if self._most_bytes and (is_near or now_s - self._looked_s >= _LOOK_S):
+        """Return whether the gate is shut.
+
+        Looks every two seconds, and when this process may have written too much since.
+        """
+        if self._max_bytes <= 0:
+            return False
+        weight = self.backlog.weight + self._written
+        is_near = self.shut_since_s is None and weight >= self._max_bytes
+        if is_near or now_s - self._looked_s >= _LOOK_S:
             self._look(now_s)
         return self.shut_since_s is not None
 
@@ -71,32 +76,41 @@ class Gate:
         self._looked_s = now_s
         try:
             self.backlog = Backlog.read(self._storage, self._stream)
-        except StorageError:  # a flush says so
+        except StorageError:  # the next flush meets it, and reports it
             return
         self._written = 0
-        if self.backlog.is_too_much(self._most_bytes):
-            self.shut_since_s = now_s if self.shut_since_s is None else self.shut_since_s
-            if self._said_s is None or now_s - self._said_s >= _SAY_S:
-                self._said_s = now_s
+        if self.backlog.is_too_much(self._max_bytes):
+            if self.shut_since_s is None:
+                self.shut_since_s = now_s
+            if self._reported_s is None or now_s - self._reported_s >= _REPORT_S:
+                self._reported_s = now_s
                 logger.warning(
                     "nothing more is read: %s",
-                    held_back_text(self.backlog, self._most_bytes, self._table, self._stream),
+                    held_back_text(self.backlog, self._max_bytes, self._table, self._stream),
                 )
         elif self.shut_since_s is not None:
             logger.warning("reading goes on after %.0f s", now_s - self.shut_since_s)
             self.shut_since_s = None
 
     def shut_s(self) -> float:
-        return 0.0 if self.shut_since_s is None else time.monotonic() - self.shut_since_s
+        """Return for how many seconds the gate has been shut."""
+        if self.shut_since_s is None:
+            return 0.0
+        return time.monotonic() - self.shut_since_s
 
 
-def held_back_text(backlog: Backlog, most_bytes: int, table: str, stream: str) -> str:
-    """And what to do."""
+def held_back_text(backlog: Backlog, max_bytes: int, table: str, stream: str) -> str:
+    """Return why nothing more is read, and what to do."""
     return (
-        f"{backlog}, wait for a commit, and --gathered-mb is {most_bytes // MIB:,}. Is `{committer_command(table, stream)}` running, and "
-        "what does it say? Start it, or give more --gathered-mb"
+        f"{backlog}, wait for a commit, and --gathered-mb is {max_bytes // MIB:,}. Check that "
+        f"`{committer_command(table, stream)}` runs, and read its log; start it, or raise "
+        "--gathered-mb"
     )
 
 
 def committer_command(table: str, stream: str) -> str:
-    return f"opal stream commit {table}" + ("" if stream == "main" else f" --name {stream}")
+    """Return the command that commits what a stream gathered."""
+    command = f"opal stream commit {table}"
+    if stream == "main":
+        return command
+    return f"{command} --name {stream}"

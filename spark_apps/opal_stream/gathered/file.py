@@ -24,8 +24,8 @@ the rows of the commit, the processed and the pending ones; where that is a dele
 row is rejected. A winner that brings a row between both makes the committer look again.
 
 A writer that begins lists the folder before it reads the head, and goes on where the chain ends. It
-stops if its file's name is taken, or if the position is none at which its own files begin or end:
-then another one writes for the application.
+stops if a file of its name exists, or if its own files neither begin nor end at the position: then
+another process writes for the application.
 """
 
 import struct
@@ -44,12 +44,15 @@ from opal_lake.errors import FormatError, PreReleaseError
 from opal_lake.log.commit import FORMAT_VERSION, canonical_json, seal, unseal
 from opal_stream.formats.rows import fitted
 from opal_stream.kafka.applications import Application, parse_application
-from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.consumed import Consumed
 
-HEADER_BYTES = 8 << 10  # which every header fits into
-MEND = "put back a good copy, or delete it and start its stream again, which reads these messages once more if Kafka still has them"
-MOST_BEFORE = 100  # topics that a header names
-_MOST_INFLATED, _MOST_BYTES = 256, 1 << 31  # LZ4 makes 255 bytes of one at most
+HEADER_BYTES = 8 << 10  # every header fits into them
+REPAIR = (
+    "put back a good copy, or delete it and start its stream again, which reads these messages "
+    "once more if Kafka still has them"
+)
+MAX_BEFORE = 100  # topic ids that a header lists
+_MAX_INFLATED, _MAX_BYTES = 256, 1 << 31  # LZ4 makes 255 bytes of one at most
 _WHAT = "gathered rows"
 _UINT16, _UINT32, _INT32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 _HEADER_FIELD, _COMPRESSION_FIELD = 2, 3  # of Arrow's Message, and of its RecordBatch
@@ -57,17 +60,17 @@ _HEADER_FIELD, _COMPRESSION_FIELD = 2, 3  # of Arrow's Message, and of its Recor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a file holds, and of whom. `first` may begin where the table knows no position; `bad` of the rows are to be put aside, and with
-    `quarantine` also those that the commit finds to be bad.
+    """The header of a file: what it holds, and who wrote it.
 
-    `after` are ids of all topics that had its name before, as far as its writer knew: their rows come before its own. None if it does not
-    say.
+    A `first` file may begin where the table has no position. `bad` rows are to be put aside, and
+    with `quarantine` also those that the commit finds bad. `after` are the ids of all earlier
+    topics of the name, as far as the writer knew: their rows come first. None if it lists none.
     """
 
     table_id: str
     application: Application
     writer: str
-    taken: Taken
+    consumed: Consumed
     first: bool
     after: tuple[str, ...] | None = ()
     bad: int = 0
@@ -78,11 +81,11 @@ class Header:
 
     @property
     def low(self) -> int:
-        return self.taken.low
+        return self.consumed.low
 
     @property
     def high(self) -> int:
-        return self.taken.high
+        return self.consumed.high
 
     @property
     def path(self) -> str:
@@ -90,7 +93,7 @@ class Header:
 
 
 def encode_gathered(header: Header, rows: pa.Table) -> bytes:
-    """The header on a line of its own, then the rows."""
+    """Return the bytes of a file: the header on a line of its own, then the rows."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows.combine_chunks())
@@ -107,50 +110,56 @@ def encode_gathered(header: Header, rows: pa.Table) -> bytes:
 
 
 def decode_header(data: bytes, path: str, table_id: str) -> Header:
-    """Of the first bytes of a file, or all. FormatError, which names the file, if it is none of the place or of the table where it lies."""
+    """Return the header from the first bytes of a file, or all of them.
+
+    Raises FormatError, which names the file, if it belongs to another path or table.
+    """
     line, end, _ = data[:HEADER_BYTES].partition(b"\n")
     try:
         body = unseal(line + end, path)
     except PreReleaseError:
         raise
     except FormatError:
-        raise FormatError(f"{path} is damaged, or no file of gathered rows; {MEND}") from None
-    with decoding(path, _WHAT, MEND):
+        raise FormatError(f"{path} is damaged, or not a file of gathered rows; {REPAIR}") from None
+    with decoding(path, _WHAT, REPAIR):
         header = _from_json(body)
     if header.path != path.removeprefix("/") or header.table_id != table_id:
         where = f"table {header.table_id}, from offset {header.low} of {header.application}"
-        raise FormatError(f"{path} does not belong here: it holds rows of {where}; {MEND}")
+        raise FormatError(f"{path} does not belong here: it holds rows of {where}; {REPAIR}")
     return header
 
 
 def decode_rows(data: bytes, path: str, header: Header, spec: TableSpec) -> pa.Table:
-    """The rows of a whole file, with the columns that the table has by now."""
+    """Return the rows of a whole file, with the current columns of the table."""
     body = memoryview(data)[data.index(b"\n") + 1 :]
     if len(body) != header.size or zlib.crc32(body) != header.crc32:
         raise FormatError(
-            f"{path} is damaged: its rows are {len(body)} bytes, written were {header.size} with another checksum; {MEND}"
+            f"{path} is damaged: its rows take {len(body)} bytes with crc32 "
+            f"{zlib.crc32(body):08x}, but the header records {header.size} bytes with "
+            f"{header.crc32:08x}; {REPAIR}"
         )
-    with decoding(path, _WHAT, MEND):
+    with decoding(path, _WHAT, REPAIR):
         plain = pa.Codec("lz4").decompress(body, header.plain_size)
         _check_messages(plain)
         with pa.ipc.open_stream(plain) as stream:
             _check_types(stream.schema)
             rows = stream.read_all()
-        if len(rows) > header.plain_size:  # columns of nulls alone take no byte
-            raise ValueError(f"{header.plain_size:,} bytes are said to hold {len(rows):,} rows")
+        # Columns of nulls alone take no bytes, so that a few bytes could claim billions of rows
+        if len(rows) > header.plain_size:
+            raise ValueError(f"{header.plain_size:,} bytes claim to hold {len(rows):,} rows")
         rows.validate(full=True)
         return fitted(rows, spec)
 
 
 def _check_messages(plain: pa.Buffer) -> None:
-    """ValueError for batches that are compressed once more: these may stand for any size."""
+    """Raise ValueError for batches compressed once more: they may stand for any size."""
     for message in pa.ipc.MessageReader.open_stream(plain):
         if message.type == "record batch" and _is_compressed(message.metadata.to_pybytes()):
             raise ValueError("its rows are compressed twice")
 
 
 def _is_compressed(metadata: bytes) -> bool:
-    """Whether the flatbuffer of a record batch names a compression."""
+    """Return whether the flatbuffer of a record batch names a compression."""
     root = _UINT32.unpack_from(metadata)[0]
     header = _field_at(metadata, root, _HEADER_FIELD)
     batch = header + _UINT32.unpack_from(metadata, header)[0]
@@ -158,17 +167,19 @@ def _is_compressed(metadata: bytes) -> bool:
 
 
 def _field_at(metadata: bytes, table: int, number: int) -> int:
-    """Return where a field of a flatbuffer's table lies, 0 if the table does not have it."""
+    """Return where a field of a flatbuffer's table lies; 0 if the table lacks it."""
     known_fields = table - _INT32.unpack_from(metadata, table)[0]
     slot = 2 * _UINT16.size + number * _UINT16.size
     if slot >= _UINT16.unpack_from(metadata, known_fields)[0]:
         return 0
     offset: int = _UINT16.unpack_from(metadata, known_fields + slot)[0]
-    return table + offset if offset else 0
+    if offset:
+        return table + offset
+    return 0
 
 
 def _check_types(schema: pa.Schema) -> None:
-    """ValueError for columns in which a value is written once for many rows."""
+    """Raise ValueError for columns that write a value once for many rows."""
     for column in schema:
         text = str(column.type)
         if "dictionary<" in text or "run_end_encoded<" in text:
@@ -176,7 +187,7 @@ def _check_types(schema: pa.Schema) -> None:
 
 
 def _to_json(header: Header) -> dict[str, Any]:
-    taken = header.taken
+    consumed = header.consumed
     return {
         "format": FORMAT_VERSION,
         "table_id": header.table_id,
@@ -184,11 +195,11 @@ def _to_json(header: Header) -> dict[str, Any]:
         "writer": header.writer,
         "first": header.first,
         "after": None if header.after is None else [*header.after],
-        "low": taken.low,
-        "high": taken.high,
-        "records": taken.records,
-        "bytes": taken.bytes,
-        "timestamps_ms": [taken.oldest_ms, taken.newest_ms],
+        "low": consumed.low,
+        "high": consumed.high,
+        "records": consumed.records,
+        "bytes": consumed.bytes,
+        "timestamps_ms": [consumed.oldest_ms, consumed.newest_ms],
         "bad": header.bad,
         "quarantine": header.quarantine,
         "size": header.size,
@@ -203,33 +214,33 @@ def _from_json(body: Mapping[str, Any]) -> Header:
             f"format {body['format']!r}; this version reads {FORMAT_VERSION}: upgrade opal-lake"
         )
     application = parse_application(checked.text(body["application"]))
-    low, high, size, plain_size = (
-        checked.count(body[name]) for name in ("low", "high", "size", "plain_size")
-    )
+    low, high = checked.count(body["low"]), checked.count(body["high"])
+    size, plain_size = checked.count(body["size"]), checked.count(body["plain_size"])
     if application is None:
-        raise ValueError(f"{body['application']!r} is no partition of a stream")
+        raise ValueError(f"{body['application']!r} is not a partition of a stream")
     if high <= low:
         raise ValueError(f"it goes from offset {low} to {high}")
-    if size > _MOST_BYTES or plain_size > min(_MOST_BYTES, _MOST_INFLATED * (size + 1)):
-        raise ValueError(f"{size:,} bytes are said to hold {plain_size:,}")
+    if size > _MAX_BYTES or plain_size > min(_MAX_BYTES, _MAX_INFLATED * (size + 1)):
+        raise ValueError(f"{size:,} bytes claim to hold {plain_size:,}")
     oldest_ms, newest_ms = map(checked.word, checked.listed(body["timestamps_ms"]))
-    records, size_of_messages = checked.count(body["records"]), checked.count(body["bytes"])
+    records, message_bytes = checked.count(body["records"]), checked.count(body["bytes"])
+    after: tuple[str, ...] | None = None
+    if body["after"] is not None:
+        after = tuple(map(checked.text, checked.listed(body["after"])))
     return Header(
         table_id=checked.plain_id(body["table_id"]),
         application=application,
         writer=checked.plain_id(body["writer"]),
-        taken=Taken(
+        consumed=Consumed(
             low=low,
             high=high,
             records=records,
-            bytes=size_of_messages,
+            bytes=message_bytes,
             oldest_ms=oldest_ms,
             newest_ms=newest_ms,
         ),
         first=checked.flag(body["first"]),
-        after=None
-        if (after := body["after"]) is None
-        else tuple(map(checked.text, checked.listed(after))),
+        after=after,
         bad=checked.count(body["bad"]),
         quarantine=checked.flag(body["quarantine"]),
         size=size,
