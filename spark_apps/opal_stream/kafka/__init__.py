@@ -1,5 +1,6 @@
 """Kafka as a stream sees it: topics with their ids, partitions with their offsets, and messages.
 
-`source` fetches messages, `topics` says which partitions there are, `offsets` where reading begins, `ranges` what an interval holds.
-`applications` are the names under which a table keeps positions.
+`source` fetches messages, `topics` lists the partitions, `offsets` decides where reading begins,
+`ranges` resolves an interval of time to offsets. `applications` are the names under which a table
+keeps positions.
 """

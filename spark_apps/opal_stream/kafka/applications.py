@@ -1,7 +1,8 @@
-"""The names under which a table keeps a stream's positions: kafka:<stream>/<topic>@<topic id>/<partition>.
+"""The names under which a table keeps positions: kafka:<stream>/<topic>@<topic id>/<partition>.
 
-The topic's id is in it because offsets count from 0 again in a topic that was deleted and made anew. kafka:<stream>/<topic> stands at 1
-once it is fixed where the stream begins to read the topic.
+The topic's id is part of the name, because offsets count from 0 again in a topic that was deleted
+and created again. kafka:<stream>/<topic> stands at 1 once it is fixed where the stream begins to
+read the topic.
 """
 
 import re
@@ -19,7 +20,7 @@ _NAME_OR_START = re.compile(_START + r"(@[^/]+/\d+)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """Who reads what."""
+    """A stream as the reader of one partition of one topic id."""
 
     stream: str
     partition: Partition
@@ -29,20 +30,21 @@ class Application:
         return f"kafka:{self.stream}/{self.partition.topic}@{self.topic_id}/{self.partition.number}"
 
     @property
-    def place(self) -> tuple[str, str, str, int]:
-        """Its order among others: that of a partition is by number."""
+    def sort_key(self) -> tuple[str, str, str, int]:
+        """The key to sort applications by, partitions by number."""
         return self.stream, self.partition.topic, self.topic_id, self.partition.number
 
     @property
-    def named(self) -> tuple[str, str]:
-        """The stream, and the name of the topic, which those before and after it have in common."""
+    def stream_topic(self) -> tuple[str, str]:
+        """The stream and the topic's name, the same for all topic ids of that name."""
         return self.stream, self.partition.topic
 
 
 def check_stream(name: str) -> str:
+    """Return the name of a stream; raise InvalidInputError if it is not a valid one."""
     if not _PLAIN.fullmatch(name):
         raise InvalidInputError(
-            f"{name!r} is no name of a stream; use up to 200 letters, digits, '.', '_' and '-'"
+            f"{name!r} is not a name of a stream; use up to 200 letters, digits, '.', '_' and '-'"
         )
     return name
 
@@ -52,7 +54,7 @@ def start_name(stream: str, topic: str) -> str:
 
 
 def parse_application(name: str) -> Application | None:
-    """None for a name that no stream from Kafka has."""
+    """Return the application of a name; None for a name that no stream from Kafka has."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -66,33 +68,35 @@ def parse_application(name: str) -> Application | None:
 def known_positions(
     positions: Mapping[str, int], stream: str | None = None
 ) -> dict[Application, int]:
-    """Those of streams from Kafka, or of one of them."""
-    applications = {parse_application(name): position for name, position in positions.items()}
-    return {
-        application: position
-        for application, position in applications.items()
-        if application is not None and stream in (None, application.stream)
-    }
+    """Return the positions of all streams from Kafka, or of one stream."""
+    known: dict[Application, int] = {}
+    for name, position in positions.items():
+        application = parse_application(name)
+        if application is not None and stream in (None, application.stream):
+            known[application] = position
+    return known
 
 
 def ids_by_name(applications: Iterable[Application]) -> dict[tuple[str, str], set[str]]:
-    """Of each stream and name of a topic the topics that had it."""
-    found: dict[tuple[str, str], set[str]] = {}
+    """Return the topic ids that each stream has under each topic name."""
+    ids: dict[tuple[str, str], set[str]] = {}
     for application in applications:
-        found.setdefault(application.named, set()).add(application.topic_id)
-    return found
+        ids.setdefault(application.stream_topic, set()).add(application.topic_id)
+    return ids
 
 
 def begun_topics(positions: Mapping[str, int], stream: str | None = None) -> set[tuple[str, str]]:
-    """Stream and topic of all that was committed, also of topics of which only the start is fixed."""
-    matches = [match for match in map(_NAME_OR_START.fullmatch, positions) if match is not None]
-    return {
-        (match["stream"], match["topic"]) for match in matches if stream in (None, match["stream"])
-    }
+    """Return the streams and topics that have a position, or only a fixed start."""
+    begun: set[tuple[str, str]] = set()
+    for name in positions:
+        match = _NAME_OR_START.fullmatch(name)
+        if match is not None and stream in (None, match["stream"]):
+            begun.add((match["stream"], match["topic"]))
+    return begun
 
 
 def applications_of(stream: str, topic: Topic) -> list[Application]:
-    """One for each partition that the topic has now, whether anything of it was committed or not."""
+    """Return an application for each current partition of a topic, committed or not."""
     return [
         Application(stream=stream, partition=partition, topic_id=topic.id)
         for partition in chosen_partitions([topic], ())

@@ -1,4 +1,4 @@
-"""How Kafka is reached: the settings of librdkafka, and what its errors mean."""
+"""The connection to Kafka: the settings of librdkafka, and what its errors mean."""
 
 import time
 from collections.abc import Mapping
@@ -17,25 +17,32 @@ from opal_stream.kafka.contact import Contact
 from opal_stream.kafka.settings import ISOLATION, OWN_SETTINGS
 
 Answer = TypeVar("Answer")
-_POLL_S = 0.1  # between two looks whether Kafka can be reached at all
+_POLL_S = 0.1  # between two checks whether Kafka can be reached at all
 TIMEOUT_S = 30.0
 _GROUP = "group.id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Bootstrap servers, and settings as librdkafka names them. Secrets come from a file, which no list of processes shows."""
+    """Bootstrap servers, and settings as librdkafka names them.
+
+    Secrets come from a file, so that no list of processes shows them.
+    """
 
     bootstrap_servers: str
     settings: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = TIMEOUT_S  # for an answer about topics
     _contact: Contact = field(default_factory=Contact, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if own := sorted(self.settings.keys() & OWN_SETTINGS.keys()):
+        if reserved := sorted(self.settings.keys() & OWN_SETTINGS.keys()):
+            name = reserved[0]
             raise InvalidInputError(
-                f"the Kafka setting {own[0]!r} is the stream's own: {OWN_SETTINGS[own[0]]}; leave it out"
+                f"the Kafka setting {name!r} is the stream's own: {OWN_SETTINGS[name]}; "
+                "leave it out"
             )
         try:
+            # A client checks its settings when it is made: mistakes are reported at once
             AdminClient(self.client())
         except KafkaException as error:
             raise InvalidInputError(
@@ -43,7 +50,7 @@ class Connection:
             ) from error
 
     def client(self) -> dict[str, Any]:
-        """For an admin client or a producer."""
+        """Return the settings of an admin client or a producer."""
         return {
             "bootstrap.servers": self.bootstrap_servers,
             "log_level": 0,
@@ -52,14 +59,14 @@ class Connection:
         }
 
     def answer(self, admin: AdminClient, future: "Future[Answer]") -> Answer:
-        """Return what Kafka answers. What never will be answered is an error at once.
+        """Return what Kafka answers; raise at once what no retry would change.
 
         Raises KafkaException, TimeoutError, or KafkaSettingsError with the setting to correct.
         """
-        until_s = time.monotonic() + TIMEOUT_S
+        until_s = time.monotonic() + self.timeout_s
         while True:
             try:
-                found = future.result(_POLL_S)
+                answer = future.result(_POLL_S)
             except (KafkaException, TimeoutError) as error:
                 admin.poll(0)  # calls back with what went wrong
                 self._contact.check(self.bootstrap_servers, self.settings)
@@ -67,10 +74,13 @@ class Connection:
                     raise
             else:
                 self._contact.made()
-                return found
+                return answer
 
     def consumer(self, settings: Mapping[str, str | int | float | bool] | None = None) -> Consumer:
-        """Whose partitions are assigned by hand. librdkafka wants a group, under which nothing is ever stored."""
+        """Return a consumer whose partitions are assigned by hand.
+
+        librdkafka demands a group; nothing is ever stored under this one.
+        """
         return Consumer(
             {
                 **self.client(),
@@ -82,21 +92,25 @@ class Connection:
         )
 
     def failure(self, error: object) -> KafkaError:
-        text, cause = text_of(error), self._contact.last
-        why = text if not cause or cause in text else f"{text} ({cause})"
+        """Return the error of a Kafka that does not answer, with the last known cause."""
+        reason, cause = text_of(error), self._contact.last
+        if cause and cause not in reason:
+            reason = f"{reason} ({cause})"
         return KafkaError(
-            f"Kafka at {self.bootstrap_servers} does not answer: {why}; try again when it does"
+            f"Kafka at {self.bootstrap_servers} does not answer: {reason}; try again when it does"
         )
 
 
 def text_of(error: object) -> str:
-    """What Kafka says, without the wrapping."""
+    """Return Kafka's own message, without the exception around it."""
     inner = error.args[0] if isinstance(error, KafkaException) and error.args else error
-    return inner.str() if isinstance(inner, Failure) else str(inner)
+    if isinstance(inner, Failure):
+        return inner.str()
+    return str(inner)
 
 
 def read_settings(path: str) -> dict[str, str]:
-    """A file of name=value lines; # begins a comment."""
+    """Read a file of name=value lines; # begins a comment."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -107,12 +121,14 @@ def read_settings(path: str) -> dict[str, str]:
 
 
 def parse_settings(text: str, path: str) -> dict[str, str]:
-    """Of a file, or of an environment variable."""
-    pairs = [
-        line.partition("=")
-        for line in map(str.strip, text.splitlines())
-        if line and not line.startswith("#")
-    ]
-    if bad := [number for number, (_, equals, _) in enumerate(pairs, start=1) if not equals]:
-        raise InvalidInputError(f"{path}: setting {bad[0]} has no value; write name=value")
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    """Return the settings in a text; `path` names its file or variable."""
+    stripped = [line.strip() for line in text.splitlines()]
+    lines = [line for line in stripped if line and not line.startswith("#")]
+    settings: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        name, equals, value = line.partition("=")
+        if not equals:
+            # The line itself may be a secret: only its number is shown
+            raise InvalidInputError(f"{path}: setting {number} has no value; write name=value")
+        settings[name.strip()] = value.strip()
+    return settings

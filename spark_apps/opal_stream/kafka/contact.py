@@ -1,7 +1,7 @@
-"""Why Kafka cannot be reached, where that does not pass by itself: a login, TLS, or an address.
+"""The cause of an unreachable Kafka, where waiting does not help: a login, TLS, or an address.
 
-librdkafka tries everything again and names a cause on the way, to a callback. Where it names none, a
-listener that closes connections is asked itself whether it speaks TLS, and whether it wants a login.
+librdkafka tries everything again and names a cause on the way, to a callback. Where it names none,
+a listener that closes connections is asked whether it speaks TLS, and whether it wants a login.
 """
 
 import re
@@ -36,21 +36,26 @@ _NO_LOGIN = "Request not valid in current SASL state"  # of a listener without l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listener:
-    """What an address asks of clients."""
+    """The security that an address demands of clients."""
 
     has_tls: bool
     has_login: bool
 
     @property
     def protocol(self) -> str:
-        """As security.protocol names it."""
+        """The value of security.protocol."""
         transport = "SSL" if self.has_tls else "PLAINTEXT"
-        return f"SASL_{transport}" if self.has_login else transport
+        if self.has_login:
+            return f"SASL_{transport}"
+        return transport
 
 
 @dataclass(slots=True)
 class Contact:
-    """What the clients of a connection have heard so far. Before the first answer a cause is final."""
+    """The errors that a connection's clients have reported.
+
+    Before the first answer a cause is final: the same settings would fail again.
+    """
 
     last: str = ""
     _is_made: bool = False
@@ -60,7 +65,7 @@ class Contact:
     _probed_s: float = field(default=float("-inf"))
 
     def note(self, error: Failure) -> None:
-        """Take an error that librdkafka reports, whatever it then does about it."""
+        """Note an error that librdkafka reports, whatever it then does about it."""
         name = error.name()
         if name == "_ALL_BROKERS_DOWN":
             self._are_all_down = True
@@ -70,10 +75,10 @@ class Contact:
         if name in _REMEDIES:
             self._remedy = _REMEDIES[name]
         if _NO_LOGIN in self.last:
-            self._remedy = f"the listener takes no login: {_PROTOCOL}"
+            self._remedy = f"the listener accepts no login: {_PROTOCOL}"
 
     def made(self) -> None:
-        """Kafka has answered: what fails from now on may pass."""
+        """Note that Kafka has answered: what fails from now on may pass."""
         self._is_made = True
         self.last = ""
 
@@ -93,13 +98,17 @@ class Contact:
 
 
 def _addresses(servers: str) -> list[tuple[str, int]]:
-    """Return hosts and ports of what librdkafka takes: also with a protocol, or without a port."""
+    """Return hosts and ports as librdkafka reads them: protocol and port are optional."""
     addresses = []
-    for server in filter(None, map(str.strip, servers.split(","))):
-        host, colon, port = server.rpartition("://")[2].rpartition(":")
-        has_port = bool(colon) and port.isdecimal()
-        name = host if has_port else server.rpartition("://")[2]
-        addresses.append((name.strip("[]"), int(port) if has_port else _DEFAULT_PORT))
+    for server in servers.split(","):
+        _, _, address = server.strip().rpartition("://")
+        if not address:
+            continue
+        host, colon, port = address.rpartition(":")
+        if colon and port.isdecimal():
+            addresses.append((host.strip("[]"), int(port)))
+        else:
+            addresses.append((address.strip("[]"), _DEFAULT_PORT))
     return addresses
 
 
@@ -113,11 +122,13 @@ def _unknown_hosts(servers: str) -> str:
             if isinstance(error, UnicodeError) or error.errno in _UNKNOWN_HOST:
                 continue
         return ""
-    return f"the host {hosts[0]!r} is unknown" if len(hosts) == 1 else "none of its hosts is known"
+    if len(hosts) == 1:
+        return f"the host {hosts[0]!r} is unknown"
+    return "all of its hosts are unknown"
 
 
 def _wrong_protocol(servers: str, settings: Mapping[str, str]) -> str:
-    """Return how the listener and security.protocol differ; empty where they do not, or none answers."""
+    """Return how the listener and security.protocol differ; empty if they do not."""
     given = settings.get("security.protocol", "plaintext").upper()
     for address in _addresses(servers):
         with suppress(OSError):
@@ -150,7 +161,9 @@ def _ask(address: tuple[str, int]) -> _Listener | None:
 
 
 def _listener(*, has_tls: bool, has_login: bool | None) -> _Listener | None:
-    return None if has_login is None else _Listener(has_tls=has_tls, has_login=has_login)
+    if has_login is None:
+        return None
+    return _Listener(has_tls=has_tls, has_login=has_login)
 
 
 def _wants_login(connection: socket.socket) -> bool | None:
@@ -168,11 +181,13 @@ def _wants_login(connection: socket.socket) -> bool | None:
     if len(head) < 10:
         return None
     _, request, code = struct.unpack(">iih", head)
-    return code == _UNSUPPORTED_MECHANISM if request == _REQUEST else None
+    if request != _REQUEST:
+        return None
+    return bool(code == _UNSUPPORTED_MECHANISM)
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
-    """Return so many bytes, or fewer where the connection ends."""
+    """Return `count` bytes, or fewer where the connection ends."""
     data = b""
     while len(data) < count and (part := connection.recv(count - len(data))):
         data += part

@@ -1,4 +1,7 @@
-"""Where reading begins: at the table's own position, or else at the oldest message. Kafka's group offsets are not asked."""
+"""The offset where reading begins: the table's own position, or else the oldest message.
+
+Offsets of Kafka's consumer groups are never asked for.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -11,49 +14,56 @@ from opal_stream.operations.reading import Policies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Where the table stands, None where it knows nothing, and the offset to read first."""
+    """The table's position, None where it has none, and the offset to read first."""
 
     position: int | None
     offset: int
 
     @property
     def missing(self) -> int:
-        """How many offsets lie between."""
-        return 0 if self.position is None else self.offset - self.position
+        """The number of offsets between the position and the first offset to read."""
+        if self.position is None:
+            return 0
+        return self.offset - self.position
 
 
 def plan_begin(
     application: Application, position: int | None, reach: Reach, policies: Policies
 ) -> Begin:
-    """The first offset of a partition."""
+    """Return where reading of a partition begins; raise for lost messages."""
     begin = Begin(position=position, offset=next_offset(position, reach))
     if position is None:
         return begin
     where = f"{application.partition}: the table stands at offset {position}"
     if position > reach.high:
         raise TopicChangedError(
-            f"{where}, but Kafka ends at {reach.high}: messages were lost there, by an unclean election or a restored broker; compare the "
-            "table with the source, and read under another --name to begin again",
+            f"{where}, but Kafka ends at {reach.high}: an unclean election or a restored broker "
+            "lost messages. Compare the table with the source, then start again with another "
+            "--name",
             application.partition.topic,
         )
     if begin.missing and policies.on_gap != "continue":
         raise GapError(
-            f"{where}, but Kafka has nothing before {reach.low} any more: {begin.missing} offsets are lost; read them from "
-            "elsewhere, then go on with --on-gap continue"
+            f"{where}, but Kafka has nothing before {reach.low} any more: {begin.missing} offsets "
+            "are lost; read them from elsewhere, then go on with --on-gap continue"
         )
     return begin
 
 
 def next_offset(position: int | None, reach: Reach) -> int:
-    """Of what Kafka still has, the first that was not read: all of it where nothing was committed."""
-    return reach.low if position is None else max(position, reach.low)
+    """Return the first unread offset that Kafka still has."""
+    if position is None:
+        return reach.low
+    return max(position, reach.low)
 
 
 def check_topic_ids(
     known: Mapping[Application, int], ids: Mapping[str, str], policies: Policies
 ) -> None:
-    """A topic must be the one of which the table has positions."""
-    for application in changed_topics(known, ids) if policies.on_new_topic != "continue" else ():
+    """Raise TopicChangedError for a topic other than that of the positions."""
+    if policies.on_new_topic == "continue":
+        return
+    for application in changed_topics(known, ids):
         raise changed_topic(
             application.partition,
             known[application],
@@ -63,22 +73,26 @@ def check_topic_ids(
 
 
 def changed_topics(known: Collection[Application], ids: Mapping[str, str]) -> list[Application]:
-    """Those whose topic is another one now, of which the same stream has read nothing yet: what came before that is history."""
-    current = {
-        (one.stream, topic)
-        for one in known
-        if ids.get(topic := one.partition.topic) == one.topic_id
-    }
+    """Return the applications whose topic has a new id that the stream never read.
+
+    Once the stream has read the current topic, the topics before it are history.
+    """
+    current: set[tuple[str, str]] = set()
+    for application in known:
+        if ids.get(application.partition.topic) == application.topic_id:
+            current.add(application.stream_topic)
     return [
-        one
-        for one in known
-        if (topic := one.partition.topic) in ids and (one.stream, topic) not in current
+        application
+        for application in known
+        if application.partition.topic in ids and application.stream_topic not in current
     ]
 
 
 def changed_topic(partition: Partition, position: int, was: str, now: str) -> TopicChangedError:
+    """Return the error of a topic that was deleted and created again."""
     return TopicChangedError(
-        f"{partition}: the table stands at offset {position} of the topic with id {was}, but {partition.topic!r} is another topic now, "
-        f"with id {now}: it was deleted and made anew; to read the new one from its begin, use --on-new-topic continue",
+        f"{partition}: the table stands at offset {position} of the topic with id {was}, but "
+        f"{partition.topic!r} is another topic now, with id {now}: it was deleted and created "
+        "again; to read the new one from its begin, use --on-new-topic continue",
         partition.topic,
     )

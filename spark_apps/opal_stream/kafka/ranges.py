@@ -1,4 +1,7 @@
-"""Which offsets lie in an interval of time. From one interval to the next nothing is left out: a range ends where the next one begins."""
+"""The offsets of an interval of time.
+
+Consecutive intervals leave nothing out: the range of one ends where that of the next begins.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from opal_stream.operations.reading import Policies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Milliseconds since 1970, as the messages are stamped: from `start_ms` on, up to and without `end_ms`."""
+    """A span of timestamps, in milliseconds since 1970; its end is excluded."""
 
     start_ms: int
     end_ms: int
@@ -21,7 +24,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """From `low` up to and without `high`. It is open where no message came after the interval yet: late ones may still be of it."""
+    """Offsets from `low` up to and without `high`.
+
+    A range is open where no message came after the interval yet: late ones may still belong to it.
+    """
 
     low: int
     high: int
@@ -35,21 +41,25 @@ def resolve_ranges(
     interval: Interval,
     policies: Policies,
 ) -> dict[Partition, OffsetRange]:
-    """Each begins at the first message of the interval, and ends before the first one after it."""
+    """Return the offsets of an interval by partition.
+
+    A range begins at the first message of the interval and ends before the first one after it.
+    """
     topics = Topics(connection)
     starts = first_since(consumer, connection, reach, interval.start_ms)
     ends = first_since(consumer, connection, reach, interval.end_ms)
-    ranges = {}
+    ranges: dict[Partition, OffsetRange] = {}
     for partition, known in reach.items():
         start, end = starts[partition], ends[partition]
         low = known.high if start is None else start
+        # Only a range at the oldest message can have lost some to retention
         was_deleted = low == known.low > 0 and not topics.is_within_retention(
             partition.topic, interval.start_ms
         )
         if was_deleted and policies.on_gap != "continue":
             raise GapError(
-                f"{partition}: Kafka has nothing before offset {low} any more, which may have been of this interval; if it was not, or "
-                "is to be passed over: --on-gap continue"
+                f"{partition}: Kafka has nothing before offset {low} any more, which may have "
+                "been of this interval; to read what is left, use --on-gap continue"
             )
         high = known.high if end is None else end
         ranges[partition] = OffsetRange(low=low, high=max(low, high), is_open=end is None)
@@ -59,21 +69,21 @@ def resolve_ranges(
 def first_since(
     consumer: Consumer, connection: Connection, partitions: Iterable[Partition], moment_ms: int
 ) -> dict[Partition, int | None]:
-    """Of each partition the first offset of then or later; None where there is no message of it yet."""
+    """Return the first offset at or after a time, or None, by partition."""
     asked = [
         TopicPartition(partition.topic, partition.number, moment_ms) for partition in partitions
     ]
     try:
         answers = consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
-    except KafkaException as error:  # of all of them
-        names = ", ".join(f"{one.topic}/{one.partition}" for one in asked)
+    except KafkaException as error:  # for all of them
+        names = ", ".join(f"{partition.topic}/{partition.partition}" for partition in asked)
         raise connection.failure(f"{names}: {text_of(error)}") from error
-    for answer in answers:  # one that failed has the time as its offset
+    # All errors come first: a partition that failed has the time as its offset
+    for answer in answers:
         if answer.error is not None:
             raise connection.failure(f"{answer.topic}/{answer.partition}: {text_of(answer.error)}")
-    return {
-        Partition(topic=answer.topic, number=answer.partition): answer.offset
-        if answer.offset >= 0
-        else None
-        for answer in answers
-    }
+    offsets: dict[Partition, int | None] = {}
+    for answer in answers:
+        partition = Partition(topic=answer.topic, number=answer.partition)
+        offsets[partition] = answer.offset if answer.offset >= 0 else None
+    return offsets

@@ -1,4 +1,4 @@
-"""Messages of a set of partitions, assigned by hand: no group, no rebalance, no offsets in Kafka."""
+"""Messages of partitions that are assigned by hand: no group, no rebalance, no offsets in Kafka."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
@@ -11,10 +11,10 @@ from opal_stream.formats.batch import Headers, MessageBatch
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition, Reach, Topics, reach_of
 
-MOST_AT_ONCE, _USUAL_BYTES = 10_000, 1024
+MAX_AT_ONCE, _USUAL_BYTES = 10_000, 1024
 _DAY_MS = 86_400_000
-_ASK_S = 1.5  # of all partitions together
-# As librdkafka calls what it does not get over by itself
+_ASK_S = 1.5  # for all partitions together
+# librdkafka's names of the errors that it does not recover from on its own
 _SUSPECT = (
     "_AUTO_OFFSET_RESET",
     "OFFSET_OUT_OF_RANGE",
@@ -27,9 +27,10 @@ _SUSPECT = (
 
 @dataclass(slots=True, kw_only=True)
 class Fetched:
-    """Messages, the ends that were reached, and partitions of which Kafka said something that has to be looked into.
+    """The messages of one fetch, the ends that it reached, and suspect partitions.
 
-    Full is what holds as many as were asked for: there may be more.
+    A partition is suspect after an error that librdkafka does not recover from. A full fetch holds
+    as many messages as were asked for: Kafka may have more.
     """
 
     batch: MessageBatch = field(default_factory=MessageBatch)
@@ -39,13 +40,21 @@ class Fetched:
 
 
 class Source:
-    """A consumer of librdkafka, which fetches ahead up to `buffer_bytes` in threads of its own."""
+    """A consumer of librdkafka, which fetches ahead in threads, up to `buffer_bytes`."""
 
-    def __init__(self, connection: Connection, *, buffer_bytes: int, headers: bool) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        buffer_bytes: int,
+        headers: bool,
+        max_at_once: int = MAX_AT_ONCE,
+    ) -> None:
         self._connection = connection
+        self._max_at_once = max_at_once
         self._headers = headers
         self._fetch_bytes = buffer_bytes // 4
-        self._message_bytes = _USUAL_BYTES  # of the last messages, on average
+        self._message_bytes = _USUAL_BYTES  # average of the last messages
         usual = {
             "queued.max.messages.kbytes": str(max(1024, buffer_bytes // 1024)),
             "fetch.wait.max.ms": "50",
@@ -53,9 +62,10 @@ class Source:
             "reconnect.backoff.max.ms": "2000",
             "topic.metadata.refresh.interval.ms": "10000",
         }
+        given = {name: connection.settings.get(name, value) for name, value in usual.items()}
         self.consumer = connection.consumer(
             {
-                **{name: connection.settings.get(name, value) for name, value in usual.items()},
+                **given,
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "error",
                 "enable.partition.eof": True,
@@ -63,41 +73,47 @@ class Source:
             }
         )
         self.paused = False
-        self._asked: dict[Partition, int] = {}  # since it is paused
+        self._asked: dict[Partition, int] = {}  # ends that were asked for while paused
         self._topics: Topics | None = None
 
     def reach(self, partitions: list[Partition]) -> dict[Partition, Reach]:
         return reach_of(self.consumer, self._connection, partitions)
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """As Kafka said last; partitions of which it said nothing are left out."""
-        ends = {partition: self._asked.get(partition, -1) for partition in partitions}
-        for partition, asked in ends.items():
-            with contextlib.suppress(KafkaException):  # no fetch said anything yet
-                fetched = self.consumer.get_watermark_offsets(
+        """Return the last known ends; partitions without a known end are left out."""
+        ends: dict[Partition, int] = {}
+        for partition in partitions:
+            end = self._asked.get(partition, -1)
+            with contextlib.suppress(KafkaException):  # no fetch has brought an end yet
+                _, fetched = self.consumer.get_watermark_offsets(
                     TopicPartition(partition.topic, partition.number), cached=True
                 )
-                ends[partition] = max(asked, fetched[1])
-        return {partition: end for partition, end in ends.items() if end >= 0}
+                end = max(end, fetched)
+            if end >= 0:
+                ends[partition] = end
+        return ends
 
     def ask_ends(self, partitions: Iterable[Partition]) -> None:
-        """While nothing is fetched no fetch says where Kafka ends. A broker that does not answer is not waited for."""
+        """Ask Kafka for the ends while nothing is fetched: no fetch brings them then.
+
+        A broker that does not answer is not waited for.
+        """
         if self.paused:
             self._topics = self._topics or Topics(self._connection)
             self._asked |= self._topics.ends(partitions, _ASK_S)
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
-        """Also read these, from there; while it is paused, later."""
+        """Read these partitions, too, from these offsets; while paused, after the pause."""
         self._each(self.consumer.incremental_assign, offsets)
         if self.paused:
             self.consumer.pause(self.consumer.assignment())
 
     def drop(self, partition: Partition) -> None:
-        """Read it no more."""
+        """Stop reading a partition."""
         self._each(self.consumer.incremental_unassign, {partition: 0})
 
     def seek(self, offsets: Mapping[Partition, int]) -> None:
-        """Go on somewhere else."""
+        """Go on at other offsets of partitions."""
         self._each(self.consumer.incremental_unassign, offsets)
         self._asked.clear()
         self.assign(offsets)
@@ -114,13 +130,15 @@ class Source:
             self._asked.clear()
 
     def fetch(self, timeout_s: float) -> Fetched:
-        """What is there, waiting at most so long for more."""
-        most = max(1, min(MOST_AT_ONCE, self._fetch_bytes // self._message_bytes))
+        """Return the available messages, waiting at most `timeout_s` for more."""
+        # The larger messages are, the fewer are fetched at once: 10,000 of 10 MB would not fit
+        # into memory
+        count = max(1, min(self._max_at_once, self._fetch_bytes // self._message_bytes))
         try:
-            messages = self.consumer.consume(most, timeout_s)
+            messages = self.consumer.consume(count, timeout_s)
         except KafkaException as error:
             raise self._connection.failure(error) from error
-        fetched = Fetched(is_full=len(messages) == most)
+        fetched = Fetched(is_full=len(messages) == count)
         if any(message.error() is not None for message in messages):
             for message in messages:
                 self._note(fetched, message)
@@ -130,11 +148,10 @@ class Source:
         return fetched
 
     def _measure(self, batch: MessageBatch) -> None:
-        """The larger messages are, the fewer are taken at once: of those of 10 MB, 10,000 would not fit into memory."""
+        """Take the average size of a batch's messages as that of the next ones."""
         if len(batch):
-            self._message_bytes = max(
-                1, sum(len(value or b"") for value in batch.values) // len(batch)
-            )
+            size = sum(len(value or b"") for value in batch.values)
+            self._message_bytes = max(1, size // len(batch))
 
     def close(self) -> None:
         self.consumer.close()
@@ -147,11 +164,16 @@ class Source:
             timestamps_ms=[message.timestamp()[1] for message in messages],
             keys=[message.key() for message in messages],
             values=[message.value() for message in messages],
-            headers=[_headers(message) for message in messages] if self._headers else [],
         )
+        if self._headers:
+            fetched.batch.headers = [_headers(message) for message in messages]
 
     def _note(self, fetched: Fetched, message: Message) -> None:
-        """What came instead of a message. Everything that passes by itself, librdkafka tries again."""
+        """Record what librdkafka reports in the place of a message.
+
+        That is the end of a partition, or an error. Errors that librdkafka recovers from are
+        ignored.
+        """
         error = message.error()
         topic, number = message.topic(), message.partition()
         if error is None or topic is None or number is None:
@@ -163,7 +185,8 @@ class Source:
             fetched.suspect.add(partition)
         elif error.name() == "_BAD_MSG":
             raise BadMessageError(
-                f"{partition}: a message at offset {message.offset()} is damaged in Kafka: {error.str()}"
+                f"{partition}: the message at offset {message.offset()} is damaged in Kafka: "
+                f"{error.str()}"
             )
 
     def _each(
@@ -178,5 +201,5 @@ class Source:
 
 
 def _headers(message: Message) -> Headers:
-    found = message.headers() or ()
-    return list(found.items() if isinstance(found, Mapping) else found)
+    headers = message.headers() or ()
+    return list(headers.items() if isinstance(headers, Mapping) else headers)

@@ -1,4 +1,4 @@
-"""Which topics and partitions there are, under which topic id, and how far they reach."""
+"""Topics with their ids, their partitions, and how far these reach."""
 
 import contextlib
 import time
@@ -12,7 +12,11 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]  # they are there, and documented
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they exist, and are documented
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+)
 
 from opal_stream.errors import UnknownTopicError
 from opal_stream.kafka.connection import TIMEOUT_S, Connection, text_of
@@ -34,7 +38,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic of a name gets another id when it is deleted and made anew."""
+    """A topic; its name gets another id when it is deleted and created again."""
 
     name: str
     id: str
@@ -45,7 +49,7 @@ class Topic:
 class Reach:
     """The oldest offset that Kafka still has, and the next one that it will give out.
 
-    Where a transaction is open, `high` is its first message: what comes behind is read once it ends.
+    Where a transaction is open, `high` is its first message: what follows can be read once it ends.
     """
 
     low: int
@@ -53,15 +57,19 @@ class Reach:
 
 
 class Topics:
-    """Asks Kafka. A name without a topic raises UnknownTopicError."""
+    """A client that asks Kafka for topics."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._admin = AdminClient(connection.client())
 
     def describe(self, names: Sequence[str]) -> dict[str, Topic]:
-        """A broker that has just started may not know its topics yet: what it does not know is asked for again."""
-        topics = {}
+        """Return topics by name; raise UnknownTopicError for a name without one.
+
+        A broker that has just started may not know its topics yet: an unknown topic is asked for
+        again.
+        """
+        topics: dict[str, Topic] = {}
         for name in names:
             topic = self._ask(name)
             for _ in range(_TRIES - 1):
@@ -70,7 +78,8 @@ class Topics:
                     topic = self._ask(name)
             if topic is None:
                 raise UnknownTopicError(
-                    f"Kafka has no topic {name!r}: its name is wrong, or it was deleted; check --topic, or create it",
+                    f"Kafka has no topic {name!r}: its name is wrong, or it was deleted; "
+                    "check --topic, or create it",
                     name,
                 )
             topics[name] = topic
@@ -87,31 +96,36 @@ class Topics:
         except TimeoutError as error:
             raise self._connection.failure("no answer in time") from error
         numbers = tuple(sorted(partition.id for partition in described.partitions))
-        return Topic(name=name, id=_plain(str(described.topic_id)), partitions=numbers)
+        return Topic(name=name, id=_url_safe(str(described.topic_id)), partitions=numbers)
 
     def is_within_retention(self, name: str, moment_ms: int) -> bool:
-        """Whether Kafka cannot have deleted messages of then by itself. Nobody can say so of a topic that is limited in size."""
+        """Return whether retention cannot have deleted messages of a time yet.
+
+        False for a topic that is limited in size: nobody knows what it has deleted.
+        """
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
         try:
             asked = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)
             config = self._connection.answer(self._admin, asked[resource])
-        except (KafkaException, TimeoutError):  # it may not be asked
+        except (KafkaException, TimeoutError):  # this client may not ask for it
             return False
-        retention_ms, retention_bytes = (
-            int(config[key].value or -1) for key in ("retention.ms", "retention.bytes")
-        )
-        return retention_bytes < 0 <= retention_ms and moment_ms > time.time() * 1000 - retention_ms
+        retention_ms = int(config["retention.ms"].value or -1)
+        retention_bytes = int(config["retention.bytes"].value or -1)
+        # -1 is unlimited. What Kafka lacks without a limit of time, something else has deleted
+        if retention_bytes >= 0 or retention_ms < 0:
+            return False
+        return moment_ms > time.time() * 1000 - retention_ms
 
     def ends(
         self, partitions: Iterable[Partition], timeout_s: float = TIMEOUT_S
     ) -> dict[Partition, int]:
-        """Return the next offset of each partition, behind open transactions, too: lag counts up to it.
+        """Return the next offset of each partition, also behind open transactions.
 
-        Partitions of which Kafka says nothing are left out.
+        Lag counts up to it. Partitions for which Kafka does not answer are left out.
         """
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no types
         asked = {
-            TopicPartition(partition.topic, partition.number): OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no types
-            for partition in partitions
+            TopicPartition(partition.topic, partition.number): latest for partition in partitions
         }
         if not asked:
             return {}
@@ -119,49 +133,56 @@ class Topics:
             asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout_s
         )
         ends: dict[Partition, int] = {}
-        for place, answer in answers.items():
+        for topic_partition, answer in answers.items():
+            partition = Partition(topic=topic_partition.topic, number=topic_partition.partition)
             with contextlib.suppress(KafkaException, TimeoutError):
-                partition = Partition(topic=place.topic, number=place.partition)
                 ends[partition] = answer.result(timeout_s).offset
         return ends
 
-    def describe_if_there(self, name: str) -> Topic | None:
+    def describe_if_exists(self, name: str) -> Topic | None:
+        """Return a topic; None where Kafka has none of this name."""
         try:
             return self.describe([name])[name]
         except UnknownTopicError:
             return None
 
 
-def _plain(topic_id: str) -> str:
-    """As Kafka's own tools write it: librdkafka has the base64 with + and /."""
+def _url_safe(topic_id: str) -> str:
+    """Return an id as Kafka's own tools write it: in base64 with - and _."""
     return topic_id.replace("+", "-").replace("/", "_")
 
 
 def reach_of(
     consumer: Consumer, connection: Connection, partitions: Iterable[Partition]
 ) -> dict[Partition, Reach]:
-    """Of each partition, from its leader; after a restart of a broker it may take a few tries."""
+    """Return the reach of each partition, as its leader knows it.
+
+    After a restart of a broker this may take a few tries.
+    """
     return {partition: _reach_of(consumer, connection, partition) for partition in partitions}
 
 
 def _reach_of(consumer: Consumer, connection: Connection, partition: Partition) -> Reach:
-    failure: KafkaException | None = None
+    reason = "no answer in time"
     for _ in range(_TRIES):
         try:
             offsets = consumer.get_watermark_offsets(
                 TopicPartition(partition.topic, partition.number), timeout=TIMEOUT_S / _TRIES
             )
         except KafkaException as error:
-            failure = error
+            reason = text_of(error)
             _refresh(consumer, partition.topic)
             continue
         if offsets is not None:
             return Reach(low=offsets[0], high=offsets[1])
-    raise connection.failure(f"{partition}: {text_of(failure) if failure else 'no answer in time'}")
+    raise connection.failure(f"{partition}: {reason}")
 
 
 def _refresh(consumer: Consumer, topic: str) -> None:
-    """What a consumer knows of a topic can be older than its newest partition, or than a broker's restart."""
+    """Let a consumer fetch a topic's metadata again.
+
+    It may be older than the newest partition, or than a broker's restart.
+    """
     with contextlib.suppress(KafkaException):
         consumer.list_topics(topic, timeout=TIMEOUT_S / _TRIES)
     time.sleep(_PAUSE_S)
@@ -170,21 +191,21 @@ def _refresh(consumer: Consumer, topic: str) -> None:
 def chosen_partitions(
     topics: Iterable[Topic], only: Collection[int | Partition]
 ) -> list[Partition]:
-    """All of them, or those of these numbers, which may be of one topic."""
+    """Return all partitions of topics, or `only` some.
+
+    A number chooses the partitions with it in every topic.
+    """
     topics = list(topics)
     every = [
         Partition(topic=topic.name, number=number)
         for topic in topics
         for number in topic.partitions
     ]
-    chosen = [
-        partition
-        for partition in every
-        if not only or partition in only or partition.number in only
-    ]
-    if missing := sorted(map(str, {*only} - {*every} - {partition.number for partition in every})):
+    numbers = {partition.number for partition in every}
+    missing = sorted(map(str, {*only} - {*every} - numbers))
+    if missing:
         names = ", ".join(topic.name for topic in topics)
-        raise UnknownTopicError(
-            f"there is no partition {missing[0]} of {names}; correct --partitions"
-        )
-    return chosen
+        raise UnknownTopicError(f"unknown partition {missing[0]} of {names}; correct --partitions")
+    if not only:
+        return every
+    return [partition for partition in every if partition in only or partition.number in only]

@@ -1,11 +1,14 @@
-"""What a flush takes of a partition."""
+"""The messages of a partition that one flush consumes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True, kw_only=True)
-class Taken:
-    """What a flush holds of a partition: from its first offset to the next one to read."""
+class Consumed:
+    """A partition's messages in a flush, from offset `low` up to and without `high`.
+
+    `oldest_ms` and `newest_ms` are timestamps of messages; -1 where no message has one.
+    """
 
     low: int
     high: int
@@ -14,10 +17,10 @@ class Taken:
     oldest_ms: int = -1
     newest_ms: int = -1
 
-    def joined(self, after: "Taken") -> "Taken":
-        """With what comes after it."""
+    def joined(self, after: "Consumed") -> "Consumed":
+        """Return both as one; `after` begins where this one ends."""
         moments = [moment for moment in (self.oldest_ms, after.oldest_ms) if moment >= 0]
-        return Taken(
+        return Consumed(
             low=self.low,
             high=after.high,
             records=self.records + after.records,
