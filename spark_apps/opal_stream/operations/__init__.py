@@ -1,4 +1,4 @@
-"""The verbs of `opal stream`, each declared once: the arguments with types, defaults, help and checks.
+"""The verbs of `opal stream`, each declared once, as arguments with types, help and checks.
 
 Flags, `Kafka(...)`, the YAML model and the reference pages are made from a declaration. Airflow
 imports these modules to parse a DAG file: they know no client of Kafka.

@@ -1,4 +1,4 @@
-"""What a stream reads and how: the arguments that `opal stream run`, `Kafka(...)` and YAML share."""
+"""The arguments of reading that `opal stream run`, `Kafka(...)` and YAML share."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -28,20 +28,23 @@ def _topics(name: str, value: Any) -> list[str]:
 
 
 def _partitions(name: str, value: Any) -> list[int | str]:
-    """Numbers, and `topic/number` where a stream reads several topics."""
+    """Return numbers, and `topic/number` where a stream reads several topics."""
     parts = value.split(",") if isinstance(value, str) else value
     texts = [str(part).strip() for part in parts]
     if not any(texts):
         raise InvalidInputError(
-            f"{name} names none; write numbers, as 0,1,2, or leave it out to read all"
+            f"{name} is empty; write numbers, as 0,1,2, or leave it out to read all"
         )
-    for text in filter(None, texts):
+    partitions: list[int | str] = []
+    for text in texts:
+        if not text:  # behind a comma at the end
+            continue
         if not _PARTITION.fullmatch(text):
             raise InvalidInputError(
                 f"{name}: {text!r} is not a partition; write numbers, as 0,1,2, or orders/0,users/1"
             )
-    numbered = [int(text) if text.isdecimal() else text for text in texts if text]
-    return list(dict.fromkeys(numbered))
+        partitions.append(int(text) if text.isdecimal() else text)
+    return list(dict.fromkeys(partitions))
 
 
 ON_BAD_MESSAGE = one_of("fail", "quarantine")
@@ -53,18 +56,17 @@ Partitions = Annotated[Sequence[int | str] | str, Kind(_partitions, "0,1")]
 
 
 def needs_registry(format_name: str, key_format: str | None) -> bool:
-    """Whether values or keys are written with a schema registry."""
+    """Return whether values or keys are written with a schema registry."""
     names = (format_name, key_format)
     return any(name in FORMATS and FORMATS[name].is_registered for name in names)
 
 
 @declaration
 class FormatOptions(Declared):
-    """How messages are read.
+    """The options of reading messages.
 
-    `columns` come from the message: `{"at": "@timestamp"}`. What `on_new_columns` says of columns
-    that the table lacks holds for members of nested columns too, but that none can be added: such
-    messages are bad then.
+    `columns` come from the message: `{"at": "@timestamp"}`. `on_new_columns` also applies to
+    members that nested columns lack. They cannot be added: with "add" such messages are bad.
     """
 
     title: ClassVar[str] = "a stream"
@@ -73,7 +75,7 @@ class FormatOptions(Declared):
     key_format: Annotated[
         str | None,
         one_of(*KEY_FORMATS),
-        Help("of the keys, if it is another one; string takes the whole key as text"),
+        Help("of the keys, if it is another one; string reads the whole key as text"),
     ] = None
     registry: Annotated[
         str | None,
@@ -86,7 +88,8 @@ class FormatOptions(Declared):
     columns: Annotated[
         Mapping[str, str],
         Help(
-            "a column from the message itself, as at=@timestamp: @key, @offset, @header.NAME and more",
+            "a column from the message itself, as at=@timestamp: "
+            "@key, @offset, @header.NAME and more",
             "NAME=@WHAT",
             flag="column",
         ),
@@ -106,7 +109,7 @@ class FormatOptions(Declared):
     unavailable_value: Annotated[
         str,
         Help(
-            "what unavailable.value.placeholder of Debezium's connector is, of at least 8 bytes: "
+            "the unavailable.value.placeholder of Debezium's connector, of at least 8 bytes: "
             "such values stay as they are",
             "TEXT",
         ),
@@ -114,20 +117,22 @@ class FormatOptions(Declared):
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Refuse options that the format has no use for."""
+        """Refuse options that the format does not use."""
         super().check_together(given, is_open)
         form = FORMATS[given["format"]]
         if given["registry"] and not needs_registry(given["format"], given["key_format"]):
-            others = ", ".join(name for name, other in FORMATS.items() if other.is_registered)
+            registered = [name for name, other in FORMATS.items() if other.is_registered]
+            others = ", ".join(registered)
             raise InvalidInputError(
                 f"registry: messages of format={given['format']} need no schema registry, "
                 f"as {others} do; leave it out"
             )
-        of_members = [name for name, what in given["columns"].items() if what.startswith("@key.")]
-        if given["key_format"] == "string" and of_members:
+        columns = given["columns"].items()
+        from_key_members = [name for name, path in columns if path.startswith("@key.")]
+        if given["key_format"] == "string" and from_key_members:
             raise InvalidInputError(
-                f"columns: {of_members[0]} is a member of the key, and key_format='string' has "
-                "none; write @key, or another key_format"
+                f"columns: {from_key_members[0]} is a member of the key, and key_format='string' "
+                "has none; write @key, or another key_format"
             )
         if given["unavailable_value"] != UNAVAILABLE and not form.is_debezium:
             raise InvalidInputError(
@@ -136,7 +141,7 @@ class FormatOptions(Declared):
             )
 
     def chosen(self) -> Format:
-        """Return what the name of the format stands for."""
+        """Return the properties of the format; refuse one whose registry is missing."""
         chosen = FORMATS[self.format]
         if needs_registry(self.format, self.key_format) and self.registry is None:
             name = self.format if chosen.is_registered else self.key_format
@@ -149,7 +154,7 @@ class FormatOptions(Declared):
 
 @declaration
 class Policies(Declared):
-    """What to do where not all that was written can be read."""
+    """The policies for messages that cannot be read any more."""
 
     title: ClassVar[str] = "a stream"
 
@@ -159,18 +164,18 @@ class Policies(Declared):
 
 @declaration
 class KafkaPlace(Declared):
-    """Where Kafka is."""
+    """The address of Kafka."""
 
     title: ClassVar[str] = "a stream"
 
     bootstrap_servers: Annotated[
-        str | None, Help("where Kafka is, as localhost:9092", "HOST:PORT,...")
+        str | None, Help("the address of Kafka, as localhost:9092", "HOST:PORT,...")
     ] = None
 
 
 @declaration
 class Reading(Policies, FormatOptions, KafkaPlace):
-    """Topics of Kafka, how their messages are read, and when what was read is committed."""
+    """The topics of a stream, and how it reads and commits them."""
 
     title: ClassVar[str] = "a stream"
 
@@ -186,21 +191,21 @@ class Reading(Policies, FormatOptions, KafkaPlace):
         Help("where the stream begins in a topic that it has never read"),
     ] = "earliest"
     flush_interval: Annotated[Span, Help("commit so long after a first message")] = "1s"
-    flush_rows: Annotated[RowCount, Help("or after so many")] = 1_000_000
-    flush_mb: Annotated[Count, Help("or so many MiB of messages")] = 64
+    flush_rows: Annotated[RowCount, Help("or after so many rows")] = 1_000_000
+    flush_mb: Annotated[Count, Help("or after so many MiB of messages")] = 64
     broker_timeout: Annotated[
         PositiveSpan,
-        Help("how long to wait for a Kafka that has answered before and does not any more"),
+        Help("how long to wait for a Kafka that has answered before, and no longer does"),
     ] = BROKER_TIMEOUT
     processes: Annotated[
-        Count | None, Help("read by so many processes, which share the partitions by load")
+        Count | None, Help("read with so many processes, which share the partitions by load")
     ] = None
     commit: Annotated[
         str,
         one_of("direct", "gathered"),
-        Help("by the process that reads, or for many by one `opal stream commit`"),
+        Help("by each process that reads, or for many by one `opal stream commit`"),
     ] = "direct"
-    spark: Annotated[bool, Help("read by Spark: for what is more than a process can read")] = False
+    spark: Annotated[bool, Help("read with Spark: for more than processes can read")] = False
     spark_conf: Annotated[
         Mapping[str, str],
         Help("settings of Spark, as spark.driver.memory=8g", "NAME=VALUE", flag="conf"),
@@ -218,6 +223,6 @@ class Reading(Policies, FormatOptions, KafkaPlace):
 
     @classmethod
     def has_interval(cls, given: Mapping[str, Any]) -> bool:
-        """Whether the stream reads an interval of time."""
+        """Return whether the stream reads an interval of time."""
         del given
         return False

@@ -16,7 +16,7 @@ GATHERED_MB = 1024
 _MAX_PORT = 65_535
 _NAME = "of the stream"
 
-# Metrics need no login: who serves them to others says so
+# Metrics need no login: serving them to other machines is a choice of the user
 METRICS_HOST = "127.0.0.1"
 
 
@@ -40,7 +40,7 @@ Number = Annotated[int, Kind(_number, "N", takes_number=True)]
 
 @declaration
 class KafkaAccess(KafkaPlace):
-    """Where Kafka is, and the settings of its client."""
+    """The address of Kafka, and the settings of its client."""
 
     kafka: Annotated[
         Mapping[str, str], Help("a setting of librdkafka; repeat for more", "NAME=VALUE")
@@ -55,11 +55,11 @@ class KafkaAccess(KafkaPlace):
 
 @declaration
 class Reported(KafkaAccess):
-    """How a process that commits runs, and where it reports."""
+    """The arguments of every process that commits: how it ends, and where it reports."""
 
-    until_empty: Annotated[
-        bool, Help("end when everything that was there at the start is done")
-    ] = False
+    until_empty: Annotated[bool, Help("end when everything that existed at the start is done")] = (
+        False
+    )
     give_up_after: Annotated[Span, Help("how long to wait for a store that fails")] = (
         f"{GIVE_UP_S:g}s"
     )
@@ -68,20 +68,24 @@ class Reported(KafkaAccess):
         Help("flush and end when the standard input is silent for so long, or closed"),
     ] = None
     tracking: Annotated[
-        str | None, Help("a line of JSON for each partition of each commit", "FOLDER")
+        str | None,
+        Help("write a line of JSON for each partition of each commit into this folder", "FOLDER"),
     ] = None
-    tracking_topic: Annotated[str | None, Help("the same as messages", "NAME")] = None
+    tracking_topic: Annotated[
+        str | None, Help("send the lines of --tracking to this topic", "NAME")
+    ] = None
     metrics_file: Annotated[
-        str | None, Help("Prometheus metrics, written after each commit", "FILE")
+        str | None, Help("write Prometheus metrics into this file after each commit", "FILE")
     ] = None
-    metrics_port: Annotated[Port | None, Help("Prometheus metrics, served")] = None
+    metrics_port: Annotated[Port | None, Help("serve Prometheus metrics on this port")] = None
     metrics_host: Annotated[
-        str, Help("where they are served: 0.0.0.0 for all that reach this machine", "ADDRESS")
+        str,
+        Help("address that serves the metrics; 0.0.0.0: every address of this machine", "ADDRESS"),
     ] = METRICS_HOST
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Refuse a place of metrics that nobody serves, and a topic without Kafka."""
+        """Refuse an address of metrics that are not served, and a topic without Kafka."""
         super().check_together(given, is_open)
         changed = cls.changed(given)
         check_needs(changed, {"metrics_host": ("metrics_port",)})
@@ -100,37 +104,38 @@ class Run(Reading, Reported):
     ] = None
     end_timestamp: Annotated[
         str | None,
-        Help("up to and without the first message of this time; it must be past", "TIME"),
+        Help("up to and without the first message of this time, which must be past", "TIME"),
     ] = None
     partition_key: Annotated[
         str | None, Help("of the rows of an interval, for consumers by partition", "KEY")
     ] = None
-    on_bad_message: Annotated[OnBadMessage, Help("what no row can be made of")] = "fail"
-    capacity: Annotated[Count | None, Help("or by so many that each has N messages/s at most")] = (
-        None
-    )
+    on_bad_message: Annotated[OnBadMessage, Help("messages that no row can be made of")] = "fail"
+    capacity: Annotated[
+        Count | None, Help("or with enough processes that each reads at most N messages/s")
+    ] = None
     replan_interval: Annotated[
-        PositiveSpan, Help("of several processes: look so often who reads what")
+        PositiveSpan,
+        Help("with several processes: how often to plan again which process reads what"),
     ] = "10m"
     stall_after: Annotated[
         PositiveSpan,
-        Help("of several processes: restart one of which a partition does not move for so long"),
+        Help("with several processes: restart one whose partition makes no progress for this long"),
     ] = "5m"
     no_committer: Annotated[
         bool,
-        Help("of several processes with --commit gathered: `opal stream commit` runs elsewhere"),
+        Help("with several processes and --commit gathered: `opal stream commit` runs elsewhere"),
     ] = False
     gathered_mb: Annotated[
         Number,
         Help(
-            "with --commit gathered: read no more while so many MiB of files wait for their "
-            "commit; 0 for no limit"
+            "with --commit gathered: stop reading while N MiB of files wait for their commit; "
+            "0 for no limit"
         ),
     ] = GATHERED_MB
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Refuse half an interval, and what is for several processes where there is one."""
+        """Refuse half an interval, and what only several processes use."""
         super().check_together(given, is_open)
         fleet = ("processes", "capacity")
         check_needs(cls.changed(given), {"replan_interval": fleet, "stall_after": fleet})
@@ -157,17 +162,17 @@ class Run(Reading, Reported):
 
     @classmethod
     def has_interval(cls, given: Mapping[str, Any]) -> bool:
-        """Whether one of its ends is given."""
+        """Return whether an end of an interval is given."""
         return bool(given["start_timestamp"] or given["end_timestamp"])
 
     @property
     def is_supervised(self) -> bool:
-        """Whether several processes read."""
+        """True if several processes read."""
         return self.processes is not None or self.capacity is not None
 
     @property
     def has_committer(self) -> bool:
-        """Whether the supervisor is to run the committer, too."""
+        """True if the supervisor runs the committer, too."""
         return self.is_supervised and self.commit == "gathered" and not self.no_committer
 
 
@@ -178,8 +183,8 @@ class Commit(Reported):
     title: ClassVar[str] = "opal stream commit"
 
     name: Annotated[str, Help(_NAME, "NAME")] = "main"  # type: ignore[misc]  # of the stream
-    flush_interval: Annotated[Span, Help("commit so often")] = "1s"
-    flush_mb: Annotated[Count, Help("or so many MiB of rows")] = 64
+    flush_interval: Annotated[Span, Help("the pause between two commits")] = "1s"
+    flush_mb: Annotated[Count, Help("or after so many MiB of rows")] = 64
 
 
 @declaration
@@ -192,16 +197,16 @@ class Status(KafkaAccess):
         Topics | None, Help("ask for what waits there; repeat for more", flag="topic")
     ] = None
     name: Annotated[str, Help(_NAME, "NAME")] = "main"  # type: ignore[misc]  # of the stream
-    alarm_lag: Annotated[Number | None, Help("more messages behind are an alarm")] = None
+    alarm_lag: Annotated[Number | None, Help("a lag of more messages is an alarm")] = None
     alarm_stall: Annotated[
-        Span | None, Help("so is a message that waits so long where nothing moves")
+        Span | None, Help("a message that waits so long while nothing moves is an alarm")
     ] = None
     tracking: Annotated[str | None, Help("the folder of the tracking events", "FOLDER")] = None
     gathered_mb: Annotated[Number, Help("the --gathered-mb of the stream")] = GATHERED_MB
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Refuse what only Kafka or a topic gives a meaning."""
+        """Refuse what means nothing without Kafka or a topic."""
         super().check_together(given, is_open)
         kafka = ("bootstrap_servers",)
         needs = dict.fromkeys(("kafka", "kafka_settings", "alarm_lag", "alarm_stall"), kafka)
@@ -214,20 +219,20 @@ class Plan(KafkaAccess):
 
     title: ClassVar[str] = "opal stream plan"
 
-    topics: Annotated[Topics, Help("which topics; repeat for more", flag="topic")]
+    topics: Annotated[Topics, Help("a topic to plan for; repeat for more", flag="topic")]
     name: Annotated[str, Help(_NAME, "NAME")] = "main"  # type: ignore[misc]  # of the stream
     processes: Annotated[Count | None, Help("spread over so many processes")] = None
     capacity: Annotated[
-        Count | None, Help("or over so many that each has N messages/s at most")
+        Count | None, Help("or over enough processes that each reads at most N messages/s")
     ] = None
     hours: Annotated[Count, Help("for N hours")] = 1
     current: Annotated[
-        str | None, Help("what --json wrote before; only what makes it even moves", "FILE")
+        str | None, Help("an earlier plan of --json; only as much moves as makes it even", "FILE")
     ] = None
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """A plan is for a number of processes, or for a load of each."""
+        """Refuse both or none of a number of processes and a load of each."""
         super().check_together(given, is_open)
         if bool(given["processes"]) == bool(given["capacity"]):
             raise InvalidInputError("a plan needs one of processes and capacity")
