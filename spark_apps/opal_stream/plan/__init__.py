@@ -1,1 +1,1 @@
-"""Which process reads which partitions: traffic by hour of the week, the load that it predicts, and a spread that moves little."""
+"""The plan which process reads which partitions: traffic, the load it predicts, and a spread."""

@@ -1,6 +1,6 @@
-"""Traffic as Kafka itself knows it: how many offsets each hour brought, by the timestamps of messages, as far back as the topic is kept.
+"""Traffic as Kafka itself knows it: the offsets of each hour, by the timestamps of messages.
 
-Sizes of messages are not known here.
+It reaches back as far as the topic is kept. Sizes of messages are not known here.
 """
 
 from collections.abc import Sequence
@@ -16,37 +16,46 @@ LOOK_BACK = 2 * WEEK  # hours
 def read_traffic(
     connection: Connection, partitions: Sequence[Partition], now_hour: int, hours: int = LOOK_BACK
 ) -> dict[Partition, Traffic]:
-    """Of the hours before this one. The oldest one of a topic may be deleted in part and does not count; new partitions are left out."""
+    """Return the traffic of the hours before this one.
+
+    Retention may have deleted a part of a topic's oldest hour: it does not count. Partitions with
+    no other hour are left out.
+    """
+    first_hour = now_hour - hours
     consumer = connection.consumer()
     try:
-        ends = {
-            partition: reach.high
-            for partition, reach in reach_of(consumer, connection, partitions).items()
-        }
+        reach = reach_of(consumer, connection, partitions)
         firsts = [
             first_since(consumer, connection, partitions, hour * HOUR_MS)
-            for hour in range(now_hour - hours, now_hour + 1)
+            for hour in range(first_hour, now_hour + 1)
         ]
     finally:
         consumer.close()
-    marks = {
-        partition: [end if (offset := first[partition]) is None else offset for first in firsts]
-        for partition, end in ends.items()
-    }
-    return {
-        partition: traffic
-        for partition in partitions
-        if (traffic := _traffic(marks[partition], now_hour - hours))
-    }
+    known: dict[Partition, Traffic] = {}
+    for partition in partitions:
+        end = reach[partition].high
+        offsets = [first[partition] for first in firsts]
+        marks = [end if offset is None else offset for offset in offsets]
+        traffic = _traffic(marks, first_hour)
+        if traffic is not None:
+            known[partition] = traffic
+    return known
 
 
 def _traffic(marks: Sequence[int], first_hour: int) -> Traffic | None:
-    """From the first hour that begins behind the oldest message: what came before it may be deleted in part."""
-    start = next((at for at, mark in enumerate(marks) if mark > marks[0]), None)
-    if start is None or start == len(marks) - 1:
+    """Return the traffic between the marks, the offsets at which hours begin.
+
+    None if no hour is complete.
+    """
+    last = len(marks) - 1
+    # The first hour that begins behind the oldest message: the hour of that message is incomplete
+    start = next((number for number, mark in enumerate(marks) if mark > marks[0]), None)
+    if start is None or start == last:
         return None
     traffic = Traffic(hour=first_hour + start, position=marks[-1])
-    for at in range(start, len(marks) - 1):
-        traffic.observe(first_hour + at, Volume(max(0, marks[at + 1] - marks[at])))
-    traffic.advance(first_hour + len(marks) - 1)
+    for number in range(start, last):
+        # Timestamps may fall, and then an hour seems to begin before the one before it
+        messages = max(0, marks[number + 1] - marks[number])
+        traffic.observe(first_hour + number, Volume(messages))
+    traffic.advance(first_hour + last)
     return traffic

@@ -1,4 +1,4 @@
-"""What is known of the traffic of partitions: what streams counted into the table, and Kafka's history of hours that they have not seen."""
+"""The known traffic of partitions: what streams counted, completed by Kafka's history."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,19 +13,26 @@ from opal_stream.traffic.hours import WEEK, Traffic
 
 
 def counted_traffic(table: Table, stream: str, topics: Iterable[Topic]) -> dict[Partition, Traffic]:
-    """By a stream, of the topics as they are: of one that was made anew nothing is known."""
+    """Return what a stream counted into the table.
+
+    Nothing is known of a topic that was created again: its id is a new one.
+    """
     head = table.log.head()
-    counted = TrafficFolder(table.storage, head.root.table_id, table.log.ids).read()
-    names = {
-        application.partition: str(application)
-        for topic in topics
-        for application in applications_of(stream, topic)
-    }
-    return {partition: counted[name] for partition, name in names.items() if name in counted}
+    by_name = TrafficFolder(table.storage, head.root.table_id, table.log.ids).read()
+    counted: dict[Partition, Traffic] = {}
+    for topic in topics:
+        for application in applications_of(stream, topic):
+            traffic = by_name.get(str(application))
+            if traffic is not None:
+                counted[application.partition] = traffic
+    return counted
 
 
 class KnownTraffic:
-    """Completes what was counted. Kafka is asked once for each partition of which less than a week was."""
+    """The traffic of partitions, completed where less than a week was counted.
+
+    Kafka is asked once for each partition.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -34,23 +41,28 @@ class KnownTraffic:
     def complete(
         self, counted: Mapping[Partition, Traffic], partitions: Sequence[Partition], now_hour: int
     ) -> dict[Partition, Traffic]:
-        """Without those of which nobody knows anything."""
-        short = [
-            partition
-            for partition in partitions
-            if partition not in counted or len(counted[partition].means) < WEEK
-        ]
-        if asked := [partition for partition in short if partition not in self._history]:
-            self._history |= dict.fromkeys(asked) | read_traffic(self._connection, asked, now_hour)
-        filled = {
-            partition: _filled(counted.get(partition), self._history.get(partition))
-            for partition in partitions
-        }
-        return {partition: traffic for partition, traffic in filled.items() if traffic is not None}
+        """Return the traffic of the partitions; those without any are left out."""
+        unasked: list[Partition] = []
+        for partition in partitions:
+            is_short = partition not in counted or len(counted[partition].means) < WEEK
+            if is_short and partition not in self._history:
+                unasked.append(partition)
+        if unasked:
+            history = read_traffic(self._connection, unasked, now_hour)
+            self._history |= dict.fromkeys(unasked) | history
+        known: dict[Partition, Traffic] = {}
+        for partition in partitions:
+            traffic = _completed(counted.get(partition), self._history.get(partition))
+            if traffic is not None:
+                known[partition] = traffic
+        return known
 
 
-def _filled(counted: Traffic | None, history: Traffic | None) -> Traffic | None:
-    """Kafka tells no sizes: they are as those that were counted."""
+def _completed(counted: Traffic | None, history: Traffic | None) -> Traffic | None:
+    """Return the counted traffic, with the history of hours that were not counted.
+
+    Kafka does not know the sizes of messages: they are assumed to be the counted ones.
+    """
     if counted is None or history is None:
         return counted or history
     size = size_of(counted)

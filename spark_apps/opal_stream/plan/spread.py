@@ -3,11 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from opal_lake.errors import InvalidInputError
 from opal_stream.kafka.topics import Partition
 
-EVEN_ENOUGH = 1.15  # the fullest process by the mean: below it nothing is moved
+EVEN_ENOUGH = 1.15  # load of the fullest process by the mean: below it nothing is moved
+_LEAST_GAIN = 1e-9  # of the load: a smaller gain is an error of rounding, and might be undone again
 Shares = Sequence[frozenset[Partition]]
 
 
@@ -22,15 +24,33 @@ class Spread:
 
     @property
     def skew(self) -> float:
-        """The fullest process by the mean of all."""
+        """The load of the fullest process by the mean of all."""
         mean = sum(self.loads) / len(self.loads)
-        return max(self.loads) / mean if mean else 1.0
+        if mean:
+            return max(self.loads) / mean
+        return 1.0
+
+
+class _Step(NamedTuple):
+    """A move of a partition out of the fullest process, or a swap with `back`.
+
+    Steps sort by the load of the fuller process afterwards; a move precedes a swap.
+    """
+
+    load_after: float
+    is_swap: int
+    partition: Partition
+    other: int
+    back: Partition | None
 
 
 def processes_for(loads: Mapping[Partition, float], capacity: float) -> int:
-    """As few processes as can carry it, each at most `capacity`; a partition is never shared, so one that is larger has its own."""
+    """Return the fewest processes that carry the loads, each at most `capacity`.
+
+    A partition is never shared, so one with a larger load has a process of its own.
+    """
     if capacity <= 0:
-        raise InvalidInputError(f"a process of the capacity {capacity} carries nothing; give more")
+        raise InvalidInputError(f"capacity must be more than 0, got {capacity}")
     small = {partition: load for partition, load in loads.items() if load <= capacity}
     count = max(1, math.ceil(sum(small.values()) / capacity)) if small else 0
     while count < len(small) and max(plan_spread(small, count).loads) > capacity:
@@ -39,45 +59,72 @@ def processes_for(loads: Mapping[Partition, float], capacity: float) -> int:
 
 
 def plan_spread(loads: Mapping[Partition, float], processes: int, current: Shares = ()) -> Spread:
-    """From scratch the largest partition first, each to the emptiest process. From a current spread only what makes it even moves."""
+    """Return a spread over processes.
+
+    Without a current spread the largest partitions come first, each to the emptiest process. With
+    one only as much moves as makes it even.
+    """
     if processes < 1:
-        raise InvalidInputError(f"{processes} processes read nothing; give at least 1")
-    before = [frozenset(share) & loads.keys() for share in current[:processes]]
-    shares = [set(share) for share in before] + [set() for _ in range(processes - len(before))]
-    placed = set().union(*shares)
-    _place(loads, shares, sorted(loads.keys() - placed, key=lambda part: (-loads[part], part)))
+        raise InvalidInputError(f"processes must be at least 1, got {processes}")
+    shares = [set(share) & loads.keys() for share in current[:processes]]
+    while len(shares) < processes:
+        shares.append(set())
+    assigned = set().union(*shares)
+    unassigned = sorted(loads.keys() - assigned, key=lambda part: (-loads[part], part))
+    _assign(loads, shares, unassigned)
     if current:
         _even_out(loads, shares)
-    homes = {partition: number for number, share in enumerate(current) for partition in share}
-    ends = {partition: number for number, share in enumerate(shares) for partition in share}
+    changed = [
+        number
+        for number, share in enumerate(shares)
+        if number >= len(current) or share != set(current[number])
+    ]
     return Spread(
         shares=tuple(frozenset(share) for share in shares),
-        loads=tuple(sum(loads[part] for part in sorted(share)) for share in shares),
-        changed=tuple(
-            number
-            for number, share in enumerate(shares)
-            if number >= len(current) or share != set(current[number])
-        ),
-        moved=tuple(
-            sorted(part for part, number in ends.items() if part in homes and homes[part] != number)
-        ),
+        loads=tuple(_sums(loads, shares)),
+        changed=tuple(changed),
+        moved=tuple(_moved(current, shares)),
     )
 
 
 def spread_by_count(loads: Mapping[Partition, float], processes: int) -> Spread:
-    """In turns, as one who knows no loads does it; to compare."""
+    """Return a spread in turns that ignores the loads; to compare with."""
     order = sorted(loads)
-    shares = tuple(frozenset(order[number::processes]) for number in range(processes))
-    return Spread(
-        shares=shares, loads=tuple(sum(loads[part] for part in sorted(share)) for share in shares)
-    )
+    shares = [frozenset(order[number::processes]) for number in range(processes)]
+    return Spread(shares=tuple(shares), loads=tuple(_sums(loads, shares)))
 
 
-def _place(
+def _sums(
+    loads: Mapping[Partition, float], shares: Sequence[set[Partition] | frozenset[Partition]]
+) -> list[float]:
+    # Sorted, as the order of a sum of floats changes its last digits
+    sums: list[float] = []
+    for share in shares:
+        members = [loads[partition] for partition in sorted(share)]
+        sums.append(sum(members))
+    return sums
+
+
+def _moved(before: Shares, after: Sequence[set[Partition]]) -> list[Partition]:
+    """Return the partitions that another process read before."""
+    homes: dict[Partition, int] = {}
+    for number, share in enumerate(before):
+        homes |= dict.fromkeys(share, number)
+    moved: list[Partition] = []
+    for number, members in enumerate(after):
+        moved += [part for part in members if homes.get(part, number) != number]
+    return sorted(moved)
+
+
+def _assign(
     loads: Mapping[Partition, float], shares: list[set[Partition]], partitions: Sequence[Partition]
 ) -> None:
-    """Of processes that are equally full, to the one with fewer partitions: without loads this is a spread by count."""
-    sums = [sum(loads[part] for part in sorted(share)) for share in shares]
+    """Give each partition to the emptiest process.
+
+    Of equally full ones the one with fewer partitions gets it: without loads this is a spread by
+    count.
+    """
+    sums = _sums(loads, shares)
     for partition in partitions:
         number = min(range(len(shares)), key=lambda at: (sums[at], len(shares[at]), at))
         shares[number].add(partition)
@@ -85,39 +132,41 @@ def _place(
 
 
 def _even_out(loads: Mapping[Partition, float], shares: list[set[Partition]]) -> None:
-    """Move or swap what lowers the fullest process most, until it is even enough or nothing helps."""
+    """Move or swap what lowers the fullest process most, until it is even enough."""
     mean = sum(loads.values()) / len(shares)
     for _ in range(len(loads)):
-        sums = [sum(loads[part] for part in sorted(share)) for share in shares]
+        sums = _sums(loads, shares)
         fullest = max(range(len(shares)), key=lambda at: (sums[at], -at))
         if sums[fullest] <= EVEN_ENOUGH * mean:
             return
         step = _best_step(loads, shares, sums, fullest)
         if step is None:
             return
-        partition, other, back = step
-        shares[fullest].remove(partition)
-        shares[other].add(partition)
-        if back is not None:
-            shares[other].remove(back)
-            shares[fullest].add(back)
+        shares[fullest].remove(step.partition)
+        shares[step.other].add(step.partition)
+        if step.back is not None:
+            shares[step.other].remove(step.back)
+            shares[fullest].add(step.back)
 
 
 def _best_step(
     loads: Mapping[Partition, float], shares: list[set[Partition]], sums: list[float], fullest: int
-) -> tuple[Partition, int, Partition | None] | None:
-    """What leaves the fuller of both processes emptiest; a swap only where it is better than every move, as it moves two."""
-    found: list[tuple[float, int, Partition, int, Partition | None]] = []
+) -> _Step | None:
+    """Return the step that leaves the fuller of two processes emptiest, if one helps.
+
+    A swap moves two partitions: it is made only where it is better than every move.
+    """
+    steps: list[_Step] = []
     for other in range(len(shares)):
         if other == fullest:
             continue
         for partition in sorted(shares[fullest]):
             for back in (None, *sorted(shares[other])):
-                shift = loads[partition] - (0.0 if back is None else loads[back])
+                shift = loads[partition]
+                if back is not None:
+                    shift -= loads[back]
                 after = max(sums[fullest] - shift, sums[other] + shift)
-                if shift > 0 and after < sums[fullest] * (1 - 1e-9):
-                    found.append((after, 0 if back is None else 1, partition, other, back))
-    if not found:
-        return None
-    _, _, partition, other, back = min(found, key=lambda step: step[:4])
-    return partition, other, back
+                if shift > 0 and after < sums[fullest] * (1 - _LEAST_GAIN):
+                    steps.append(_Step(after, int(back is not None), partition, other, back))
+    # Without `back`, which has no order where it is None; the first of equals wins
+    return min(steps, key=lambda step: step[:4], default=None)
