@@ -1,6 +1,7 @@
-"""Several processes of one stream: who reads what by load, started, watched, started again, and never left alone.
+"""The supervisor of a stream with several processes: it starts, watches and ends them.
 
-`observation` says where each partition stands, `planner` which process reads it. `fleet` turns one plan into the next, `process` starts
-one process again, each time after a longer pause, `child` how such a process begins and ends, `committer` is the one that commits what the
-others gather, and `supervisor` does all that until the stream ends.
+`observation` reads where each partition stands, `planner` decides which process reads it. `fleet`
+turns one plan into the next, `process` restarts one process, after longer and longer pauses,
+`child` begins and ends one, `committer` watches the one that commits what the others gather, and
+`supervisor` does all of this until the stream ends.
 """

@@ -1,4 +1,4 @@
-"""A process that a supervisor watches: how it begins and ends, what its end means, and what ended ones have done together."""
+"""A process that a supervisor watches: its start, its end, and the totals of ended ones."""
 
 import asyncio
 import logging
@@ -11,15 +11,16 @@ from opal_lake.errors import FormatError
 from opal_lake.exit_codes import BUG, DAMAGE
 from opal_stream.errors import ProcessError, StreamError
 from opal_stream.flush.options import Totals
-from opal_stream.supervise.process import COUNTS, Outcome, WatchedProcess
+from opal_stream.supervise.process import COUNTS, Outcome, Tuning, WatchedProcess
 
-_HUNG_DRAIN_S = 5.0  # it has done nothing for minutes
+_HUNG_DRAIN_S = 5.0  # a hung process has done nothing for minutes
+_PREFIXES = ("opal stream: ", "opal stream commit: ")  # of the lines that children log
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class Child:
-    """A process, and who watches it."""
+    """A process, and the task that watches it."""
 
     name: str
     process: WatchedProcess
@@ -28,7 +29,7 @@ class Child:
 
 @dataclass(slots=True)
 class Sums:
-    """Of processes that have ended. Of one that was killed, what it told after its last flush."""
+    """The totals of ended processes; a killed one counts up to its last report."""
 
     counts: Counter[str] = field(default_factory=Counter)
     version: int | None = None
@@ -37,29 +38,38 @@ class Sums:
         if outcome.failure is not None:
             logger.warning("%s", outcome.failure)
         self.counts.update({name: int(outcome.totals.get(name) or 0) for name in COUNTS})
-        versions = [
-            version
-            for version in (self.version, outcome.totals.get("version"))
-            if version is not None
-        ]
-        self.version = max(versions, default=None)
+        version = outcome.totals.get("version")
+        if version is not None:
+            self.version = version if self.version is None else max(self.version, version)
 
     def totals(self) -> Totals:
-        return Totals(**{name: self.counts[name] for name in COUNTS}, version=self.version)
+        counts = {name: self.counts[name] for name in COUNTS}
+        return Totals(**counts, version=self.version)
 
 
 def begin(
-    name: str, words: Callable[[], list[str]], *, reads: str, restarts: int, drain_s: float | None
+    name: str,
+    words: Callable[[], list[str]],
+    *,
+    reads: str,
+    restarts: int,
+    drain_s: float | None,
+    tuning: Tuning | None = None,
 ) -> "tuple[WatchedProcess, asyncio.Task[Outcome]]":
-    """Start it, and watch it. What it says is logged under its name."""
+    """Start a process and watch it. What it writes is logged under its name."""
 
-    def say(text: str) -> None:
-        logger.info(
-            "%s: %s", name, text.removeprefix("opal stream: ").removeprefix("opal stream commit: ")
-        )
+    def log_line(text: str) -> None:
+        for prefix in _PREFIXES:
+            text = text.removeprefix(prefix)
+        logger.info("%s: %s", name, text)
 
     process = WatchedProcess(
-        lambda: (words(), dict(os.environ)), say, reads=reads, restarts=restarts, drain_s=drain_s
+        lambda: (words(), dict(os.environ)),
+        log_line,
+        reads=reads,
+        restarts=restarts,
+        drain_s=drain_s,
+        tuning=tuning,
     )
     return process, asyncio.ensure_future(process.watch())
 
@@ -67,7 +77,11 @@ def begin(
 async def end_all(
     children: Sequence[Child], *, is_hung: bool = False
 ) -> tuple[list[Outcome], bool]:
-    """Ask them to end; those that do not in time are killed. How each ended, and whether one had to be killed."""
+    """Ask processes to end; kill those that do not in time.
+
+    Returns how each ended, and whether one had to be killed.
+    """
+    # All are asked before one is awaited: they end at the same time
     for child in children:
         child.process.stop(_HUNG_DRAIN_S if is_hung else None)
     outcomes = [await child.watching for child in children]
@@ -75,16 +89,16 @@ async def end_all(
 
 
 def failure_of(child: Child, outcome: Outcome) -> Exception:
-    """What a child said is what the supervisor says: the same exit code, and the message."""
-    said = [
-        line.removeprefix("opal: ")
-        for line in child.process.last_lines
-        if line.startswith("opal: ")
-    ]
-    message = f"{said[-1] if said else outcome.failure} [{child.name}]"
+    """Return the error of a failed child: its own message, and the same exit code."""
+    reason = outcome.failure
+    for line in child.process.last_lines:
+        if line.startswith("opal: "):
+            reason = line.removeprefix("opal: ")
+    message = f"{reason} [{child.name}]"
     if not outcome.is_final:
         return ProcessError(
             f"{message}: started again {child.process.restarted} times, and it failed each time"
         )
     kinds: dict[int, type[Exception]] = {DAMAGE: FormatError, BUG: RuntimeError}
-    return kinds.get(outcome.code or 0, StreamError)(message)
+    kind = kinds.get(outcome.code or 0, StreamError)
+    return kind(message)

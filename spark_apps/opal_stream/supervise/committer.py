@@ -1,6 +1,7 @@
-"""The committer beside the processes of a stream: watched as they are, and ended behind them, so that it commits what they flush at last.
+"""The committer next to the processes of a stream, watched as they are.
 
-Another committer of the same stream, anywhere, does no harm: each file is committed once (`flush/committer.py`).
+It ends after them, so that it commits what they flush at last. Another committer of the same
+stream does no harm, wherever it runs: each file is committed once (`flush/committer.py`).
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from contextlib import suppress
 
 from opal_lake.exit_codes import OK
 from opal_stream.supervise.child import Child, Sums, begin, end_all, failure_of
-from opal_stream.supervise.process import AGAIN_S, RESTARTS, Outcome
+from opal_stream.supervise.process import AGAIN_S, RESTARTS, Outcome, Tuning
 from opal_stream.timeouts import drain_s as usual_drain_s
 
 NAME = "committer"
@@ -20,7 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 class WatchedCommitter:
-    """`words` say how one is called. One that goes on until it is stopped writes `metrics`; the last one leaves those that are there."""
+    """The committer process of a supervisor; `words` is its command line.
+
+    One that runs until it is stopped writes `metrics`. The last one, which runs until empty, leaves
+    those that exist.
+    """
 
     def __init__(
         self,
@@ -29,34 +34,41 @@ class WatchedCommitter:
         *,
         restarts: int = RESTARTS,
         drain_s: float | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         self._words = words
         self._metrics = metrics
-        self._most_restarts = restarts
+        self._max_restarts = restarts
         self._drain_s = usual_drain_s() if drain_s is None else drain_s
+        self._tuning = tuning
         self._child: Child | None = None
         self._restarted = 0
         self.done = Sums()
 
     @property
     def restarts(self) -> int:
-        """How often it was started again after a failure."""
-        return self._restarted + (self._child.process.restarted if self._child is not None else 0)
+        """The number of starts after a failure."""
+        if self._child is None:
+            return self._restarted
+        return self._restarted + self._child.process.restarted
 
     @property
     def up_s(self) -> float:
-        return self._child.process.up_s if self._child is not None else 0.0
+        """The seconds that its process has been running; 0 between two processes."""
+        return 0.0 if self._child is None else self._child.process.up_s
 
     @property
     def watching(self) -> "list[asyncio.Task[Outcome]]":
-        """What tells that it has ended."""
-        return [self._child.watching] if self._child is not None else []
+        """The task that ends with it, if it was started."""
+        if self._child is None:
+            return []
+        return [self._child.watching]
 
     def start(self) -> None:
-        self._start(lambda: [*self._words(), *self._metrics()], self._most_restarts)
+        self._start(lambda: [*self._words(), *self._metrics()], self._max_restarts)
 
     async def look(self) -> None:
-        """Raises what it has failed of for good. One that has ended though nobody asked it to is started again."""
+        """Raise its final failure; restart one that ended though nobody asked it to."""
         child = self._child
         if child is None or not child.watching.done():
             return
@@ -68,24 +80,26 @@ class WatchedCommitter:
         await self.restart()
 
     async def restart(self) -> None:
-        """One that hangs, or has ended unasked."""
+        """Restart one that hangs, or has ended unasked."""
         await self._end(is_hung=True)
         self._restarted += 1
         self.start()
 
     async def end(self) -> None:
-        """Commit what lies there, and end; without regard to what it fails of."""
+        """Let it commit what is gathered, and end; ignore its failure."""
         await self._end()
 
     async def finish(self, stopped: asyncio.Event, *, until_empty: bool) -> None:
-        """The same, where what it fails of counts. With `until_empty` nothing may be left, whatever time that takes, unless `stopped`."""
+        """Let it commit what is gathered, and end; raise its failure.
+
+        With `until_empty` it commits all, however long that takes, unless `stopped` is set.
+        """
         child, (outcome, is_late) = self._child, await self._end()
-        if until_empty or (
-            outcome.code != OK and not is_late
-        ):  # one that was between two starts has committed nothing
-            child = self._start(
-                lambda: [*self._words(), _UNTIL_EMPTY], self._most_restarts if until_empty else 0
-            )
+        # One that was between two starts has committed nothing: another one tries
+        has_failed = outcome.code != OK and not is_late
+        if until_empty or has_failed:
+            restarts = self._max_restarts if until_empty else 0
+            child = self._start(lambda: [*self._words(), _UNTIL_EMPTY], restarts)
             await self._wait(child, stopped, until_empty=until_empty)
             outcome, _ = await self._end()
         if child is not None and outcome.failure is not None:
@@ -102,7 +116,12 @@ class WatchedCommitter:
 
     def _start(self, words: Words, restarts: int) -> Child:
         process, watching = begin(
-            NAME, words, reads="what is gathered", restarts=restarts, drain_s=self._drain_s
+            NAME,
+            words,
+            reads="what is gathered",
+            restarts=restarts,
+            drain_s=self._drain_s,
+            tuning=self._tuning,
         )
         self._child = Child(name=NAME, process=process, watching=watching)
         return self._child

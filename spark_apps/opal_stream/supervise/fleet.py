@@ -1,4 +1,7 @@
-"""The processes of a stream, and how one plan becomes another: who gives up a partition ends before who gets it begins."""
+"""The processes of a stream, and the change from one plan to another.
+
+A process that gives up a partition ends before the one that gets it begins.
+"""
 
 import logging
 from collections import Counter
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.spread import Shares
 from opal_stream.supervise.child import Child, Sums, begin, end_all
-from opal_stream.supervise.process import RESTARTS, Outcome
+from opal_stream.supervise.process import RESTARTS, Outcome, Tuning
 
 Words = Callable[[int, Collection[Partition]], list[str]]
 logger = logging.getLogger(__name__)
@@ -16,21 +19,30 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Reader(Child):
-    """A process of the stream, and what it reads."""
+    """A process of the stream, and its share of the partitions."""
 
     number: int
     share: frozenset[Partition]
 
 
 class Fleet:
-    """Processes by number. `words` says how one is called. One without partitions is none: it would read all."""
+    """Processes by number; `words` returns the command line of one.
+
+    A share without partitions has no process: without --partitions it would read all.
+    """
 
     def __init__(
-        self, words: Words, *, restarts: int = RESTARTS, drain_s: float | None = None
+        self,
+        words: Words,
+        *,
+        restarts: int = RESTARTS,
+        drain_s: float | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         self._words = words
-        self._restarts = restarts
+        self._max_restarts = restarts
         self._drain_s = drain_s
+        self._tuning = tuning
         self.children: dict[int, Reader] = {}
         self.shares: list[frozenset[Partition]] = []
         self.done = Sums()
@@ -38,33 +50,41 @@ class Fleet:
 
     @property
     def restarts(self) -> dict[int, int]:
-        """How often each was started again after a failure."""
-        now = {number: child.process.restarted for number, child in self.children.items()}
-        return {
-            number: self._restarted[number] + now.get(number, 0)
-            for number in range(len(self.shares))
-        }
+        """The number of starts after a failure, by process."""
+        restarts: dict[int, int] = {}
+        for number in range(len(self.shares)):
+            child = self.children.get(number)
+            current = 0 if child is None else child.process.restarted
+            restarts[number] = self._restarted[number] + current
+        return restarts
 
     async def take(self, shares: Shares) -> None:
-        """Only processes whose share changes are touched; others read on meanwhile."""
-        after = [
-            *shares,
-            *(frozenset[Partition]() for _ in range(len(self.children) + len(self.shares))),
-        ]
-        givers = [child for child in self.children.values() if child.share - after[child.number]]
-        await self.end(givers)
+        """Change to other shares. Processes whose share stays the same keep reading."""
+        await self.end(self._givers(shares))
         self.shares = list(shares)
-        changed = [
-            number
-            for number, share in enumerate(shares)
-            if number not in self.children or self.children[number].share != share
-        ]
+        changed: list[int] = []
+        for number, share in enumerate(shares):
+            child = self.children.get(number)
+            if child is None or child.share != share:
+                changed.append(number)
         await self.end([self.children[number] for number in changed if number in self.children])
         for number in changed:
             self.start(number)
 
+    def _givers(self, shares: Shares) -> list[Reader]:
+        """Return the processes that lose a partition."""
+        givers: list[Reader] = []
+        for child in self.children.values():
+            if child.number < len(shares):
+                after = shares[child.number]
+            else:
+                after = frozenset()
+            if child.share - after:
+                givers.append(child)
+        return givers
+
     def start(self, number: int) -> None:
-        """Read the share of this number."""
+        """Start the process with this number, unless its share is empty."""
         share = self.shares[number]
         if not share:
             return
@@ -73,15 +93,16 @@ class Fleet:
             name,
             lambda: self._words(number, share),
             reads=reads,
-            restarts=self._restarts,
+            restarts=self._max_restarts,
             drain_s=self._drain_s,
+            tuning=self._tuning,
         )
         self.children[number] = Reader(
             name=f"{name} ({reads})", process=process, watching=watching, number=number, share=share
         )
 
     async def end(self, children: Iterable[Reader], *, is_hung: bool = False) -> list[Outcome]:
-        """They flush; what one that is killed had not flushed is read again."""
+        """Let processes flush and end. What a killed one did not flush is read again."""
         ending = list(children)
         outcomes, _ = await end_all(ending, is_hung=is_hung)
         for child, outcome in zip(ending, outcomes, strict=True):
@@ -89,21 +110,20 @@ class Fleet:
         return outcomes
 
     async def restart(self, child: Reader) -> None:
-        """One that hangs, or has ended unasked."""
+        """Restart a process that hangs, or has ended unasked."""
         if self.children.get(child.number) is child:
             await self.end([child], is_hung=True)
         self._restarted[child.number] += 1
         self.start(child.number)
 
     def collect(self) -> list[tuple[Reader, Outcome]]:
-        """Those that have ended by themselves."""
-        ended = [
-            (child, child.watching.result())
-            for child in self.children.values()
-            if child.watching.done()
-        ]
-        for child, outcome in ended:
-            self._forget(child, outcome)
+        """Return and forget the processes that have ended on their own."""
+        ended: list[tuple[Reader, Outcome]] = []
+        for child in [*self.children.values()]:  # a copy, as they are forgotten on the way
+            if child.watching.done():
+                outcome = child.watching.result()
+                self._forget(child, outcome)
+                ended.append((child, outcome))
         return ended
 
     def _forget(self, child: Reader, outcome: Outcome) -> None:

@@ -1,4 +1,7 @@
-"""Lines that a process writes, however long: read in chunks, so that it never waits for a reader that has given up on one of them."""
+"""Lines that a process writes, however long.
+
+They are read in chunks, so that the process never waits for a reader that gave up on a long line.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,18 +11,25 @@ _CHUNK = 1 << 16
 
 
 async def lines_of(stream: asyncio.StreamReader, longest: int = LONGEST) -> AsyncIterator[str]:
-    """Until the stream ends. Of a longer line its beginning comes, and how much was cut."""
-    kept, size = b"", 0
+    """Yield lines until the stream ends.
+
+    Of a line longer than `longest` bytes its beginning comes, with the number of bytes cut.
+    """
+    line, size = b"", 0
     while chunk := await stream.read(_CHUNK):
         first, *others = chunk.split(b"\n")
-        kept, size = kept + first[: longest - len(kept)], size + len(first)
+        line += first[: longest - len(line)]
+        size += len(first)
         for piece in others:
-            yield _text(kept, size)
-            kept, size = piece[:longest], len(piece)
+            yield _text(line, size)
+            line, size = piece[:longest], len(piece)
     if size:
-        yield _text(kept, size)
+        yield _text(line, size)
 
 
-def _text(kept: bytes, size: int) -> str:
-    cut = f" ... ({size - len(kept):,} bytes more)" if size > len(kept) else ""
-    return kept.decode(errors="replace").rstrip() + cut
+def _text(line: bytes, size: int) -> str:
+    text = line.decode(errors="replace").rstrip()
+    cut = size - len(line)
+    if cut > 0:
+        return f"{text} ... ({cut:,} bytes more)"
+    return text

@@ -1,9 +1,12 @@
-"""Metrics of all processes of a stream on one page: each writes a file of its own, and here they are put together, by process."""
+"""The metrics of all processes of a stream on one page.
+
+Each process writes a file of its own; they are put together here, with a label of the process.
+"""
 
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,55 +18,80 @@ Own = Mapping[str, Mapping[int | str, float]]  # values by metric and process
 
 
 class FleetMetrics:
-    """Written to `path` when they are gathered, served on `port` as they are. Without either there are none."""
+    """The page of metrics, written to `path` when gathered, and served on `port`.
+
+    Without either, processes write no metrics.
+    """
 
     def __init__(
         self, *, path: str | None = None, port: int | None = None, host: str = METRICS_HOST
     ) -> None:
         self._page = MetricsFile(path)
-        self._folder = (
-            Path(tempfile.mkdtemp(prefix="opal-stream-metrics-"))
-            if path or port is not None
-            else None
-        )
+        self._folder: Path | None = None
+        if path or port is not None:
+            self._folder = Path(tempfile.mkdtemp(prefix="opal-stream-metrics-"))
         self._own: dict[str, dict[str, float]] = {}
-        self._there: set[str] = set()
-        self._server = serve(self.text, host, port) if port is not None else None
+        self._counted: set[str] = set()
+        self._server = None if port is None else serve(self.text, host, port)
 
     @property
     def port(self) -> int | None:
-        return self._server.server_address[1] if self._server is not None else None
+        if self._server is None:
+            return None
+        return self._server.server_address[1]
 
     def words(self, process: int | str) -> list[str]:
-        """What a process has to be told. What its predecessor wrote does not count any more."""
+        """Return the flags of a process that write its metrics.
+
+        The file of its predecessor is deleted: it does not count any more.
+        """
         if self._folder is None:
             return []
         self._file(process).unlink(missing_ok=True)
         return [f"--metrics-file={self._file(process)}"]
 
-    def gather(self, own: Own, there: Collection[int | str]) -> None:
-        """What the supervisor itself knows, and whose metrics count: those of processes that are `there`, or are to be started again."""
-        self._own = {
-            name: {str(process): value for process, value in values.items()}
-            for name, values in own.items()
-        }
-        self._there = {str(process) for process in there}
+    def gather(self, own: Own, counted: Collection[int | str]) -> None:
+        """Write the page with the supervisor's own values.
+
+        `counted` are the processes whose metrics count: those that run, or will be restarted.
+        """
+        by_name = {}
+        for name, values in own.items():
+            by_name[name] = {str(process): value for process, value in values.items()}
+        # In one step: the server's thread reads it meanwhile
+        self._own = by_name
+        self._counted = {str(process) for process in counted}
         self._page.write(self.text)
 
     def text(self) -> str:
-        lines: dict[str, list[str]] = {
-            name: [f'{name}{{process="{n}"}} {v:.15g}' for n, v in own.items()]
-            for name, own in self._own.items()
-        }
-        files = sorted(self._folder.glob("*.prom")) if self._folder is not None else ()
-        for file in (file for file in files if file.stem in self._there):
+        """Return the page."""
+        lines: dict[str, list[str]] = {}
+        for name, own in self._own.items():
+            for process, value in own.items():
+                line = f'{name}{{process="{process}"}} {value:.15g}'
+                lines.setdefault(name, []).append(line)
+        for process, sample in self._samples():
+            labels = f'process="{process}"'
+            if sample["labels"]:
+                labels += f",{sample['labels']}"
+            line = f"{sample['name']}{{{labels}}} {sample['value']}"
+            lines.setdefault(sample["name"], []).append(line)
+        return described({name: lines[name] for name in HELP if name in lines})
+
+    def _samples(self) -> Iterator[tuple[str, re.Match[str]]]:
+        """Yield the values that processes have written, with the name of the process."""
+        if self._folder is None:
+            return
+        for file in sorted(self._folder.glob("*.prom")):
+            if file.stem not in self._counted:
+                continue
+            text = ""
             with suppress(OSError):  # its process is being started again
-                for sample in map(_SAMPLE.fullmatch, file.read_text(encoding="utf-8").splitlines()):
-                    if sample is not None:
-                        more = f",{sample['labels']}" if sample["labels"] else ""
-                        line = f'{sample["name"]}{{process="{file.stem}"{more}}} {sample["value"]}'
-                        lines.setdefault(sample["name"], []).append(line)
-        return described({name: lines[name] for name in HELP if lines.get(name)})
+                text = file.read_text(encoding="utf-8")
+            for line in text.splitlines():
+                sample = _SAMPLE.fullmatch(line)
+                if sample is not None:
+                    yield file.stem, sample
 
     def close(self) -> None:
         if self._server is not None:

@@ -1,7 +1,7 @@
-"""What a supervisor sees: which partitions there are, where the table stands in each, where Kafka ends, and what follows from two looks."""
+"""Observations of a supervisor, each at one moment, and what follows from two of them."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from opal_lake.table import Table
@@ -17,10 +17,11 @@ from opal_stream.same_table import follow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """At one moment. A position is the next offset to read: also where the table has none yet, and behind what was gathered.
+    """The state of a stream's partitions at one moment.
 
-    `committed` is where the table itself stands, and None where commits are not gathered. `is_held_back` says that processes wait for the
-    committer.
+    A position is the next offset to read, behind what was gathered, and also where the table has
+    none yet. `committed` is where the table itself stands, and None where commits are not gathered.
+    `is_held_back` means that processes wait for the committer.
     """
 
     at_s: float
@@ -32,77 +33,73 @@ class Observation:
 
     @property
     def has_gathered(self) -> bool:
-        """Whether files wait for the committer."""
-        return self.committed is not None and any(
-            position > self.committed[part] for part, position in self.positions.items()
-        )
+        """True while files wait for the committer."""
+        committed = self.committed
+        if committed is None:
+            return False
+        return any(position > committed[part] for part, position in self.positions.items())
 
     def lag(self, partition: Partition) -> int:
         return max(0, self.ends[partition] - self.positions[partition])
 
 
 class Observer:
-    """Asks Kafka and the table."""
+    """A reader of Kafka's ends and of the table's positions."""
 
     def __init__(self, table: Table, connection: Connection, options: StreamOptions) -> None:
         self._table = table
         self._connection = connection
         self._options = options
         self._topics = Topics(connection)
-        self._consumer = connection.consumer()  # asks for the ends of partitions alone
+        self._consumer = connection.consumer()  # only asks for the ends of partitions
         self._head = table.log.head()
-        self._folder = (
-            GatheredFolder(table.storage, self._head.root.table_id)
-            if options.commit == "gathered"
-            else None
-        )
+        self._folder: GatheredFolder | None = None
+        if options.commit == "gathered":
+            self._folder = GatheredFolder(table.storage, self._head.root.table_id)
 
     def look(self) -> Observation:
+        """Return the current observation."""
         topics = self._topics.describe(self._options.topics)
         partitions = chosen_partitions(topics.values(), self._options.partitions)
         reach = reach_of(self._consumer, self._connection, partitions)
-        listing = (
-            self._folder.look() if self._folder is not None else None
-        )  # before the head, as it says
+        # The folder before the head: a file that is committed in between is in the head
+        listing = None if self._folder is None else self._folder.look()
         self._head = follow(self._table.log, self._head)
-        stands = self._head.positions if listing is None else listing.ends(self._head.positions)
-        new = (
-            never_read(topics.values(), stands, self._options.name)
-            if self._options.start == "latest"
-            else []
-        )
-        begins = (
-            {}
-            if listing is None
-            else {
-                str(application): begin
-                for application, begin in listing.begins(self._head.positions).items()
+        committed = self._head.positions
+        reached = committed if listing is None else listing.ends(committed)
+        # Where a partition begins that has no position yet
+        begins = {partition: reach[partition].low for partition in partitions}
+        if self._options.start == "latest":
+            new = {topic.name for topic in self._never_read(topics.values(), reached)}
+            for partition in partitions:
+                if partition.topic in new:
+                    begins[partition] = reach[partition].high
+        names = {partition: str(self._application(partition, topics)) for partition in partitions}
+        observed_committed: dict[Partition, int] | None = None
+        if listing is not None:
+            gathered = listing.begins(committed)
+            known = {str(application): begin for application, begin in gathered.items()}
+            known |= committed
+            observed_committed = {
+                partition: known.get(name, begins[partition]) for partition, name in names.items()
             }
-        )
-
-        def positions(known: Mapping[str, int]) -> dict[Partition, int]:
-            begin = {
-                part: reach[part].high if topics[part.topic] in new else reach[part].low
-                for part in partitions
-            }
-            return {
-                part: known.get(str(self._application(part, topics)), begin[part])
-                for part in partitions
-            }
-
         return Observation(
             at_s=time.monotonic(),
             topics=tuple(topics.values()),
-            positions=positions(stands),
+            positions={
+                partition: reached.get(name, begins[partition]) for partition, name in names.items()
+            },
             ends={partition: reach[partition].high for partition in partitions},
             is_held_back=listing is not None and self._is_held_back(),
-            committed=None if listing is None else positions({**begins, **self._head.positions}),
+            committed=observed_committed,
         )
 
+    def _never_read(self, topics: Iterable[Topic], positions: Mapping[str, int]) -> list[Topic]:
+        return never_read(topics, positions, self._options.name)
+
     def _is_held_back(self) -> bool:
-        return Backlog.read(self._table.storage, self._options.name).is_too_much(
-            self._options.gathered_bytes
-        )
+        backlog = Backlog.read(self._table.storage, self._options.name)
+        return backlog.is_too_much(self._options.gathered_bytes)
 
     def _application(self, partition: Partition, topics: Mapping[str, Topic]) -> Application:
         return Application(
@@ -115,33 +112,40 @@ class Observer:
 
 @dataclass(slots=True)
 class Stalls:
-    """Since when each position has not moved although there is more, and nobody waits for the committer."""
+    """The time since when each position has not moved although messages wait.
+
+    A partition that waits for the committer does not stall.
+    """
 
     _since: dict[Partition, tuple[int, float]] = field(default_factory=dict)
 
     def see(self, seen: Observation) -> None:
         before, self._since = self._since, {}
         for partition, position in seen.positions.items():
-            stood, since_s = before.get(partition, (-1, seen.at_s))
-            self._since[partition] = (
-                position,
-                since_s
-                if stood == position and seen.lag(partition) and not seen.is_held_back
-                else seen.at_s,
-            )
+            last_position, since_s = before.get(partition, (-1, seen.at_s))
+            stands = last_position == position and seen.lag(partition) > 0
+            if not stands or seen.is_held_back:
+                since_s = seen.at_s
+            self._since[partition] = (position, since_s)
 
     def stalled(
         self, share: Collection[Partition], now_s: float, limit_s: float
     ) -> list[Partition]:
-        """Those of a share for so long."""
-        return sorted(
-            part for part in share if now_s - self._since.get(part, (0, now_s))[1] >= limit_s
-        )
+        """Return the partitions of a share that have stalled for `limit_s`."""
+        stalled: list[Partition] = []
+        for partition in share:
+            _, since_s = self._since.get(partition, (0, now_s))
+            if now_s - since_s >= limit_s:
+                stalled.append(partition)
+        return sorted(stalled)
 
 
 @dataclass(slots=True)
 class CommitStall:
-    """Since when no commit has been made although files wait. What cannot be seen is as it was seen last."""
+    """The time since when no commit has been made although files wait.
+
+    While nothing can be observed, the last observation counts.
+    """
 
     _committed: Mapping[Partition, int] = field(default_factory=dict)
     _since_s: float = 0.0
@@ -154,14 +158,17 @@ class CommitStall:
         self._committed, self._waits = committed, seen.has_gathered
 
     def lasts_s(self, now_s: float) -> float:
-        return now_s - self._since_s if self._waits else 0.0
+        if self._waits:
+            return now_s - self._since_s
+        return 0.0
 
 
 def arrivals(before: Observation, now: Observation) -> dict[Partition, float]:
-    """Messages a second that came between two looks, by partition."""
+    """Return the messages a second that came between two observations, by partition."""
     span_s = max(1.0, now.at_s - before.at_s)
-    return {
-        part: max(0, end - before.ends[part]) / span_s
-        for part, end in now.ends.items()
-        if part in before.ends
-    }
+    rates: dict[Partition, float] = {}
+    for partition, end in now.ends.items():
+        if partition in before.ends:
+            # An end may fall, after an unclean election
+            rates[partition] = max(0, end - before.ends[partition]) / span_s
+    return rates

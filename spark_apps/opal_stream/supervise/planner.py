@@ -1,4 +1,4 @@
-"""Which process reads what: by what is predicted, what came since the last plan if that is more, and what waits."""
+"""The planner: which process reads what, by predicted traffic, arrivals and lag."""
 
 import logging
 import time
@@ -15,13 +15,16 @@ from opal_stream.plan.spread import Shares, Spread, plan_spread, processes_for
 from opal_stream.supervise.observation import Observation, arrivals
 from opal_stream.traffic.hours import HOUR_MS, Traffic, Volume
 
-CATCH_UP_S = 3600.0  # what waits counts as if it were to be read within so long
-SHRINK_AT = 0.7  # of the capacity: fewer processes must carry it with room to spare
+CATCH_UP_S = 3600.0  # waiting messages count as if they were to be read within this time
+SHRINK_AT = 0.7  # of the capacity: fewer processes must carry the load with room to spare
 logger = logging.getLogger(__name__)
 
 
 class Planner:
-    """Of one stream; either the number of processes is given, or what each can carry."""
+    """The planner of one stream.
+
+    Either the number of `processes` is given, or the `capacity` of each, in messages a second.
+    """
 
     def __init__(
         self,
@@ -41,18 +44,20 @@ class Planner:
         self._before: Observation | None = None
 
     def plan(self, seen: Observation, current: Shares = ()) -> Spread:
-        """From the current shares only what makes them even moves. A stream that ends when all is read goes by what waits alone."""
+        """Return a spread; from the current shares only as much moves as makes them even.
+
+        A stream that runs until empty is planned by its lag alone.
+        """
         now_hour = time.time_ns() // 1_000_000 // HOUR_MS
         partitions = sorted(seen.ends)
         traffic = self._known.complete(self._counted(seen), partitions, now_hour)
-        came = {} if self._before is None else arrivals(self._before, seen)
+        arrived = {} if self._before is None else arrivals(self._before, seen)
         predicted = predict_rates(traffic, partitions, now_hour, 1)
-        loads = weigh(
-            {
-                part: self._rate(predicted[part], came.get(part, 0.0), seen.lag(part))
-                for part in partitions
-            }
-        )
+        rates: dict[Partition, Volume] = {}
+        for partition in partitions:
+            arrival = arrived.get(partition, 0.0)
+            rates[partition] = self._rate(predicted[partition], arrival, seen.lag(partition))
+        loads = weigh(rates)
         self._before = seen
         return plan_spread(loads, self._count(loads, len(current)), current)
 
@@ -61,18 +66,19 @@ class Planner:
             return counted_traffic(self._table, self._options.name, seen.topics)
         except (OpalError, OSError) as error:
             logger.warning(
-                "the traffic that was counted cannot be read, and Kafka's history is taken: %s",
+                "the traffic that was counted cannot be read, and Kafka's history is used: %s",
                 error,
             )
             return {}
 
-    def _rate(self, predicted: Volume, came: float, lag: int) -> Volume:
+    def _rate(self, predicted: Volume, arrival: float, lag: int) -> Volume:
         size = predicted.bytes / predicted.messages if predicted.messages else 0.0
-        flow = 0.0 if self._options.until_empty else max(predicted.messages, came)
+        flow = 0.0 if self._options.until_empty else max(predicted.messages, arrival)
         messages = flow + lag / CATCH_UP_S
         return Volume(messages, messages * size)
 
     def _count(self, loads: Mapping[Partition, float], current: int) -> int:
+        """Return the number of processes. It grows at once, and shrinks with a margin."""
         if self._processes:
             return self._processes
         needed = processes_for(loads, self._capacity)

@@ -1,10 +1,12 @@
-"""`opal stream` as a process that somebody watches: started again when it fails, and never left alone.
+"""`opal stream` as a watched process: restarted when it fails, and never left alone.
 
-The process is a child, and reads a pipe that the watcher holds. The watcher's end, however it comes, closes the pipe; where another child
-holds it open, or the watcher hangs, the beats stop. Either way the process flushes what it has, and ends (`--watched`).
+The process is a child, and reads a pipe that the watcher holds. The watcher's end, however it
+comes, closes the pipe; where another child holds it open, or the watcher hangs, the beats stop.
+Either way the process flushes what it has, and ends (`--watched`).
 
-What fails is started again after 1, 2, 4 ... 60 s, unless it says that the same would fail again. After `restarts` failures without a
-minute of work between them the watcher gives up. What does not end in time when it is asked to is killed: a last flush has the time that
+A failed process is started again after 1, 2, 4 ... 60 s, unless its exit code says that the same
+would fail again. After `restarts` restarts without a minute of work between them the watcher gives
+up. A process that is asked to end and does not in time is killed: its last flush has the time that
 it may wait for a store (`timeouts.py`).
 
 Needs no Kafka client: Airflow's side watches in the same way.
@@ -21,27 +23,39 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from opal_lake.exit_codes import FINAL, MEANINGS, OK
+from opal_lake.exit_codes import FINAL, MEANINGS, OK, STOPPED
 from opal_stream.supervise.lines import lines_of
 from opal_stream.timeouts import drain_s as usual_drain_s
 
-WATCHED_S, BEAT_S = 60, 5
+WATCHED_S = 60  # after so long without a beat a process ends
 RESTARTS = 10
 AGAIN_S = 1.0  # before one is started that has ended unasked
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _WORKED_S = 1.0, 60.0, 60.0
+_WORKED_S = 60.0  # a process that ran so long has worked: its failures are counted from 1 again
 _KILLED_S = 5.0
 _LAST_LINES, _SHOWN = 5, 200
 COUNTS = ("records", "bad", "flushes", "missing")
-_LONGEST_TOTALS = 1 << 24  # an interval names each partition that it has read
+_LONGEST_TOTALS = 1 << 24  # bytes: an interval names each partition that it has read
 Say = Callable[[str], None]
-Command = Callable[
-    [], tuple[list[str], Mapping[str, str]]
-]  # the words, and the environment beside them
+# Returns the words of a command line, and the environment that goes with them
+Command = Callable[[], tuple[list[str], Mapping[str, str]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """The pauses between restarts, which double, and the pause between beats."""
+
+    first_pause_s: float = 1.0
+    longest_pause_s: float = 60.0
+    beat_s: float = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """How it ended: `totals` are what it told, also before it failed; a failure is final if the same would fail again."""
+    """The end of a process.
+
+    `totals` are its last report, also before a failure. A failure is final if the same would fail
+    again.
+    """
 
     totals: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
@@ -50,7 +64,10 @@ class Outcome:
 
 
 class WatchedProcess:
-    """One stream, and one process of it at a time; `reads` says what it does. `stop` lets it flush and end."""
+    """One stream, and one process of it at a time.
+
+    `reads` names what it reads. `stop` lets it flush and end.
+    """
 
     def __init__(
         self,
@@ -61,13 +78,15 @@ class WatchedProcess:
         restarts: int = RESTARTS,
         run_for_s: float | None = None,
         drain_s: float | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         self._command = command
         self._say = say
         self._reads = reads
-        self._restarts = restarts
+        self._max_restarts = restarts
         self._ends_s = None if run_for_s is None else time.monotonic() + run_for_s
         self._drain_s = usual_drain_s() if drain_s is None else drain_s
+        self._tuning = tuning or Tuning()
         self._process: asyncio.subprocess.Process | None = None
         self._began_s = 0.0
         self._stopping = False
@@ -78,21 +97,26 @@ class WatchedProcess:
         self.is_killed = False
 
     async def watch(self) -> Outcome:
-        """Until it is done, or fails for good. Whatever ends this ends the process."""
+        """Run until the process is done, or fails finally; then return its outcome.
+
+        Whatever ends this ends the process.
+        """
         self._loop = asyncio.get_running_loop()
         if self._stopping:
             self._stop_asked.set()
-        in_a_row, told = 0, dict[str, Any]()
+        failures, totals = 0, dict[str, Any]()
         while True:
             self._began_s = time.monotonic()
             outcome = await self._run_once()
-            outcome.totals = told = _together(told, outcome.totals)
+            outcome.totals = totals = _together(totals, outcome.totals)
             if outcome.failure is None or outcome.is_final or self._stopping:
                 return outcome
-            in_a_row = 1 if time.monotonic() - self._began_s >= _WORKED_S else in_a_row + 1
-            if in_a_row > self._restarts:
+            has_worked = time.monotonic() - self._began_s >= _WORKED_S
+            failures = 1 if has_worked else failures + 1
+            if failures > self._max_restarts:
                 return outcome
-            pause_s = min(_FIRST_PAUSE_S * 2 ** (in_a_row - 1), _LONGEST_PAUSE_S)
+            tuning = self._tuning
+            pause_s = min(tuning.first_pause_s * 2 ** (failures - 1), tuning.longest_pause_s)
             self._say(f"{outcome.failure}; started again in {pause_s:g} s")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop_asked.wait(), pause_s)
@@ -101,9 +125,13 @@ class WatchedProcess:
             self.restarted += 1
 
     def stop(self, drain_s: float | None = None) -> None:
-        """Also from a signal handler. A process that has not ended in its time is killed: what it has not flushed is read again."""
+        """Ask the process to end; kill it if it has not within `drain_s`.
+
+        May be called from a signal handler. What a killed process has not flushed is read again.
+        """
         self._stopping = True
-        self._drain_s = self._drain_s if drain_s is None else drain_s
+        if drain_s is not None:
+            self._drain_s = drain_s
         if self._loop is not None:
             with suppress(RuntimeError):  # nobody watches any more
                 self._loop.call_soon_threadsafe(self._stop_asked.set)
@@ -111,9 +139,11 @@ class WatchedProcess:
 
     @property
     def up_s(self) -> float:
-        """For how long the process has been there; 0 between two of them."""
+        """The seconds that the process has been running; 0 between two processes."""
         is_up = self._process is not None and self._process.returncode is None
-        return time.monotonic() - self._began_s if is_up else 0.0
+        if is_up:
+            return time.monotonic() - self._began_s
+        return 0.0
 
     def _signal(self, number: int) -> None:
         if self._process is not None and self._process.returncode is None:
@@ -123,7 +153,7 @@ class WatchedProcess:
     async def _start(self) -> asyncio.subprocess.Process:
         words, environment = await asyncio.to_thread(self._command)
         pipe = asyncio.subprocess.PIPE
-        # A session of its own: who ends this process by its group must not take the chance to flush away
+        # A session of its own: a signal to this process's group must not end it before it flushes
         return await asyncio.create_subprocess_exec(
             *words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
         )
@@ -133,47 +163,51 @@ class WatchedProcess:
         self.is_killed = False
         try:
             process = self._process = await self._start()
-        except (
-            OSError,
-            RuntimeError,
-        ) as error:  # no memory, no thread, no descriptor, no such file: later there may be
+        except (OSError, RuntimeError) as error:
+            # Without memory, a thread, a descriptor or the file itself: later there may be one
             return Outcome(failure=f"the stream of {self._reads} could not be started: {error}")
         self._say(f"process {process.pid} reads {self._reads}")
-        beats, reading = (
-            asyncio.ensure_future(self._beat(process)),
-            asyncio.ensure_future(self._read(process)),
-        )
-        if self._stopping:  # said while it was being started
+        beats = asyncio.ensure_future(self._beat(process))
+        reading = asyncio.ensure_future(self._read(process))
+        if self._stopping:  # asked while the process was being started
             self._signal(signal.SIGTERM)
         try:
             await self._wait(process, reading)
         finally:
-            if not (
-                reading.done() or self.is_killed
-            ):  # this watcher is being ended; one that has no time is gone by then: it ends alone
+            # This watcher is being ended. If its own process is killed before it gets here, the
+            # child ends alone, as its pipe closes
+            if not (reading.done() or self.is_killed):
                 self._signal(signal.SIGTERM)
                 await self._insist(process, reading)
             beats.cancel()
             reading.cancel()
-        code = process.returncode if process.returncode is not None else -signal.SIGKILL
+        code = -signal.SIGKILL if process.returncode is None else process.returncode
         return self._outcome(code, reading.result() if reading.done() else "")
 
     async def _read(self, process: asyncio.subprocess.Process) -> str:
-        """All that it writes, until it has ended: one that nobody reads waits for a reader. Returns what it tells in the end."""
-        _, told, _ = await asyncio.gather(
+        """Read all that a process writes until it ends; return its last line.
+
+        A process that nobody reads would wait for a reader.
+        """
+        _, report, _ = await asyncio.gather(
             self._listen(process), _last_line(process), process.wait()
         )
-        return told
+        return report
 
     async def _wait(
         self, process: asyncio.subprocess.Process, reading: "asyncio.Future[Any]"
     ) -> None:
-        """Until it has ended. Once it is asked to it has its time; so has what it leaves behind, and what holds its pipes."""
+        """Wait until a process has ended, and kill it if it is late.
+
+        Its time begins when it is asked to end, or has ended and left children that hold its pipes.
+        """
         asked: asyncio.Future[Any] = asyncio.ensure_future(self._stop_asked.wait())
         try:
             while not (reading.done() or asked.done() or process.returncode is not None):
                 await asyncio.wait(
-                    {reading, asked}, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED
+                    {reading, asked},
+                    timeout=self._tuning.beat_s,
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
         finally:
             asked.cancel()
@@ -183,28 +217,35 @@ class WatchedProcess:
     async def _insist(
         self, process: asyncio.subprocess.Process, reading: "asyncio.Future[Any]"
     ) -> None:
-        """Not even a kill ends what waits for a disk that is gone: that is left alone."""
+        """Kill a process that does not end in time.
+
+        Not even a kill ends what waits for a disk that is gone: that process is left alone.
+        """
         _, late = await asyncio.wait([reading], timeout=self._drain_s)
         if late:
-            what = "it" if process.returncode is None else "what it started"
-            self._say(f"{what} has not ended in {self._drain_s:g} s, and is killed")
+            subject = "it" if process.returncode is None else "what it started"
+            self._say(f"{subject} has not ended in {self._drain_s:g} s, and is killed")
             self.is_killed = True
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             await asyncio.wait([reading], timeout=_KILLED_S)
 
     async def _beat(self, process: asyncio.subprocess.Process) -> None:
-        """That somebody watches; and the end of its time."""
+        """Write the beats of a watcher, and stop the process when its time is over."""
         assert process.stdin is not None
+        beat_s = self._tuning.beat_s
         with suppress(ConnectionError):
             while True:
                 process.stdin.write(b"\n")
                 await process.stdin.drain()
-                left_s = BEAT_S if self._ends_s is None else self._ends_s - time.monotonic()
+                left_s = beat_s if self._ends_s is None else self._ends_s - time.monotonic()
                 if left_s <= 0 and not self._stopping:
                     self._say("its time is over: it flushes, and ends")
                     self.stop()
-                await asyncio.sleep(BEAT_S if self._stopping else max(0.0, min(BEAT_S, left_s)))
+                if self._stopping:
+                    await asyncio.sleep(beat_s)
+                else:
+                    await asyncio.sleep(max(0.0, min(beat_s, left_s)))
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
@@ -212,51 +253,59 @@ class WatchedProcess:
             self.last_lines.append(line)
             self._say(line)
 
-    def _outcome(self, code: int, told: str) -> Outcome:
+    def _outcome(self, code: int, report: str) -> Outcome:
         if code == OK:
-            return Outcome(totals=self._totals(told), code=code)
-        if (
-            self._stopping and code == -signal.SIGTERM
-        ):  # it was ended before it could listen, and so before it had read anything
-            return Outcome(totals=_read(told), code=code)
-        by_signal = f"it was ended by signal {-code}" + (
-            f", {self._drain_s:g} s after it was asked to end" if self.is_killed else ""
-        )
-        what = MEANINGS.get(code, by_signal if code < 0 else f"exit code {code}")
-        text = "\n".join([f"the stream of {self._reads} failed: {what}", *self.last_lines])
-        return Outcome(totals=_read(told), failure=text, is_final=code in FINAL, code=code)
+            return Outcome(totals=self._totals(report), code=code)
+        if self._stopping and code == -signal.SIGTERM:
+            # It ended before it handled signals, and so before it had read anything
+            return Outcome(totals=_parsed(report), code=code)
+        if code < 0:
+            reason = f"it was ended by signal {-code}"
+            if self.is_killed:
+                reason += f", {self._drain_s:g} s after it was asked to end"
+        elif code == STOPPED:
+            # Its meaning asks a person to run it again: here the supervisor does
+            reason = f"exit code {code}"
+        else:
+            reason = MEANINGS.get(code, f"exit code {code}")
+        text = "\n".join([f"the stream of {self._reads} failed: {reason}", *self.last_lines])
+        return Outcome(totals=_parsed(report), failure=text, is_final=code in FINAL, code=code)
 
-    def _totals(self, told: str) -> dict[str, Any]:
-        """Its work is in the table, whatever it tells of it."""
-        totals = _read(told)
-        if told and not totals:
-            self._say(f"it has ended, and its counts are not known: it told {told[:_SHOWN]!r}")
+    def _totals(self, report: str) -> dict[str, Any]:
+        """Return the totals of a process that succeeded.
+
+        Its work is in the table also if its report cannot be read.
+        """
+        totals = _parsed(report)
+        if report and not totals:
+            self._say(f"it has ended, and its counts are unknown: it wrote {report[:_SHOWN]!r}")
         return totals
 
 
-def _read(told: str) -> dict[str, Any]:
+def _parsed(report: str) -> dict[str, Any]:
+    """Return the totals of a report; none of what is not a JSON object."""
     with suppress(ValueError):
-        totals = json.loads(told or "{}")
+        totals = json.loads(report or "{}")
         if isinstance(totals, dict):
             return totals
     return {}
 
 
 def _together(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a process and of its successor."""
-    sums = {
-        name: int(before.get(name) or 0) + int(now.get(name) or 0)
-        for name in COUNTS
-        if name in before or name in now
-    }
-    versions = [
-        version for version in (before.get("version"), now.get("version")) if version is not None
-    ]
-    return {**before, **now, **sums, **({"version": max(versions)} if versions else {})}
+    """Return the totals of a process and of its predecessors together."""
+    together = {**before, **now}
+    for name in COUNTS:
+        if name in together:
+            together[name] = int(before.get(name) or 0) + int(now.get(name) or 0)
+    versions = [totals.get("version") for totals in (before, now)]
+    known = [version for version in versions if version is not None]
+    if known:
+        together["version"] = max(known)
+    return together
 
 
 async def _last_line(process: asyncio.subprocess.Process) -> str:
-    """In which it tells what it has done."""
+    """Return the last line of the output, the report of the process."""
     last = ""
     assert process.stdout is not None
     async for line in lines_of(process.stdout, _LONGEST_TOTALS):

@@ -1,8 +1,9 @@
-"""A stream by several processes: planned by load, watched, planned again, and ended together.
+"""A stream of several processes: planned by load, watched, planned again, and ended together.
 
-Every few seconds it looks where the table and Kafka stand. It plans again after `replan_s`, and at once when there are new partitions.
-A process that fails is started again (`process.py`), also one that hangs. A failure that would come again ends all, with its message.
-Where commits are gathered the committer is one child more (`committer.py`), unless it runs elsewhere.
+Every few seconds the supervisor looks where the table and Kafka stand. It plans again after
+`replan_s`, and immediately when there are new partitions. A process that fails or hangs is started
+again (`process.py`). A failure that would come again ends all, with its message. Where commits are
+gathered the committer is one more child (`committer.py`), unless it runs elsewhere.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from opal_lake.errors import InvalidInputError, OpalError
 from opal_lake.table import Table
@@ -30,21 +32,21 @@ from opal_stream.supervise.process import AGAIN_S, RESTARTS
 from opal_stream.timeouts import drain_s
 
 LOOK_S = 5.0
-Words = Callable[
-    [Collection[Partition]], list[str]
-]  # the command line of a process that reads these
+# Returns the command line of a process that reads these partitions
+Words = Callable[[Collection[Partition]], list[str]]
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
-    """How many processes, or how many messages a second each can carry; and when to look again."""
+    """The number of processes, or what each can carry, in messages a second."""
 
     processes: int = 0
     capacity: int = 0
     replan_s: float = 600.0
     stall_s: float = 300.0
     restarts: int = RESTARTS
+    look_s: float = LOOK_S
 
     def __post_init__(self) -> None:
         if bool(self.processes) == bool(self.capacity):
@@ -52,7 +54,11 @@ class FleetOptions:
 
 
 class Supervisor:
-    """`stop` may be called from a signal handler. `committer` are the words of one that is to run beside the processes."""
+    """The supervisor of a stream's processes.
+
+    `stop` may be called from a signal handler. `committer` returns the command line of the
+    committer that runs next to the processes, if one does.
+    """
 
     def __init__(
         self,
@@ -64,6 +70,7 @@ class Supervisor:
         *,
         metrics: FleetMetrics,
         committer: CommitterWords | None = None,
+        planner: Planner | None = None,
     ) -> None:
         self._table = table
         self._connection = connection
@@ -76,7 +83,7 @@ class Supervisor:
             restarts=fleet.restarts,
             drain_s=end_s,
         )
-        self._planner = Planner(
+        self._planner = planner or Planner(
             table, connection, options, processes=fleet.processes, capacity=fleet.capacity
         )
         self._committer: WatchedCommitter | None = None
@@ -92,14 +99,14 @@ class Supervisor:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def stop(self) -> None:
-        """Let all flush, and end."""
+        """Let all processes flush, and end."""
         self._stopping = True
         if self._loop is not None:
-            with suppress(RuntimeError):  # it has ended by itself this moment
+            with suppress(RuntimeError):  # the loop has just ended on its own
                 self._loop.call_soon_threadsafe(self._woken.set)
 
     def run(self) -> Totals:
-        """Until it is stopped, or all is read that was there when it began."""
+        """Run until stopped, or until empty: up to the ends that Kafka had at the start."""
         return asyncio.run(self._run())
 
     async def _run(self) -> Totals:
@@ -116,29 +123,31 @@ class Supervisor:
                     await self._look(observer)
             await self._end()
         finally:
+            # The committer after the processes: it commits what they flush at last
             await self._fleet.end(self._fleet.children.values())
             if self._committer is not None:
                 await self._committer.end()
-            self._tell(is_over=True)
+            self._report(is_over=True)
             observer.close()
             self._metrics.close()
         return self._totals()
 
     def _totals(self) -> Totals:
-        """Of the commits, and of the gaps that those saw who read."""
+        """Return the totals of the commits, and the lost offsets, which only readers see."""
         read = self._fleet.done.totals()
-        return (
-            read
-            if self._committer is None
-            else replace(self._committer.done.totals(), missing=read.missing)
-        )
+        if self._committer is None:
+            return read
+        return replace(self._committer.done.totals(), missing=read.missing)
 
     async def _wait(self) -> None:
-        """For the next look, or until somebody ends."""
+        """Wait for the next look, for `stop`, or for a process that ends."""
         woken = asyncio.ensure_future(self._woken.wait())
-        watching = [child.watching for child in self._fleet.children.values()]
-        watching += self._committer.watching if self._committer is not None else []
-        await asyncio.wait([woken, *watching], timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        tasks: list[asyncio.Task[Any]] = [woken]
+        tasks += [child.watching for child in self._fleet.children.values()]
+        if self._committer is not None:
+            tasks += self._committer.watching
+        look_s = self._fleet_options.look_s
+        await asyncio.wait(tasks, timeout=look_s, return_when=asyncio.FIRST_COMPLETED)
         woken.cancel()
 
     async def _collect(self) -> None:
@@ -153,26 +162,29 @@ class Supervisor:
                 await self._fleet.restart(child)
 
     async def _look(self, observer: Observer) -> None:
-        """What cannot be seen now is seen later: the processes go on by themselves."""
+        """Look where all stand, plan again if that is due, and restart what stalls.
+
+        A failed look is only logged: the processes go on, and the next look may succeed.
+        """
         try:
             seen = await asyncio.to_thread(observer.look)
-            known = set().union(*self._fleet.shares)
-            is_due = (
-                time.monotonic() - self._planned_s >= self._fleet_options.replan_s
-                or seen.ends.keys() - known
-            )
-            if is_due and not self._options.until_empty:
+            if not self._options.until_empty and self._is_plan_due(seen):
                 await self._plan(seen)
-        except TableReplacedError:
+        except TableReplacedError:  # final, though it is an OpalError
             raise
         except OpalError as error:
             logger.warning("%s", error)
-            self._tell()
+            self._report()
             return
         self._stalls.see(seen)
         self._commit_stall.see(seen)
         await self._restart_stalled(seen)
-        self._tell()
+        self._report()
+
+    def _is_plan_due(self, seen: Observation) -> bool:
+        known = set().union(*self._fleet.shares)
+        age_s = time.monotonic() - self._planned_s
+        return age_s >= self._fleet_options.replan_s or not seen.ends.keys() <= known
 
     async def _plan(self, seen: Observation) -> None:
         spread = await asyncio.to_thread(self._planner.plan, seen, self._fleet.shares)
@@ -185,12 +197,13 @@ class Supervisor:
         self._spread = spread
         if not self._stopping:
             await self._fleet.take(spread.shares)
-        self._tell()
+        self._report()
 
     async def _restart_stalled(self, seen: Observation) -> None:
         limit_s = self._fleet_options.stall_s + self._options.limits.interval_s
         for child in [*self._fleet.children.values()]:
             stalled = self._stalls.stalled(child.share, seen.at_s, limit_s)
+            # A process that was just started gets its time, too
             if stalled and child.process.up_s >= limit_s:
                 logger.warning(
                     "%s: %s has not moved for %g s though messages wait; started again",
@@ -199,10 +212,10 @@ class Supervisor:
                     limit_s,
                 )
                 await self._fleet.restart(child)
-        if (
-            self._committer is not None
-            and min(self._committer.up_s, self._commit_stall.lasts_s(seen.at_s)) >= limit_s
-        ):
+        if self._committer is None:
+            return
+        idle_s = min(self._committer.up_s, self._commit_stall.lasts_s(seen.at_s))
+        if idle_s >= limit_s:
             logger.warning(
                 "the committer has committed nothing for %g s though files wait; started again",
                 limit_s,
@@ -210,42 +223,44 @@ class Supervisor:
             await self._committer.restart()
 
     async def _end(self) -> None:
-        """Together. What one could not flush is an error, as of a single stream."""
+        """End all processes together; raise the first failure, as a single stream would."""
         children = [*self._fleet.children.values()]
         for child, outcome in zip(children, await self._fleet.end(children), strict=True):
             if outcome.failure is not None:
                 raise failure_of(child, outcome)
         if self._committer is not None:
-            await self._committer.finish(
-                self._woken, until_empty=self._options.until_empty and not self._stopping
-            )
+            until_empty = self._options.until_empty and not self._stopping
+            await self._committer.finish(self._woken, until_empty=until_empty)
 
-    def _tell(self, *, is_over: bool = False) -> None:
-        """What is over has neither ups nor downs."""
+    def _report(self, *, is_over: bool = False) -> None:
+        """Write the supervisor's metrics; `is_over` once all processes have ended."""
         if self._spread is None:
             return
-        committer, fleet = self._committer, self._fleet
-        restarts: dict[int | str, float] = {
-            number: float(count) for number, count in fleet.restarts.items()
-        }
-        up: dict[int | str, float] = {
-            number: float(child.process.up_s > 0) for number, child in fleet.children.items()
-        }
-        stalled: dict[int | str, float] = {}
-        there: set[int | str] = {number for number, share in enumerate(fleet.shares) if share}
+        fleet, committer = self._fleet, self._committer
+        restarts: dict[int | str, float] = {}
+        for number, count in fleet.restarts.items():
+            restarts[number] = float(count)
+        up: dict[int | str, float] = {}
+        for number, child in fleet.children.items():
+            up[number] = float(child.process.up_s > 0)
+        # No process is started for an empty share
+        with_share = {number for number, share in enumerate(fleet.shares) if share}
+        counted: set[int | str] = {*with_share}
         if committer is not None:
-            there.add(NAME)
+            counted.add(NAME)
             restarts[NAME] = committer.restarts
             if committer.watching:
                 up[NAME] = float(committer.up_s > 0)
+        stalled: dict[int | str, float] = {}
         if self._options.commit == "gathered" and not is_over:
             stalled[NAME] = round(self._commit_stall.lasts_s(time.monotonic()), 1)
+        loads: dict[int | str, float] = {}
+        for number, load in enumerate(self._spread.loads):
+            loads[number] = round(load, 3)
         own: Own = {
             "opal_stream_process_up": up,
-            "opal_stream_predicted_load": {
-                number: round(load, 3) for number, load in enumerate(self._spread.loads)
-            },
+            "opal_stream_predicted_load": loads,
             "opal_stream_restarts_total": restarts,
             "opal_stream_commit_stalled_seconds": stalled,
         }
-        self._metrics.gather(own, there)
+        self._metrics.gather(own, counted)
