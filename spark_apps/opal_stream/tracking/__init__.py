@@ -1,1 +1,1 @@
-"""What a stream tells of itself: an event for each partition of a flush, metrics, and its status as the table knows it."""
+"""Reports of a stream: an event for each partition of a flush, metrics, alarms and its status."""

@@ -1,21 +1,33 @@
-"""What is wrong with a stream: lag, stall, loss, duplicates and what stops it, from its status and its tracking events of the last day."""
+"""Alarms of a stream: lag, stall, loss, duplicates and what stops it.
+
+They come from its status and from its tracking events of the last day.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from opal_lake.errors import count_text
 from opal_stream.tracking.status import PartitionStatus
 
-Place = tuple[str, str, int]
-Told = tuple[
-    str, int, int, int
-]  # of an event: its kind, low, high, and how many messages came again; there may be millions
+PartitionName = tuple[str, str, int]  # stream, topic and number
+
+
+class _Event(NamedTuple):
+    """The part of a tracking event that alarms need; there may be millions of them."""
+
+    kind: str
+    low: int
+    high: int
+    repeated: int  # messages that came again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmLimits:
-    """From where on lag, in messages, and stall, in seconds, are alarms; None for never."""
+    """The limits above which lag, in messages, and stall, in seconds, are alarms.
+
+    None for no alarm of the kind.
+    """
 
     lag: int | None = None
     stall_s: float | None = None
@@ -27,7 +39,10 @@ class AlarmLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """`kind` is lag, stall, transaction, topic, gathered, loss or duplicates."""
+    """An alarm of one partition.
+
+    `kind` is lag, stall, transaction, topic, gathered, loss or duplicates.
+    """
 
     kind: str
     stream: str
@@ -36,7 +51,8 @@ class Alarm:
     message: str
 
     @property
-    def place(self) -> Place:
+    def name(self) -> PartitionName:
+        """The stream, the topic and the number of the partition."""
         return self.stream, self.topic, self.partition
 
 
@@ -45,88 +61,91 @@ def find_alarms(
     limits: AlarmLimits,
     events: Iterable[Mapping[str, Any]] = (),
 ) -> list[Alarm]:
-    """By kind, stream and partition. Of the events, those of other topics, or of topics that were made anew, do not count."""
+    """Return the alarms by kind, stream and partition.
+
+    Events of other topics, or of topics that were created again, do not count.
+    """
     known = {(entry.stream, entry.topic_id, entry.topic, entry.partition) for entry in entries}
-    by_place: dict[Place, list[Told]] = {}
+    by_partition: dict[PartitionName, list[_Event]] = {}
     for event in events:
-        if (event["stream"], event["topic_id"], event["topic"], event["partition"]) in known:
-            told = event["event"], event["low"], event["high"], event.get("repeated", 0)
-            by_place.setdefault((event["stream"], event["topic"], event["partition"]), []).append(
-                told
-            )
-    alarms = [alarm for entry in entries for alarm in _of_status(entry, limits)]
-    alarms += [alarm for place, told in by_place.items() for alarm in _of_events(place, told)]
-    return sorted(alarms, key=lambda alarm: (alarm.kind, alarm.place))
+        stream, topic, partition = event["stream"], event["topic"], event["partition"]
+        if (stream, event["topic_id"], topic, partition) not in known:
+            continue
+        repeated = event.get("repeated", 0)
+        by_partition.setdefault((stream, topic, partition), []).append(
+            _Event(event["event"], event["low"], event["high"], repeated)
+        )
+    alarms: list[Alarm] = []
+    for entry in entries:
+        alarms += _of_status(entry, limits)
+    for name, own in by_partition.items():
+        alarms += _of_events(name, own)
+    return sorted(alarms, key=lambda alarm: (alarm.kind, alarm.name))
 
 
 def _of_status(entry: PartitionStatus, limits: AlarmLimits) -> Iterator[Alarm]:
     where = f"{entry.stream} {entry.topic}/{entry.partition}"
+    name = entry.stream, entry.topic, entry.partition
     lag = entry.lag or 0
     if limits.lag is not None and lag > limits.lag:
-        yield _alarm(
-            "lag",
-            entry,
-            f"{where} is {count_text(lag, 'message')} behind, more than {limits.lag:,}",
-        )
-    if (
-        limits.stall_s is not None
-        and lag
-        and entry.waiting_s is not None
-        and entry.waiting_s >= limits.stall_s
-        and not entry.has_moved
-    ):
-        stays = (
-            "has never been committed: its oldest"
-            if entry.position is None
-            else f"stays at {entry.position:,}, and its next"
-        )
-        yield _alarm(
-            "stall", entry, f"{where} {stays} message waits since {entry.waiting_s:,.0f} s"
-        )
-    if limits.stall_s is not None and (entry.open_s or 0) >= limits.stall_s and entry.open_s:
+        behind = count_text(lag, "message")
+        yield _alarm("lag", name, f"{where} is {behind} behind, more than {limits.lag:,}")
+    if limits.stall_s is not None:
+        yield from _stalls(entry, where, lag, limits.stall_s)
+    if limits.are_given:
+        for kind, problem in entry.problems.items():
+            yield _alarm(kind, name, problem)
+    if entry.lost:
+        lost = count_text(entry.lost, "offset")
+        first = (entry.position or 0) + entry.gathered
+        message = f"{where}: Kafka has deleted {lost} from {first:,} on unread"
+        yield _alarm("loss", name, message)
+
+
+def _stalls(entry: PartitionStatus, where: str, lag: int, limit_s: float) -> Iterator[Alarm]:
+    name = entry.stream, entry.topic, entry.partition
+    waiting_s, open_s = entry.waiting_s, entry.open_s
+    is_late = waiting_s is not None and waiting_s >= limit_s
+    if lag and is_late and not entry.has_moved:
+        stays = f"stays at {entry.position or 0:,}, and its next"
+        if entry.position is None:
+            stays = "has never been committed: its oldest"
+        yield _alarm("stall", name, f"{where} {stays} message waits since {waiting_s:,.0f} s")
+    if open_s and open_s >= limit_s:
+        offsets = count_text(lag, "offset")
         yield _alarm(
             "transaction",
-            entry,
-            f"{where} waits for a transaction that has been open for {entry.open_s:,.0f} s, and {count_text(lag, 'offset')} with it: see "
-            "whether its producer still runs; else find it by Kafka's kafka-transactions.sh find-hanging, and abort it",
-        )
-    for kind, problem in entry.problems.items() if limits.are_given else ():
-        yield _alarm(kind, entry, problem)
-    if entry.lost:
-        first = (entry.position or 0) + entry.gathered
-        yield _alarm(
-            "loss",
-            entry,
-            f"{where}: Kafka has deleted {count_text(entry.lost, 'offset')} from {first:,} on unread",
+            name,
+            f"{where} waits for a transaction that has been open for {open_s:,.0f} s, and "
+            f"{offsets} with it: check that its producer still runs; otherwise find it by Kafka's "
+            "kafka-transactions.sh find-hanging, and abort it",
         )
 
 
-def _alarm(kind: str, entry: PartitionStatus, message: str) -> Alarm:
-    return Alarm(
-        kind=kind,
-        stream=entry.stream,
-        topic=entry.topic,
-        partition=entry.partition,
-        message=message,
-    )
+def _alarm(kind: str, name: PartitionName, message: str) -> Alarm:
+    stream, topic, partition = name
+    return Alarm(kind=kind, stream=stream, topic=topic, partition=partition, message=message)
 
 
-def _of_events(place: Place, events: Sequence[Told]) -> Iterator[Alarm]:
-    """A range that two commits have, or one commit more than once, is there twice."""
-    stream, topic, partition = place
+def _of_events(name: PartitionName, events: Sequence[_Event]) -> Iterator[Alarm]:
+    """Yield the alarms of a partition's events.
+
+    Offsets of two commits, or of one commit more than once, are in the table twice.
+    """
+    stream, topic, partition = name
     where = f"{stream} {topic}/{partition}"
-    if lost := sum(high - low for kind, low, high, _ in events if kind == "gap"):
-        first = min(low for kind, low, _, _ in events if kind == "gap")
-        message = f"{where}: {count_text(lost, 'offset')} from {first:,} on were passed over in the last day"
-        yield Alarm(kind="loss", stream=stream, topic=topic, partition=partition, message=message)
-    flushes = sorted((low, high, again) for kind, low, high, again in events if kind == "flush")
-    repeated = sum(again for _, _, again in flushes)
+    gaps = [event for event in events if event.kind == "gap"]
+    if lost := sum(gap.high - gap.low for gap in gaps):
+        first = min(gap.low for gap in gaps)
+        offsets = count_text(lost, "offset")
+        message = f"{where}: {offsets} from {first:,} on were passed over in the last day"
+        yield _alarm("loss", name, message)
+    flushes = [event for event in events if event.kind == "flush"]
+    repeated = sum(flush.repeated for flush in flushes)
     reached = 0
-    for low, high, _ in flushes:
-        repeated += max(0, min(reached, high) - low)
-        reached = max(reached, high)
+    for flush in sorted(flushes):
+        repeated += max(0, min(reached, flush.high) - flush.low)
+        reached = max(reached, flush.high)
     if repeated:
         message = f"{where}: {count_text(repeated, 'message')} came twice in the last day"
-        yield Alarm(
-            kind="duplicates", stream=stream, topic=topic, partition=partition, message=message
-        )
+        yield _alarm("duplicates", name, message)

@@ -1,4 +1,7 @@
-"""Metrics in Prometheus' text format: on a port, or in a file for the node exporter's textfile collector."""
+"""Metrics in Prometheus' text format, on a port or in a file.
+
+The file is for the textfile collector of the node exporter.
+"""
 
 import os
 import socket
@@ -56,11 +59,17 @@ HELP = {
     ),
     "opal_stream_stuck_files": (
         "gauge",
-        "gathered files that cannot be committed: damaged ones, and the first behind each missing one",
+        (
+            "gathered files that cannot be committed: "
+            "damaged ones, and the first behind each missing one"
+        ),
     ),
     "opal_stream_topic_changed": (
         "gauge",
-        "1 when the stream stopped because the topic is gone, is another one, or has lost what was read",
+        (
+            "1 when the stream stopped because the topic is gone, is another one, "
+            "or has lost what was read"
+        ),
     ),
     "opal_stream_commit_stalled_seconds": (
         "gauge",
@@ -84,21 +93,28 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """Values by name and labels; written to `path` after each flush, served on `port` while the process lives."""
+    """The metrics of one process, by name and labels.
+
+    They are written to `path` after each flush, and served on `port` while the process lives.
+    """
 
     def __init__(
         self, *, path: str | None = None, port: int | None = None, host: str = METRICS_HOST
     ) -> None:
         self._values: dict[tuple[str, Labels], float] = {}
-        self._stuck_s: dict[Labels, tuple[float, float]] = {}  # by partition position, since when
-        self._in_transaction: set[Labels] = set()  # where an open transaction begins there
+        # By partition: the last position, and since when it has stood there
+        self._stuck_s: dict[Labels, tuple[float, float]] = {}
+        # Partitions at whose position an open transaction begins
+        self._in_transaction: set[Labels] = set()
         self._lock = threading.Lock()
         self._file = MetricsFile(path)
-        self._server = serve(self.text, host, port) if port is not None else None
+        self._server = None if port is None else serve(self.text, host, port)
 
     @property
     def port(self) -> int | None:
-        return self._server.server_address[1] if self._server is not None else None
+        if self._server is None:
+            return None
+        return self._server.server_address[1]
 
     def flushed(self, events: Sequence[Mapping[str, Any]], took_s: float, bad: int) -> None:
         with self._lock:
@@ -127,11 +143,12 @@ class Metrics:
         ends: Mapping[tuple[str, int], tuple[int, int]],
         in_transaction: Collection[tuple[str, int]] = (),
     ) -> None:
-        """Position and end, by topic and partition, and where an open transaction is between them."""
+        """Set position and end by topic and partition, and where a transaction is open."""
         now_s = time.monotonic()
         with self._lock:
             for (topic, partition), (position, end) in ends.items():
-                labels, lag = _labels(topic, partition), max(0, end - position)
+                labels = _labels(topic, partition)
+                lag = max(0, end - position)
                 self._values["opal_stream_position", labels] = position
                 self._values["opal_stream_end", labels] = end
                 self._values["opal_stream_lag", labels] = lag
@@ -144,27 +161,30 @@ class Metrics:
         self._write()
 
     def gathered(self, files: int, held_back_s: float) -> None:
-        """Written with what is seen."""
+        """Set the backlog of gathered files; the next `seen` writes it."""
         with self._lock:
             self._values["opal_stream_gathered_files", ()] = files
             self._values["opal_stream_held_back_seconds", ()] = round(held_back_s, 1)
 
     def stuck(self, files: int) -> None:
-        """Written when it changes."""
+        """Set the number of stuck files, and write it if it has changed."""
         with self._lock:
-            is_news = self._values.get(("opal_stream_stuck_files", ())) != files
+            has_changed = self._values.get(("opal_stream_stuck_files", ())) != files
             self._values["opal_stream_stuck_files", ()] = files
-        if is_news:
+        if has_changed:
             self._write()
 
     def topic_changed(self, topic: str) -> None:
-        """The last that a stream says."""
+        """Set that a topic has changed: the last metrics of a stream."""
         with self._lock:
             self._values["opal_stream_topic_changed", (("topic", topic),)] = 1
         self._write()
 
     def text(self) -> str:
-        """All of them, those of a name together. Stalls grow until the text is asked for, whatever the stream waits for."""
+        """Return all metrics, grouped by name.
+
+        Stalls are measured now, so that they also grow while the stream waits.
+        """
         now_s = time.monotonic()
         with self._lock:
             values = {**self._values, **_of_process()}
@@ -172,9 +192,11 @@ class Metrics:
                 in_transaction = labels in self._in_transaction
                 has_lag = values["opal_stream_lag", labels] > 0
                 lasts_s = round(now_s - since_s, 1) if has_lag else 0.0
-                stalled_s, open_s = (0.0, lasts_s) if in_transaction else (lasts_s, 0.0)
+                stalled_s, transaction_s = lasts_s, 0.0
+                if in_transaction:
+                    stalled_s, transaction_s = 0.0, lasts_s
                 values["opal_stream_stalled_seconds", labels] = stalled_s
-                values["opal_stream_transaction_seconds", labels] = open_s
+                values["opal_stream_transaction_seconds", labels] = transaction_s
         lines: dict[str, list[str]] = {}
         for (name, labels), value in sorted(values.items()):
             lines.setdefault(name, []).append(f"{name}{_shown(labels)} {value:.15g}")
@@ -204,28 +226,23 @@ def _of_process() -> dict[tuple[str, Labels], float]:
 
 
 def described(lines: Mapping[str, Sequence[str]]) -> str:
-    """Those of a name together, in the order of the page."""
-    found = [
-        line
-        for name, about in HELP.items()
-        if name in lines
-        for line in (_about(name, *about), *lines[name])
-    ]
-    return "\n".join([*found, ""])
-
-
-def _about(name: str, kind: str, meaning: str) -> str:
-    return f"# HELP {name} {meaning}\n# TYPE {name} {kind}"
+    """Return a page of lines by name, each name with its help, in the order of `HELP`."""
+    page: list[str] = []
+    for name, (kind, meaning) in HELP.items():
+        if name in lines:
+            page += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", *lines[name]]
+    return "\n".join([*page, ""])
 
 
 class MetricsFile:
-    """Written whole or not at all: a collector may read at any moment. Without a path nothing is written."""
+    """A file of metrics; without a path nothing is written."""
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None
         self._outage = Outage(f"metrics in {path}")
 
     def write(self, text: Callable[[], str]) -> None:
+        """Write the file as a whole or not at all: a collector may read at any moment."""
         if self._path is None:
             return
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
@@ -244,11 +261,14 @@ def _labels(topic: str, partition: int) -> Labels:
 
 
 def _shown(labels: Labels) -> str:
-    return "{" + ",".join(f'{name}="{value}"' for name, value in labels) + "}" if labels else ""
+    if not labels:
+        return ""
+    pairs = ",".join(f'{name}="{value}"' for name, value in labels)
+    return f"{{{pairs}}}"
 
 
 class _Server(ThreadingHTTPServer):
-    """Of both families of addresses."""
+    """An HTTP server at an address of IPv4 or IPv6."""
 
     daemon_threads = True
 
@@ -258,10 +278,10 @@ class _Server(ThreadingHTTPServer):
 
 
 def serve(text: Callable[[], str], host: str, port: int) -> ThreadingHTTPServer:
-    """Answer on this address alone; InvalidInputError where that cannot be."""
+    """Serve a page at one address, in a thread; raise InvalidInputError if that fails."""
 
     class Handler(BaseHTTPRequestHandler):
-        """Answers every path with the metrics."""
+        """A handler that answers every path with the metrics."""
 
         def do_GET(self) -> None:
             body = text().encode()
@@ -272,14 +292,15 @@ def serve(text: Callable[[], str], host: str, port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: a scrape every few seconds is no news."""
+            """Log nothing: a scrape comes every few seconds."""
 
     try:
         server = _Server(host, port, Handler)
     except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise InvalidInputError(
-            f"metrics cannot be served at {host}:{port}: {getattr(error, 'strerror', None) or error}; give another --metrics-port, as 0 for "
-            "any that is free, or another --metrics-host"
+            f"metrics cannot be served at {host}:{port}: {reason}; give another --metrics-port, "
+            "as 0 for any that is free, or another --metrics-host"
         ) from error
     threading.Thread(target=server.serve_forever, name="opal-stream-metrics", daemon=True).start()
     return server

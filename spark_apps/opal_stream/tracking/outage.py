@@ -1,4 +1,7 @@
-"""What a stream writes beside its table may fail, and stops no stream: it is said once, and again when it can be written."""
+"""Outages of what a stream writes next to its table, which never stop the stream.
+
+An outage is logged once, and so is its end.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -10,14 +13,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Outage:
-    """Of one place; `what` is written there."""
+    """The failed writes to one destination; `what` is written there."""
 
     what: str
     failed: int = 0
 
     @contextmanager
     def bridged(self) -> Iterator[None]:
-        """Around each write."""
+        """Log a failure of the write within, instead of raising it."""
         try:
             yield
         except (OSError, BufferError, ValueError) as error:
