@@ -1,25 +1,26 @@
-"""Traffic of one part of a source, in messages and bytes by hour of the week, UTC, and what it predicts.
+"""Traffic of one part of a source by hour of the week, UTC, and what it predicts.
 
-Of each hour of the week the mean over about the last four weeks is kept: the last one counts a quarter, so that growth is followed and one
-odd day is not. Hours between the first and the last one observed that had no messages had none, and count as 0.
+Each hour of the week has the mean over about the last four weeks. The last week counts a quarter,
+so that growth is followed, and one odd day hardly counts. Hours without messages between the first
+and the last observed one count as 0.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-HOUR_MS, DAY, WEEK = 3_600_000, 24, 168  # the others in hours
-MOST_WEEKS = 4
-_THURSDAY = 72  # 1970 began on one; weeks on Monday
+HOUR_MS, DAY, WEEK = 3_600_000, 24, 168  # a day and a week in hours
+MAX_WEEKS = 4
+_THURSDAY = 72  # 1970 began on a Thursday, and weeks begin on Monday
 
 
 def hour_of_week(hour: int) -> int:
-    """Of hours since 1970: 0 is Monday, 00:00 to 01:00 UTC."""
+    """Return the hour of the week of an hour since 1970; 0 begins on Monday, UTC."""
     return (hour + _THURSDAY) % WEEK
 
 
 class Volume(NamedTuple):
-    """What came. Where nobody knows sizes, `bytes` is 0."""
+    """A number of messages and of bytes; 0 bytes where sizes are unknown."""
 
     messages: float = 0.0
     bytes: float = 0.0
@@ -36,7 +37,10 @@ NOTHING = Volume()
 
 @dataclass(slots=True, kw_only=True)
 class Traffic:
-    """Means by hour of the week with how many weeks they are of, and the hour that is being counted; all before `position` is in them."""
+    """Means by hour of the week, and the hour that is being counted.
+
+    A mean comes with its number of weeks. All messages before `position` are counted.
+    """
 
     hour: int
     position: int = 0
@@ -44,40 +48,47 @@ class Traffic:
     means: dict[int, tuple[int, Volume]] = field(default_factory=dict)
 
     def observe(self, hour: int, volume: Volume) -> None:
-        """What was produced in an hour. Messages older than the hour that is being counted came late, and count in it."""
+        """Add what was produced in an hour.
+
+        Messages older than the hour that is being counted are late, and count in it.
+        """
         if hour > self.hour:
             self.advance(hour)
         self.current = self.current.plus(volume)
 
     def advance(self, hour: int) -> None:
-        """The hours before this one are over."""
+        """End the hours before this one."""
         if hour <= self.hour:
             return
-        self._close(self.hour, self.current)
-        for empty in range(max(self.hour + 1, hour - MOST_WEEKS * WEEK), hour):
-            self._close(empty, NOTHING)
+        self._end(self.hour, self.current)
+        # After so many empty weeks each mean is that of empty hours: earlier ones do not count
+        for empty in range(max(self.hour + 1, hour - MAX_WEEKS * WEEK), hour):
+            self._end(empty, NOTHING)
         self.hour, self.current = hour, NOTHING
 
-    def _close(self, hour: int, volume: Volume) -> None:
-        weeks, mean = self.means.get(hour_of_week(hour), (0, NOTHING))
-        weeks = min(weeks + 1, MOST_WEEKS)
-        self.means[hour_of_week(hour)] = (
-            weeks,
-            mean.times(1 - 1 / weeks).plus(volume.times(1 / weeks)),
-        )
+    def _end(self, hour: int, volume: Volume) -> None:
+        slot = hour_of_week(hour)
+        weeks, mean = self.means.get(slot, (0, NOTHING))
+        weeks = min(weeks + 1, MAX_WEEKS)
+        self.means[slot] = (weeks, mean.times(1 - 1 / weeks).plus(volume.times(1 / weeks)))
 
     def predict(self, hour: int) -> Volume:
-        """By the same hour of the week; before a week is over, by that of other days, by all hours, or by what was counted so far."""
-        if (known := self.means.get(hour_of_week(hour))) is not None:
-            return known[1]
-        same_hour = [
-            mean for slot, (_, mean) in self.means.items() if slot % DAY == hour_of_week(hour) % DAY
-        ]
-        return mean_of(same_hour or [mean for _, mean in self.means.values()] or [self.current])
+        """Return the expected volume of an hour.
+
+        Before a week is over, that of the same hour of other days, of all hours, or of the current
+        hour so far.
+        """
+        slot = hour_of_week(hour)
+        if slot in self.means:
+            _, mean = self.means[slot]
+            return mean
+        means = [mean for _, mean in self.means.values()]
+        same_hour = [mean for other, (_, mean) in self.means.items() if other % DAY == slot % DAY]
+        return mean_of(same_hour or means or [self.current])
 
 
 def mean_of(volumes: Collection[Volume]) -> Volume:
-    """Of nothing it is nothing."""
+    """Return the mean of volumes; nothing for no volumes."""
     count = max(1, len(volumes))
     return Volume(
         sum(volume.messages for volume in volumes) / count,
