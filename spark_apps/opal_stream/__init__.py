@@ -1,1 +1,1 @@
-"""Kafka into tables, without Spark: consume, decode, ingest inline, with the offsets inside the table's own commits."""
+"""Streams: topics of Kafka into mutable tables, rows and positions in one commit."""

@@ -1,16 +1,16 @@
-"""What goes together in the arguments of a stream."""
+"""Arguments of a stream that exclude or need each other."""
 
 from collections.abc import Collection, Iterator, Mapping
 
 from opal_lake.errors import InvalidInputError
 
 INTERVAL, SPARK = "an interval", "spark"
-# What cannot be had together, and why
+# Arguments that do not go with a partner, and why
 _CLASHES = {
     INTERVAL: {
         "processes": "one process reads it",
         "capacity": "one process reads it",
-        "spark": "Spark reads none",
+        "spark": "Spark does not read intervals",
         "commit": "the process that reads it makes its commits",
         "start": "it begins at its own time",
         "until_empty": "it ends at its own time",
@@ -25,17 +25,21 @@ _CLASHES = {
 
 
 def clashes(changed: Collection[str], *, has_interval: bool) -> Iterator[tuple[str, str, str]]:
-    """Yield each argument that does not go with an interval, or with Spark: with which, and why.
+    """Yield each clash: the argument, its partner (an interval or Spark) and why.
 
-    `changed` names the arguments that are not as by default.
+    `changed` names the arguments that differ from their defaults.
     """
     for partner, reasons in _CLASHES.items():
-        if has_interval if partner == INTERVAL else partner in changed:
-            yield from ((name, partner, why) for name, why in reasons.items() if name in changed)
+        is_given = has_interval if partner == INTERVAL else partner in changed
+        if not is_given:
+            continue
+        for name, why in reasons.items():
+            if name in changed:
+                yield name, partner, why
 
 
 def clash_text(partner: str, why: str) -> str:
-    """Return what is said of an argument that does not go with another."""
+    """Return the message about an argument that does not go with another."""
     return f"does not go with {partner}: {why}; leave it out"
 
 
@@ -49,6 +53,7 @@ def check_needs(changed: Collection[str], needs: Mapping[str, Collection[str]]) 
     """Refuse an argument that does nothing without one of others."""
     for name, others in needs.items():
         if name in changed and not any(other in changed for other in others):
+            partners = " or ".join(others)
             raise InvalidInputError(
-                f"{name} does nothing without {' or '.join(others)}; add it, or leave {name} out"
+                f"{name} does nothing without {partners}; add it, or leave {name} out"
             )

@@ -1,10 +1,13 @@
-"""What stops a stream. Each names topic, partition and offset, and what to do next."""
+"""Errors that stop a stream.
+
+Each names topic, partition and offset, and the next step.
+"""
 
 from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 
 
 class StreamError(InvalidInputError):
-    """Started again as it is, the stream stops at the same place."""
+    """An error that comes again when the stream is restarted as it is."""
 
 
 class BadMessageError(StreamError):
@@ -12,15 +15,18 @@ class BadMessageError(StreamError):
 
 
 class NewColumnsError(StreamError):
-    """A message has columns that the table lacks, and nobody said that they may be added, or they cannot be."""
+    """A message with columns that the table lacks and does not get.
+
+    The options do not allow to add them, or they cannot be added.
+    """
 
 
 class GapError(StreamError):
-    """Kafka has deleted messages before the stream read them."""
+    """Messages that Kafka deleted before the stream read them."""
 
 
 class TopicChangedError(StreamError):
-    """The topic was deleted, and there is another one of its name; or it has lost messages that were read."""
+    """A topic that was deleted and created again, or has lost messages that were read."""
 
     def __init__(self, message: str, topic: str = "") -> None:
         super().__init__(message)
@@ -28,7 +34,7 @@ class TopicChangedError(StreamError):
 
 
 class UnknownTopicError(NotFoundError):
-    """There is no such topic or partition."""
+    """A topic or a partition that Kafka does not have."""
 
     def __init__(self, message: str, topic: str = "") -> None:
         super().__init__(message)
@@ -36,28 +42,31 @@ class UnknownTopicError(NotFoundError):
 
 
 class TakenOverError(ConflictError):
-    """Another process has committed for the same partition."""
+    """A partition for which another process has committed."""
 
 
 class TableReplacedError(NotFoundError):
-    """The table is there no more, and another one is in its place. To read into that is for somebody to decide: start again."""
+    """A table that was dropped, with another one at its URI.
+
+    Reading into the new one is somebody's decision: the stream must be started again.
+    """
 
 
 class StoppedError(ConflictError):
-    """Somebody stopped a run that was to read an interval, before it had."""
+    """A run of an interval that was stopped before it had read all of it."""
 
 
 class KafkaError(StorageError):
-    """Kafka does not answer, or refuses: try again."""
+    """A Kafka that does not answer, or refuses: a retry may help."""
 
 
 class KafkaSettingsError(StreamError):
-    """Kafka refuses the login or TLS, or its address is unknown: the same settings fail again."""
+    """A refused login or TLS, or an unknown address: the same settings fail again."""
 
 
 class RegistryError(StorageError):
-    """The schema registry does not answer: try again."""
+    """A schema registry that does not answer: a retry may help."""
 
 
 class ProcessError(StorageError):
-    """A process of a stream failed again and again."""
+    """A process of a stream that failed again and again."""

@@ -1,4 +1,4 @@
-"""The formats of messages that there are, by the names that arguments give them.
+"""The formats of messages, by the names that arguments give them.
 
 `formats/parser_by_format.py` has the parser of each.
 """
@@ -11,7 +11,7 @@ UNAVAILABLE = "__debezium_unavailable_value"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """What a name stands for."""
+    """The properties of a format."""
 
     is_avro: bool = False
     is_registered: bool = False

@@ -1,7 +1,8 @@
-"""Whether the table is still the one that a process began with: one that was dropped and made anew at its place has another id.
+"""A check that the table is still the one that a process began with.
 
-The log of another table need not look like one: below the version that is known it goes on as it likes, and a process that only asks for
-later commits would believe that nothing happens.
+A table that was dropped and created again at its URI has another id. The log of another table need
+not look like one: above the known version it goes on with its own commits, and a process that only
+asks for later commits would believe that nothing happens.
 """
 
 from opal_lake.errors import FormatError, NotFoundError
@@ -11,32 +12,39 @@ from opal_stream.errors import TableReplacedError
 
 
 def follow(log: CommitLog, known: Snapshot, *, is_checked: bool = True) -> Snapshot:
-    """The newest version of the same table. Who has nothing to do need not have it checked each time that the version stands still."""
+    """Return the newest version of the same table.
+
+    An idle caller passes `is_checked=False`, so that an unchanged version costs no second request.
+    """
     try:
         newest = log.follow(known)
-    except FormatError:  # a log that does not go on from the known one
+    except FormatError:  # this log does not continue the known one
         check_same(log, known.root)
         raise
-    if (
-        is_checked and newest.version == known.version
-    ) or newest.root.table_id != known.root.table_id:
+    is_unchanged = newest.version == known.version
+    has_other_id = newest.root.table_id != known.root.table_id
+    if has_other_id or (is_checked and is_unchanged):
         check_same(log, known.root)
     return newest
 
 
 def check_same(log: CommitLog, known: Root) -> None:
-    """TableReplacedError if it is another one, NotFoundError if there is none any more."""
+    """Raise TableReplacedError for another table, NotFoundError if it was dropped."""
     try:
         if log.read_commit(known.version).write_id == known.write_id:
             return
-    except (FormatError, NotFoundError):  # it has expired, or went with its table
+    except (FormatError, NotFoundError):  # the commit has expired, or went with its table
         pass
     check_id(log.storage.uri, log.head().root, known)
 
 
-def check_id(uri: str, found: Root, known: Root) -> None:
-    if found.table_id != known.table_id:
-        raise TableReplacedError(
-            f"{uri} is another table now, with id {found.table_id}: the one with id {known.table_id}, which this process began with, was "
-            "dropped and made anew; nothing more is written. To read into the new one, start it again: it reads all that Kafka still has"
-        )
+def check_id(uri: str, current: Root, known: Root) -> None:
+    """Raise TableReplacedError if two roots are not of one table."""
+    if current.table_id == known.table_id:
+        return
+    raise TableReplacedError(
+        f"{uri} is another table now, with id {current.table_id}: the one with id "
+        f"{known.table_id}, which this process began with, was dropped and created again; "
+        "nothing more is written. To read into the new one, start the stream again: it reads all "
+        "that Kafka still has"
+    )

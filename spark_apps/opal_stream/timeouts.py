@@ -1,7 +1,8 @@
-"""How long a stream waits for what fails, and so how long it may need to end."""
+"""The time that a stream waits for what fails, and so the time that it may need to end."""
 
-GIVE_UP_S = 60.0  # for a store, unless `--give-up-after` says else
-# For Kafka, unless `--broker-timeout` says else. Rows in hand wait with it: nothing is lost by that
+GIVE_UP_S = 60.0  # for a store, unless `--give-up-after` sets another time
+# For Kafka, unless `--broker-timeout` sets another time. Buffered rows wait with it, and nothing
+# of them is lost
 BROKER_TIMEOUT, BROKER_TIMEOUT_S = "1h", 3600.0
 _DRAIN_S = 30.0
 SPARK_DRAIN_S = 600.0  # Spark ends behind its micro-batch, however long that takes
@@ -9,10 +10,13 @@ _ROUNDS = 5  # a supervisor ends its processes, then its committer, and may need
 
 
 def drain_s(give_up_s: float = GIVE_UP_S) -> float:
-    """How long a process that is asked to end is waited for: its last flush may have to wait for the store."""
+    """Return the seconds that a process gets to end.
+
+    Its last flush may have to wait for the store.
+    """
     return give_up_s + _DRAIN_S
 
 
 def supervisor_drain_s(give_up_s: float = GIVE_UP_S) -> float:
-    """The same of one that watches others."""
+    """Return the seconds that a process that watches others gets to end."""
     return _ROUNDS * drain_s(give_up_s)
