@@ -1,9 +1,10 @@
-"""The files that are merged: which they are, in which order they come, and what their names say."""
+"""The files to merge: a list of them, their order, and the values that their names hold."""
 
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -25,7 +26,10 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increment:
-    """A file as it was listed. `root` and `path` are where it came from; `folders` are values that its folders name."""
+    """A file as it was listed.
+
+    `root` and `path` are where it came from; `folders` are values that its folders name.
+    """
 
     root: str
     path: str
@@ -35,10 +39,12 @@ class Increment:
 
     @property
     def name(self) -> str:
+        """The name of the file, without folders."""
         return self.path.rpartition("/")[2]
 
     @property
     def source(self) -> str:
+        """The URI that it came from."""
         return f"{self.root.rstrip('/')}/{self.path}"
 
     @property
@@ -48,6 +54,7 @@ class Increment:
         return int(match[1]) if match else None
 
     def is_deletes(self, prefix: str | None) -> bool:
+        """Return whether its rows are deletes, as the prefix of its name says."""
         return prefix is not None and self.name.startswith(prefix)
 
     def to_dict(self) -> dict[str, Any]:
@@ -55,17 +62,16 @@ class Increment:
 
     @classmethod
     def from_dict(cls, data: Any) -> "Increment":
-        """ValueError if it is none."""
-        found = checked.mapped(data)
-        folders = {
-            checked.text(name): None if value is None else checked.text(value)
-            for name, value in found["folders"].items()
-        }
+        """Return an increment of its JSON; raise ValueError for other data."""
+        parts = checked.mapped(data)
+        folders: dict[str, str | None] = {}
+        for name, value in parts["folders"].items():
+            folders[checked.text(name)] = None if value is None else checked.text(value)
         return cls(
-            root=checked.text(found["root"]),
-            path=checked.text(found["path"]),
-            size=checked.count(found["size"]),
-            modified_us=checked.word(found["modified_us"]),
+            root=checked.text(parts["root"]),
+            path=checked.text(parts["path"]),
+            size=checked.count(parts["size"]),
+            modified_us=checked.word(parts["modified_us"]),
             folders=folders,
         )
 
@@ -73,17 +79,20 @@ class Increment:
 def list_increments(
     paths: Sequence[str], options: Mapping[str, str], was_merged: Callable[[str], bool]
 ) -> list[Increment]:
-    """The files behind paths, folders and patterns, each once, in the order of the paths and then of their names.
+    """Return the files of paths, folders and patterns, each once.
 
-    A path without a pattern must be there, or have been merged before: else it is a mistake. So is what no listing has, a link for one.
+    They are in the order of the paths and then of their names. A path without a pattern must exist,
+    or have been merged before: otherwise it is a mistake. So is a file that a listing leaves out,
+    such as a link.
     """
     for path in paths:
         _refuse_unlisted(path)
-    listed = {path: list(_behind(path, options)) for path in paths}
-    for path, found in listed.items():
-        if not found and not _PATTERN.search(path) and not was_merged(path):
+    listed = {path: list(_files_of(path, options)) for path in paths}
+    for path, increments in listed.items():
+        if not increments and not _PATTERN.search(path) and not was_merged(path):
             raise InvalidInputError(
-                f"there is no increment {path!r}: it is no file and no folder with files; correct the path"
+                f"increment {path!r} does not exist: it is neither a file nor a folder with files; "
+                "correct the path"
             )
     return _each_once(listed.values())
 
@@ -91,54 +100,69 @@ def list_increments(
 def list_files(
     paths: Sequence[str], options_of: Callable[[str], Mapping[str, str]]
 ) -> list[Increment]:
-    """As `list_increments`, of paths that perhaps have none. Each may lie in a store of its own."""
-    return _each_once(_behind(path, options_of(path)) for path in paths)
+    """Return the files of paths that perhaps have none, each once.
+
+    Each path may lie in a store of its own.
+    """
+    return _each_once(_files_of(path, options_of(path)) for path in paths)
 
 
 def _each_once(listed: Iterable[Iterable[Increment]]) -> list[Increment]:
-    found: dict[str, Increment] = {}
-    for increments in listed:
-        for increment in increments:
-            found.setdefault(increment.source, increment)
-    return list(found.values())
+    by_source: dict[str, Increment] = {}
+    for increment in chain.from_iterable(listed):
+        by_source.setdefault(increment.source, increment)
+    return list(by_source.values())
 
 
 def in_order(increments: Sequence[Increment], order: str) -> list[Increment]:
-    """The later, the later a mutation in it. Files of an equal suffix are in the order in which they were given."""
+    """Return increments in the order of their mutations.
+
+    Files of an equal suffix stay in the order in which they were given.
+    """
     if order != BY_SUFFIX:
         return list(increments)
-    if unordered := [increment.source for increment in increments if increment.suffix is None]:
+    unordered = [increment.source for increment in increments if increment.suffix is None]
+    if unordered:
         raise InvalidInputError(
-            f"{unordered[0]} has no suffix of up to 18 digits to order by, as products_1427764070.csv has; rename it, or order by a field"
+            f"{unordered[0]} has no suffix of up to 18 digits to order by, as "
+            "products_1427764070.csv has; rename it, or order by a field"
         )
     return sorted(increments, key=lambda increment: increment.suffix or 0)
 
 
 def folder_values(path: str) -> dict[str, str | None]:
-    """What folders of a path say, as Hive writes them: `country=de`."""
-    pairs = [match for part in path.split("/")[:-1] if (match := _FOLDER.fullmatch(part))]
-    return {unquote(pair[1]): None if pair[2] == HIVE_NULL else unquote(pair[2]) for pair in pairs}
+    """Return the values in the folders of a path, as Hive writes them: `country=de`."""
+    values: dict[str, str | None] = {}
+    for part in path.split("/")[:-1]:
+        pair = _FOLDER.fullmatch(part)
+        if pair is not None:
+            name, value = unquote(pair[1]), unquote(pair[2])
+            values[name] = None if pair[2] == HIVE_NULL else value
+    return values
 
 
 def is_hidden(path: str) -> bool:
-    """Whether readers pass a file over."""
+    """Return whether readers pass a file over."""
     return any(part.startswith((".", "_")) and "=" not in part for part in path.split("/"))
 
 
-def _behind(path: str, options: Mapping[str, str]) -> Iterator[Increment]:
+def _files_of(path: str, options: Mapping[str, str]) -> Iterator[Increment]:
     if has_secret(path):
         raise InvalidInputError(
-            "an increment's path holds credentials, which would end up in logs; give them to Spark's own settings"
+            "an increment's path holds credentials, which would end up in logs; "
+            "give them to Spark's own settings"
         )
     base, rest = _split(path)
     storage = open_storage(base, options_for(base, options))
     pattern = re.compile(_regex(rest))
     fixed = _PATTERN.split(rest)[0]
+    # A store refuses some beginnings: then all of its folder is listed
     for stored in storage.list(fixed if is_path(f"{fixed}x") else ""):
         if not pattern.fullmatch(stored.path):
             continue
-        _refuse_table(storage.uri, stored.path, _below(stored.path, rest))
-        if not is_hidden(_below(stored.path, rest)):
+        below = _below(stored.path, rest)
+        _refuse_table(storage.uri, stored.path, below)
+        if not is_hidden(below):
             yield Increment(
                 root=storage.uri,
                 path=stored.path,
@@ -149,7 +173,7 @@ def _behind(path: str, options: Mapping[str, str]) -> Iterator[Increment]:
 
 
 def _refuse_table(root: str, path: str, below: str) -> None:
-    """Raise InvalidInputError for a log's file: with it the data files of a table would be read."""
+    """Raise InvalidInputError for a file of a log: its table's data would be read."""
     parts = below.split("/")[:-1]
     log = next((part for part in parts if part in _LOG_FOLDERS), None)
     if log is not None:
@@ -162,65 +186,80 @@ def _refuse_table(root: str, path: str, below: str) -> None:
 
 
 def _refuse_unlisted(path: str) -> None:
-    """Local files that are meant as well, but would be passed over."""
+    """Raise InvalidInputError for local files that are meant, but are not listed."""
     base, rest = _split(path)
     if is_s3(base):
         return
-    root, pattern = Path(local_root(base)), re.compile(_regex(rest), re.DOTALL)
+    root = Path(local_root(base))
+    pattern = re.compile(_regex(rest), re.DOTALL)
     first = root if _PATTERN.search(rest) else root / rest
-    for file in [
-        *([first] if first != root else []),
-        *_below_folder(first, _PATTERN.split(rest)[0] if first == root else ""),
-    ]:
-        found = file.relative_to(root).as_posix()
-        if not pattern.fullmatch(found) or is_hidden(_below(found, rest)):
+    if first == root:
+        files = _below_folder(root, _PATTERN.split(rest)[0])
+    else:
+        files = chain([first], _below_folder(first, ""))
+    for file in files:
+        name = file.relative_to(root).as_posix()
+        if not pattern.fullmatch(name) or is_hidden(_below(name, rest)):
             continue
         if file.is_symlink():
             raise InvalidInputError(
-                f"{file} is a symbolic link, which is not followed: give the path behind it. Nothing was changed"
+                f"{file} is a symbolic link, which is not followed: give the path behind it. "
+                "Nothing was changed"
             )
-        if not is_path(found):
+        if not is_path(name):
             raise InvalidInputError(
                 f"{str(file)!r} has a control character in its name: rename it. Nothing was changed"
             )
 
 
 def _below_folder(folder: Path, beginning: str) -> Iterator[Path]:
-    """What is in a folder, at any depth, of the names in it that begin so: beside them may lie all of a disk."""
-    for place, folders, files in os.walk(folder):
-        if Path(place) == folder:
+    """Yield files and folders below a folder, at any depth.
+
+    Only those of its folders that begin so are entered: next to them may lie all of a disk.
+    """
+    for current, folders, files in os.walk(folder):
+        if Path(current) == folder:
             folders[:] = [name for name in folders if name.startswith(beginning)]
-        yield from (Path(place) / name for name in sorted([*folders, *files]))
+        yield from (Path(current) / name for name in sorted([*folders, *files]))
 
 
 def _split(path: str) -> tuple[str, str]:
-    """The folder that is listed, and what of it: what begins with the first pattern, or the last name."""
+    """Return the folder to list, and the rest of the path.
+
+    The rest begins with the first name that has a pattern, or is the last name.
+    """
     head = _PATTERN.split(path)[0]
-    slash = head.rfind("/") if len(head) < len(path) else path.rstrip("/").rfind("/")
+    has_pattern = len(head) < len(path)
+    slash = head.rfind("/") if has_pattern else path.rstrip("/").rfind("/")
     return path[: slash + 1] or ".", path.rstrip("/")[slash + 1 :]
 
 
 def _below(path: str, rest: str) -> str:
-    """What may not be hidden: names that nobody wrote out."""
-    return (
-        path.removeprefix(rest).lstrip("/")
-        if not _PATTERN.search(rest) and path != rest
-        else ""
-        if path == rest
-        else path
-    )
+    """Return the names of a path that the caller has not written out.
+
+    Hidden files are passed over among these only.
+    """
+    if path == rest:
+        return ""
+    if _PATTERN.search(rest):
+        return path
+    return path.removeprefix(rest).lstrip("/")
 
 
 def _regex(pattern: str) -> str:
-    """A pattern of the file system; what lies in a folder that it names belongs to it."""
+    """Return the regular expression of a pattern of the file system.
+
+    Files in a folder that the pattern names match, too.
+    """
     parts = {"*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
-    depth, made = 0, ""
+    depth = 0  # of braces: outside of them a comma is a letter
+    regex = ""
     for letter in re.findall(r"\[[^\]]*\]|.", pattern, re.DOTALL):
         depth += (letter == "{") - (letter == "}")
         if letter.startswith("[") and len(letter) > 2:
-            made += letter.replace("[!", "[^")
+            regex += letter.replace("[!", "[^")
+        elif letter in parts and (letter != "," or depth):
+            regex += parts[letter]
         else:
-            made += (
-                parts[letter] if letter in parts and (letter != "," or depth) else re.escape(letter)
-            )
-    return rf"{made}(?:/.*)?"
+            regex += re.escape(letter)
+    return rf"{regex}(?:/.*)?"

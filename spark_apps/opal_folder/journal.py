@@ -1,4 +1,7 @@
-"""What is known of runs: documents that are created once. The outcome of a run decides it, whoever writes it first."""
+"""The documents of runs, each created once.
+
+The outcome of a run decides it, whoever writes it first.
+"""
 
 import hashlib
 import json
@@ -8,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from opal_folder.increments import Increment
-from opal_folder.place import MasterFile, MasterForm, run_path
+from opal_folder.master_folder import MasterFile, MasterForm, run_path
 from opal_lake import checked
 from opal_lake.checked import parse_json
 from opal_lake.decoding import decoding
@@ -26,7 +29,7 @@ _CLAIM_PARTS = {"run", "token", "increments", "backups"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Increments of a run, listed once."""
+    """The increments of a run, listed once."""
 
     run: int
     token: str | None
@@ -36,10 +39,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a run.
+    """The decision on a run.
 
-    `files` are the new master's where the place has no other list; `suffix` is the greatest merged
-    by then; `form` says how the master is written, if a run has written it.
+    `files` are those of the new master, if its folder is not the list; `suffix` is the greatest one
+    merged so far; `form` says how the master is written, if a run has written it.
     """
 
     is_decided: bool
@@ -52,20 +55,28 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """`masters` are the files of those that are kept, the newest first. `old` are documents that nobody reads any more."""
+    """The runs before a run.
+
+    `masters` are the files of the masters that stay, the newest first. `old` are documents that are
+    no longer needed.
+    """
 
     masters: tuple[tuple[MasterFile, ...], ...]
     old: tuple[str, ...]
 
 
 def runs(side: Storage) -> list[int]:
-    """The newest first."""
-    found = (match for file in side.list(RUNS) if (match := _CLAIM.fullmatch(file.path)))
-    return sorted((int(match[1]) for match in found), reverse=True)
+    """Return the numbers of the runs, the newest first."""
+    numbers: list[int] = []
+    for file in side.list(RUNS):
+        match = _CLAIM.fullmatch(file.path)
+        if match is not None:
+            numbers.append(int(match[1]))
+    return sorted(numbers, reverse=True)
 
 
 def write_claim(side: Storage, claim: Claim) -> None:
-    """ConflictError if it is not the newest run's."""
+    """Write the claim of a run; raise ConflictError if it is not the newest run."""
     document = {
         "run": claim.run,
         "token": claim.token,
@@ -75,37 +86,40 @@ def write_claim(side: Storage, claim: Claim) -> None:
     begun = ConflictError(f"another run of {side.uri} has begun this moment: try again")
     if not _put(side, _document(claim.run, "claim"), document):
         raise begun
-    if (
-        max(runs(side), default=0) != claim.run
-    ):  # others have used this number, and have forgotten it since
+    if max(runs(side), default=0) != claim.run:
+        # Others have used this number, and have deleted its documents since
         side.delete([_document(claim.run, "claim")])
         raise begun
 
 
 def read_claim(side: Storage, run: int) -> Claim:
+    """Return the claim of a run."""
     path = _document(run, "claim")
     with decoding(f"{side.uri}/{path}", "a claim", _RESTORE):
-        found = checked.mapped(parse_json(read_sealed(side, path)))
-    unknown = sorted(found.keys() - _CLAIM_PARTS)
+        parts = checked.mapped(parse_json(read_sealed(side, path)))
+    unknown = sorted(parts.keys() - _CLAIM_PARTS)
     if unknown:
-        # What a pre-release moved, only that one gives back
+        # Only the pre-release gives back the files that it moved
         raise PreReleaseError(
             f"{side.uri}/{path} has a part {unknown[0]!r}, which this version does not know: "
             "a pre-release began the run and did not end it; run that pre-release once more"
         )
     with decoding(f"{side.uri}/{path}", "a claim", _RESTORE):
+        increments = [Increment.from_dict(item) for item in checked.listed(parts["increments"])]
+        token = parts["token"]
         return Claim(
-            run=checked.count(found["run"]),
-            token=None if found["token"] is None else checked.text(found["token"]),
-            increments=tuple(
-                Increment.from_dict(increment) for increment in checked.listed(found["increments"])
-            ),
-            backups=checked.count(found["backups"]),
+            run=checked.count(parts["run"]),
+            token=None if token is None else checked.text(token),
+            increments=tuple(increments),
+            backups=checked.count(parts["backups"]),
         )
 
 
 def decide(side: Storage, run: int, outcome: Outcome) -> bool:
-    """Whether this is the outcome, now and for ever. ConflictError if others have done with the run so long ago that it is forgotten."""
+    """Write the outcome of a run; return whether it is the run's outcome.
+
+    Raises ConflictError if others finished the run so long ago that its documents are deleted.
+    """
     document = {
         "state": "decided" if outcome.is_decided else "abandoned",
         "changed": outcome.is_changed,
@@ -115,99 +129,115 @@ def decide(side: Storage, run: int, outcome: Outcome) -> bool:
         "result": dict(outcome.result),
     }
     path = _document(run, "outcome")
-    is_so = _put(side, path, document) or parse_json(read_sealed(side, path)) == json.loads(
-        json.dumps(document)
-    )
-    if is_so and not any(True for _ in side.list(_document(run, "claim"))):
+    is_outcome = _put(side, path, document)
+    if not is_outcome:
+        stored = parse_json(read_sealed(side, path))
+        # Through JSON, which has lists instead of tuples
+        is_outcome = stored == json.loads(json.dumps(document))
+    if is_outcome and not any(True for _ in side.list(_document(run, "claim"))):
         raise ConflictError(
-            f"other runs of {side.uri} have done with the increments of this one: try again"
+            f"other runs of {side.uri} have finished the increments of this one: try again"
         )
-    return is_so
+    return is_outcome
 
 
 def read_outcome(side: Storage, run: int) -> Outcome | None:
+    """Return the outcome of a run, None for an undecided one."""
     path = _document(run, "outcome")
     try:
         data = read_sealed(side, path)
     except NotFoundError:
         return None
     with decoding(f"{side.uri}/{path}", "an outcome", _RESTORE):
-        found = checked.mapped(parse_json(data))
+        parts = checked.mapped(parse_json(data))
+        suffix, form = parts["suffix"], parts["form"]
         return Outcome(
-            is_decided=found["state"] == "decided",
-            is_changed=checked.flag(found["changed"]),
-            files=tuple(MasterFile.from_dict(file) for file in checked.listed(found["files"])),
-            suffix=None if found["suffix"] is None else checked.count(found["suffix"]),
-            form=None if found["form"] is None else MasterForm.from_dict(found["form"]),
-            result=checked.mapped(found["result"]),
+            is_decided=parts["state"] == "decided",
+            is_changed=checked.flag(parts["changed"]),
+            files=tuple(_files_from_json(parts["files"])),
+            suffix=None if suffix is None else checked.count(suffix),
+            form=None if form is None else MasterForm.from_dict(form),
+            result=checked.mapped(parts["result"]),
         )
+
+
+def _files_from_json(data: Any) -> list[MasterFile]:
+    return [MasterFile.from_dict(file) for file in checked.listed(data)]
 
 
 def newest_decided(side: Storage) -> Outcome | None:
-    """Looks again where others forget runs between a listing and a reading."""
+    """Return the outcome of the newest decided run, None before the first one."""
     known = runs(side)
     while True:
-        found = (read_outcome(side, run) for run in known)
-        newest = next(
-            (outcome for outcome in found if outcome is not None and outcome.is_decided), None
-        )
-        if newest is not None or not known or set(known) <= set(now := runs(side)):
-            return newest
+        for run in known:
+            outcome = read_outcome(side, run)
+            if outcome is not None and outcome.is_decided:
+                return outcome
+        if not known:
+            return None
+        now = runs(side)
+        if set(known) <= set(now):
+            return None
+        # Others have deleted runs between the listing and the reading: look again
         known = now
 
 
 def write_original(side: Storage, run: int, files: Sequence[MasterFile]) -> None:
-    """The master that no run made, as this run found it."""
-    _put(side, f"{run_path('originals', run)}.json", {"files": [file.to_dict() for file in files]})
+    """Record the master that no run made, as this run found it."""
+    path = f"{run_path('originals', run)}.json"
+    _put(side, path, {"files": [file.to_dict() for file in files]})
 
 
 def read_original(side: Storage) -> list[MasterFile]:
-    """As the first run that was decided found it, which is the last one that wrote it down. Empty where nothing of it is left."""
+    """Return the master as the first decided run found it; empty if it is deleted.
+
+    That run is the last one that recorded it.
+    """
     newest = max((file.path for file in side.list(ORIGINALS)), default=None)
     if newest is None:
         return []
     with decoding(f"{side.uri}/{newest}", "a list of files", _RESTORE):
-        return [
-            MasterFile.from_dict(file)
-            for file in checked.listed(
-                checked.mapped(parse_json(read_sealed(side, newest)))["files"]
-            )
-        ]
+        parts = checked.mapped(parse_json(read_sealed(side, newest)))
+        return _files_from_json(parts["files"])
 
 
 def forget_original(side: Storage) -> None:
+    """Delete the record of the master that no run made."""
     side.delete([file.path for file in side.list(ORIGINALS)])
 
 
 def is_done(side: Storage, run: int) -> bool:
+    """Return whether all steps of a run are done."""
     return any(True for _ in side.list(_document(run, "done")))
 
 
 def write_done(side: Storage, run: int, result: JobResult) -> None:
-    """With the report beside it, for people."""
+    """Mark a run as done; write its report, for people, and its result."""
     _put(side, report_path(run), result.to_dict(), indent=2)
+    # Before the mark: nobody completes a run that is done, and a repeat looks for its result
     keep_result(side, result.token, result)
     _put(side, _document(run, "done"), {"run": run})
 
 
 def report_path(run: int) -> str:
-    """Below the folder beside the master."""
+    """Return the path of a run's report in the side folder."""
     return f"{run_path('reports', run)}.json"
 
 
 def write_abandoned(side: Storage, run: int) -> None:
+    """Mark an abandoned run as done."""
     _put(side, _document(run, "done"), {"run": run})
 
 
 def keep_result(side: Storage, token: str | None, result: JobResult) -> JobResult:
-    """For who asks again with the token."""
+    """Store the result for a repeat with the token."""
     if token is not None:
         _put(side, _result_path(token), result.to_dict())
     return result
 
 
 def dry(token: str | None) -> str | None:
-    """What a dry run's result is kept under: the same token may merge afterwards."""
+    """Return the token of a dry run's result: the same token may merge afterwards."""
     return None if token is None else f"{token} (dry run)"
 
 
@@ -225,37 +255,45 @@ def read_result(side: Storage, token: str | None) -> JobResult | None:
 
 
 def result_of(data: Any) -> JobResult:
-    """From a document."""
+    """Return a result of its JSON."""
     return JobResult.from_dict(checked_result(data))
 
 
 def history(side: Storage, newest: int, keep: int | None) -> History:
-    """Of runs before the newest one those stay that made the newest masters, as many as are kept, and the newest that was decided.
-    None: all that made a master.
+    """Return which masters stay, and which documents are no longer needed.
+
+    Those runs stay that made the newest masters, `keep` backups of them (None: all), and the newest
+    decided one.
     """
-    listed = [
-        (int(match[1]), file.path)
-        for file in side.list(RUNS)
-        if (match := _OF_RUN.match(file.path))
-    ]
-    kept, masters, is_newest = {newest}, list[tuple[MasterFile, ...]](), True
-    for run in sorted((run for run, path in listed if _CLAIM.fullmatch(path)), reverse=True):
+    documents: list[tuple[int, str]] = []
+    for file in side.list(RUNS):
+        match = _OF_RUN.match(file.path)
+        if match is not None:
+            documents.append((int(match[1]), file.path))
+    claimed = [run for run, path in documents if _CLAIM.fullmatch(path)]
+    staying = {newest}
+    masters: list[tuple[MasterFile, ...]] = []
+    is_newest = True
+    for run in sorted(claimed, reverse=True):
         if keep is not None and len(masters) > keep:
             break
         outcome = read_outcome(side, run)
         if outcome is None or outcome.is_changed or (outcome.is_decided and is_newest):
-            kept.add(run)
+            staying.add(run)
         if outcome is not None and outcome.is_decided:
             is_newest = False
-            masters += [outcome.files] if outcome.is_changed else []
-    return History(
-        masters=tuple(masters),
-        old=tuple(path for run, path in listed if run < newest and run not in kept),
-    )
+            if outcome.is_changed:
+                masters.append(outcome.files)
+    old = [path for run, path in documents if run < newest and run not in staying]
+    return History(masters=tuple(masters), old=tuple(old))
 
 
 def forget(side: Storage, past: History) -> None:
-    """Claims go first: a run without one is no run, whatever another process that believes in it still writes."""
+    """Delete documents that are no longer needed.
+
+    Claims are deleted first: without one, other documents do not count, also those that another
+    process still writes.
+    """
     side.delete([path for path in past.old if _CLAIM.fullmatch(path)])
     side.delete([path for path in past.old if not _CLAIM.fullmatch(path)])
 
@@ -265,10 +303,10 @@ def _document(run: int, name: str) -> str:
 
 
 def _result_path(token: str) -> str:
-    return f"results/{hashlib.sha256(token.encode()).hexdigest()}.json"
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    return f"results/{digest}.json"
 
 
 def _put(side: Storage, path: str, document: Mapping[str, Any], indent: int | None = None) -> bool:
-    return side.put_if_absent(
-        path, json.dumps(document, ensure_ascii=False, indent=indent).encode()
-    )
+    text = json.dumps(document, ensure_ascii=False, indent=indent)
+    return side.put_if_absent(path, text.encode())

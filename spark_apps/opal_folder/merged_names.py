@@ -1,5 +1,6 @@
-"""The names of files that were merged, and of the folders that they came from. Each is an object of its own, so that to look for one costs
-one request however many there are.
+"""The names of files that were merged, and of the folders that they came from.
+
+Each is an object of its own, so that to look for a name costs one request, however many there are.
 """
 
 import hashlib
@@ -15,27 +16,36 @@ _AT_ONCE = 16
 
 
 def keep_names(side: Storage, increments: Sequence[Increment]) -> None:
+    """Store the names of merged files and of their folders."""
     names = sorted({name for increment in increments for name in _names(increment)})
+
+    def keep(name: str) -> None:
+        side.put_if_absent(_path(name), name.encode())
+
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for _ in pool.map(lambda name: side.put_if_absent(_path(name), name.encode()), names):
-            pass
+        # The results are read so that an error of a thread is raised
+        list(pool.map(keep, names))
 
 
 def was_merged(side: Storage, path: str) -> bool:
-    """A file by its whole name, or a folder of which files were merged."""
+    """Return whether a file was merged, or a file of a folder, by its whole name."""
     return any(True for _ in side.list(_path(path)))
 
 
 def _names(increment: Increment) -> Iterator[str]:
-    parts = increment.path.split("/")
-    return (
-        "/".join([increment.root.rstrip("/"), *parts[:number]]) or "/"
-        for number in range(len(parts) + 1)
-    )
+    """Yield the names of the folders of a file, from its root on, and its own."""
+    name = increment.root.rstrip("/")
+    yield name or "/"
+    for part in increment.path.split("/"):
+        name = f"{name}/{part}"
+        yield name
 
 
 def _path(name: str) -> str:
-    """Of a name however it is written."""
-    plain = name.partition("://")[2].rstrip("/") if is_s3(name) else local_root(name)
+    """Return the path of a name's object, the same for each way to write the name."""
+    if is_s3(name):
+        plain = name.partition("://")[2].rstrip("/")
+    else:
+        plain = local_root(name)
     digest = hashlib.sha256(plain.encode()).hexdigest()
     return f"merged/{digest[:2]}/{digest[2:]}"

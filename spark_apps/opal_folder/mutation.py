@@ -1,4 +1,7 @@
-"""A run from its claim to its result. How files are merged is given: `opal_spark.mutate` does it with Spark."""
+"""A run from its claim to its result.
+
+The caller brings the merge of files: `opal_spark.mutate` does it with Spark.
+"""
 
 import logging
 import os
@@ -9,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from opal_folder import journal
 from opal_folder.increments import Increment, in_order, list_increments
 from opal_folder.journal import Claim, Outcome
-from opal_folder.local_place import LocalPlace
+from opal_folder.local_master import LocalMaster
+from opal_folder.master_folder import SIDE, MasterFile, MasterFolder, MasterForm, working_path
 from opal_folder.merged_names import keep_names, was_merged
-from opal_folder.place import SIDE, MasterFile, MasterForm, Place, working_path
-from opal_folder.s3_place import S3Place
+from opal_folder.s3_master import S3Master
 from opal_lake.definition.job_names import check_token
 from opal_lake.errors import ConflictError, InvalidInputError, OpalError, StorageError
 from opal_lake.operations.mutate import Mutate
@@ -21,7 +24,7 @@ from opal_lake.s3a import is_s3
 from opal_lake.storage import Storage, open_storage, options_for
 from opal_lake.storage.uris import local_root
 
-# What of a table lies in its folder
+# Kinds of tables, each with a folder in it, and the ending of a file in that folder
 _TABLES = (
     ("a Delta", "_delta_log/", ""),
     ("an Iceberg", "metadata/", ".metadata.json"),
@@ -34,29 +37,36 @@ _NO_TABLES = (
 )
 _log = logging.getLogger(__name__)
 BLIND = (
-    "S3 cannot swap folders: {uri} itself still shows the files of before the first run, until retention deletes them. Read the files that "
-    "opal_spark.mutate.read_master(spark, uri) reads, which the newest decided runs/*/outcome.json in {uri}.mutate lists"
+    "S3 cannot swap folders: {uri} itself still shows the files of before the first run, until "
+    "retention deletes them. Read the files that opal_spark.mutate.read_master(spark, uri) reads, "
+    "which the newest decided runs/*/outcome.json in {uri}.mutate lists"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a merge works on: files in the order of their mutations, and where they are readable."""
+    """The input of a merge.
+
+    `increments` are in the order of their mutations, and `readable` says where they lie now. `form`
+    is that of the last run, `suffix` the greatest of earlier runs, and `is_first` is set if no run
+    has been decided. The new master is written to `target` below `side`; without one, rows are only
+    counted.
+    """
 
     increments: Sequence[Increment]
     readable: Sequence[tuple[Storage, str]]
     master: Sequence[MasterFile]
-    form: MasterForm | None  # how the last run wrote the master
-    is_first: bool  # no run has been decided before
-    suffix: int | None  # the greatest of earlier runs
+    form: MasterForm | None
+    is_first: bool
+    suffix: int | None
     side: Storage
-    target: str | None  # below `side`; None: only count
+    target: str | None
     rejected: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What a merge found and wrote.
+    """The counts and files of a merge.
 
     `untouched` are files of the old master that are also the new one's. `form` is the new master's;
     None if none was written.
@@ -73,241 +83,257 @@ class Merged:
 Merge = Callable[[Work], Merged]
 
 
-def open_place(uri: str, options: Mapping[str, str] | None = None) -> Place:
-    """Where a master lies, or will lie."""
-    return S3Place.open(uri, options or {}) if is_s3(uri) else LocalPlace.open(uri)
+def open_master(uri: str, options: Mapping[str, str] | None = None) -> MasterFolder:
+    """Open the folder of a master, which need not exist yet."""
+    if is_s3(uri):
+        return S3Master.open(uri, options or {})
+    return LocalMaster.open(uri)
 
 
 def run_mutation(
-    place: Place,
+    folder: MasterFolder,
     job: Mutate,
     merge: Merge,
     options: Mapping[str, str] | None = None,
 ) -> JobResult:
-    """Merge the increments that are there now, once for a token.
+    """Merge the increments that exist now, once for a token.
 
-    What a crash left is put right first: its run completed, or its files given back.
+    Runs that crashed are repaired first: completed, or their files given back.
     """
     token = job.token
     check_token(token)
-    refuse_tables(place, options or {}, _NO_TABLES)
+    refuse_tables(folder, options or {}, _NO_TABLES)
     if job.dry_run:
-        return _rehearsed(place, job, merge, options or {})
-    with _file_errors(place), place.lock():
-        newest = recover(place)
-        if (earlier := journal.read_result(place.side, token)) is not None:
+        return _rehearsed(folder, job, merge, options or {})
+    with _file_errors(folder), folder.lock():
+        newest = recover(folder)
+        earlier = journal.read_result(folder.side, token)
+        if earlier is not None:
             return earlier
-        listed = _listed(place, job, options or {})
+        listed = _listed(folder, job, options or {})
         if not listed:
-            return journal.keep_result(place.side, token, _nothing(place, token))
+            return journal.keep_result(folder.side, token, _nothing(folder, token))
         claim = Claim(
             run=newest + 1,
             token=token,
             increments=tuple(listed),
             backups=job.backups,
         )
-        journal.write_claim(place.side, claim)
+        # Before a file is moved: by the claim the next run gives back what a crash left
+        journal.write_claim(folder.side, claim)
         try:
-            outcome = _merged(place, claim, merge)
+            outcome = _merged(folder, claim, merge)
         except BaseException as error:
-            if _given_up(place, claim) and isinstance(error, Exception):
-                raise _taken_over(place) from error
+            was_taken_over = _give_up(folder, claim)
+            if was_taken_over and isinstance(error, Exception):
+                raise _taken_over(folder) from error
             raise
-        if not journal.decide(place.side, claim.run, outcome):
-            _given_up(place, claim)
-            raise _taken_over(place)
-        return _settle(place, claim, outcome)
+        if not journal.decide(folder.side, claim.run, outcome):
+            _give_up(folder, claim)
+            raise _taken_over(folder)
+        return _settle(folder, claim, outcome)
 
 
-def _given_up(place: Place, claim: Claim) -> bool:
-    """Whether another run had given up on it before."""
+def _give_up(folder: MasterFolder, claim: Claim) -> bool:
+    """Abandon a run; return whether another run had abandoned it before."""
     try:
-        outcome = journal.read_outcome(place.side, claim.run)
-        _abandon(place, claim)
+        outcome = journal.read_outcome(folder.side, claim.run)
+        _abandon(folder, claim)
     except ConflictError:
         return True
-    except (OpalError, OSError):  # the next run does it; what failed first is what counts
+    except (OpalError, OSError):
+        # The next run does it; the error that stopped this run is the one to raise
         return False
     return outcome is not None and not outcome.is_decided
 
 
-def _taken_over(place: Place) -> ConflictError:
+def _taken_over(folder: MasterFolder) -> ConflictError:
     return ConflictError(
-        f"another run of {place.uri} took the increments of this one over: try again"
+        f"another run of {folder.uri} took the increments of this one over: try again"
     )
 
 
 @contextmanager
-def _file_errors(place: Place) -> Iterator[None]:
-    """A refusal of the file system, which names a file, as an error that says what to do."""
+def _file_errors(folder: MasterFolder) -> Iterator[None]:
+    """Turn an error of the file system that names a file into one with the next step."""
     try:
         yield
     except OSError as error:
         if error.filename is None:
             raise
         raise StorageError(
-            f"the file system refused a step of this run on {place.uri}: {error}. What was decided is kept, and all else is as it was: "
-            "see to the cause, then run it again"
+            f"the file system refused a step of this run on {folder.uri}: {error}. A decided run "
+            "stays decided, and all else is as it was: remove the cause, then run it again"
         ) from error
 
 
 def bytes_of(uri: str, job: Mutate, options: Mapping[str, str]) -> int:
-    """Return the bytes of the master and of the increments that are there now, before a run begins.
+    """Return the bytes of the master and of the increments, before a run begins.
 
-    InvalidInputError says what it would refuse anyway. What a stopped run took and the next one
-    puts back is not missed. With a token whose result is known nothing is read.
+    Raises InvalidInputError for what a run would refuse. Increments may be missing that a stopped
+    run took: the next run puts them back. With a token whose result is known nothing is read.
     """
-    place, token = open_place(uri, options), job.token
-    if journal.read_result(place.side, journal.dry(token) if job.dry_run else token) is not None:
+    folder = open_master(uri, options)
+    if journal.read_result(folder.side, _result_token(job.token, dry_run=job.dry_run)) is not None:
         return 0
-    refuse_tables(place, options, _NO_TABLES)
-    newest = journal.runs(place.side)[:1]
-    is_settled = all(journal.is_done(place.side, run) for run in newest)
+    refuse_tables(folder, options, _NO_TABLES)
+    newest = journal.runs(folder.side)[:1]
+    is_settled = all(journal.is_done(folder.side, run) for run in newest)
     try:
-        listed = _listed(place, job, options)
+        listed = _listed(folder, job, options)
     except InvalidInputError:
-        if (
-            is_settled and journal.runs(place.side)[:1] == newest
-        ):  # no other run has taken increments meanwhile
+        is_alone = is_settled and journal.runs(folder.side)[:1] == newest
+        if is_alone:
             raise
+        # Another run may have taken the increments that are missing
         listed = []
-    return sum(file.size for file in place.master_files()) + sum(
-        increment.size for increment in listed
-    )
+    master_bytes = sum(file.size for file in folder.master_files())
+    return master_bytes + sum(increment.size for increment in listed)
 
 
 def find_result(
     uri: str, token: str, *, dry_run: bool, options: Mapping[str, str] | None = None
 ) -> JobResult | None:
-    """What a run with this token did; a run that was decided and stopped before its end is the next one's to complete."""
-    return journal.read_result(
-        open_place(uri, options).side, journal.dry(token) if dry_run else token
-    )
+    """Return the result of the run with this token, None before its end.
+
+    A run that was decided and stopped before its end is completed by the next one.
+    """
+    side = open_master(uri, options).side
+    return journal.read_result(side, _result_token(token, dry_run=dry_run))
+
+
+def _result_token(token: str | None, *, dry_run: bool) -> str | None:
+    return journal.dry(token) if dry_run else token
 
 
 def report_uri(result: JobResult) -> str | None:
-    """Where the report of a run lies; a dry run, and one without increments, has none."""
-    return (
-        None
-        if result.version is None
-        else f"{result.table}{SIDE}/{journal.report_path(result.version)}"
-    )
+    """Return the URI of a run's report; None for a dry run, or one without increments."""
+    if result.version is None:
+        return None
+    return f"{result.table}{SIDE}/{journal.report_path(result.version)}"
 
 
-def recover(place: Place) -> int:
-    """Put right what crashes left, the oldest first. Returns the number of the newest run: the next one has to be the one behind it, for
-    another one that began meanwhile may be at work on the same files.
+def recover(folder: MasterFolder) -> int:
+    """Complete or undo the runs that crashed, the oldest first.
+
+    Returns the number of the newest run. The next run has to have the number after it: another one
+    that began meanwhile may be at work on the same files.
     """
-    left, known = list[int](), journal.runs(place.side)
+    known = journal.runs(folder.side)
+    left: list[int] = []
     for run in known:
-        if journal.is_done(place.side, run):
+        if journal.is_done(folder.side, run):
             break
         left.append(run)
     for run in reversed(left):
-        claim, outcome = journal.read_claim(place.side, run), journal.read_outcome(place.side, run)
+        claim = journal.read_claim(folder.side, run)
+        outcome = journal.read_outcome(folder.side, run)
         if outcome is not None and outcome.is_decided:
             _log.warning(
                 "run %s of %s is completed: it was decided, and stopped before its end",
                 run,
-                place.uri,
+                folder.uri,
             )
-            _settle(place, claim, outcome)
+            _settle(folder, claim, outcome)
         else:
-            _abandon(place, claim)
+            _abandon(folder, claim)
     return next(iter(known), 0)
 
 
-def _abandon(place: Place, claim: Claim) -> None:
-    """Its files go back, unless it was decided after all."""
+def _abandon(folder: MasterFolder, claim: Claim) -> None:
+    """Give the files of a run back; complete it instead if it was decided after all."""
     abandoned = Outcome(is_decided=False)
-    if not journal.decide(place.side, claim.run, abandoned):
-        outcome = journal.read_outcome(place.side, claim.run)
+    if not journal.decide(folder.side, claim.run, abandoned):
+        outcome = journal.read_outcome(folder.side, claim.run)
         assert outcome is not None
-        _settle(place, claim, outcome)
+        _settle(folder, claim, outcome)
         return
-    place.give_back(claim.run, claim.increments)
-    journal.write_abandoned(place.side, claim.run)
-    journal.forget(place.side, journal.history(place.side, claim.run, None))
-    place.tidy(claim.run)
+    folder.give_back(claim.run, claim.increments)
+    journal.write_abandoned(folder.side, claim.run)
+    journal.forget(folder.side, journal.history(folder.side, claim.run, None))
+    folder.tidy(claim.run)
 
 
-def _merged(place: Place, claim: Claim, merge: Merge) -> Outcome:
-    place.take(claim.run, claim.increments)
+def _merged(folder: MasterFolder, claim: Claim, merge: Merge) -> Outcome:
+    folder.take(claim.run, claim.increments)
     readable = [
-        (place.side, working_path(claim.run, at, increment))
-        for at, increment in enumerate(claim.increments)
+        (folder.side, working_path(claim.run, number, increment))
+        for number, increment in enumerate(claim.increments)
     ]
-    work = _work(
-        place, claim.increments, readable, place.staging(claim.run), f"rejected/{claim.run:08d}"
-    )
+    target = folder.staging(claim.run)
+    work = _work(folder, claim.increments, readable, target, f"rejected/{claim.run:08d}")
     merged = merge(work)
-    place.check_unchanged(claim.run, claim.increments)
+    folder.check_unchanged(claim.run, claim.increments)
     if work.is_first:
-        place.remember(claim.run, work.master)
+        folder.remember(claim.run, work.master)
     files: list[MasterFile] = []
     if merged.form is not None:
-        files = place.complete(claim.run, merged.untouched, merged.form)
-    elif is_s3(place.uri):
+        files = folder.complete(claim.run, merged.untouched, merged.form)
+    elif is_s3(folder.uri):
         files = list(work.master)
-    suffixes = [increment.suffix for increment in claim.increments if increment.suffix is not None]
+    suffixes = [work.suffix, *(increment.suffix for increment in claim.increments)]
+    known_suffixes = [suffix for suffix in suffixes if suffix is not None]
     return Outcome(
         is_decided=True,
         is_changed=merged.is_changed,
         files=tuple(files),
-        suffix=max([*suffixes, *([] if work.suffix is None else [work.suffix])], default=None),
+        suffix=max(known_suffixes, default=None),
         form=merged.form or work.form,
-        result=_result(place, claim.run, claim.token, merged).to_dict(),
+        result=_result(folder, claim.run, claim.token, merged).to_dict(),
     )
 
 
-def _settle(place: Place, claim: Claim, outcome: Outcome) -> JobResult:
-    """From the decision to the end; each step may be repeated."""
+def _settle(folder: MasterFolder, claim: Claim, outcome: Outcome) -> JobResult:
+    """Complete a decided run; each step may be repeated."""
     if outcome.is_changed:
-        place.publish(claim.run)
-    place.finish(claim.run, claim.increments)
-    past = journal.history(
-        place.side, claim.run, claim.backups if outcome.is_changed else None
-    )  # only a new master makes one too many
+        folder.publish(claim.run)
+    folder.finish(claim.run, claim.increments)
+    # Only a new master makes a backup too many
+    backups = claim.backups if outcome.is_changed else None
+    past = journal.history(folder.side, claim.run, backups)
     if outcome.is_changed:
-        place.drop_backups(claim.run, claim.backups, past.masters)
+        folder.drop_backups(claim.run, claim.backups, past.masters)
     result = journal.result_of(outcome.result)
-    keep_names(place.side, claim.increments)
-    journal.write_done(place.side, claim.run, result)
-    journal.forget(place.side, past)
-    place.tidy(claim.run)
+    keep_names(folder.side, claim.increments)
+    # After all other steps: a run without this mark is completed once more
+    journal.write_done(folder.side, claim.run, result)
+    journal.forget(folder.side, past)
+    folder.tidy(claim.run)
     return result
 
 
-def _rehearsed(place: Place, job: Mutate, merge: Merge, options: Mapping[str, str]) -> JobResult:
-    """Read increments where they are, and write nothing but, with a token, its result."""
+def _rehearsed(
+    folder: MasterFolder, job: Mutate, merge: Merge, options: Mapping[str, str]
+) -> JobResult:
+    """Count what a run would do; write nothing but the result of a token."""
     token = job.token
-    listed = _listed(place, job, options)
+    listed = _listed(folder, job, options)
     if not listed:
-        return journal.keep_result(place.side, journal.dry(token), _nothing(place, token))
-    readable = [
-        (open_storage(increment.root, options_for(increment.root, options)), increment.path)
-        for increment in listed
-    ]
-    merged = merge(_work(place, listed, readable, None, ""))
-    counted = replace(
-        _result(place, None, token, merged), notes=("dry run: nothing was changed", *merged.notes)
-    )
-    return journal.keep_result(place.side, journal.dry(token), counted)
+        return journal.keep_result(folder.side, journal.dry(token), _nothing(folder, token))
+    readable: list[tuple[Storage, str]] = []
+    for increment in listed:
+        storage = open_storage(increment.root, options_for(increment.root, options))
+        readable.append((storage, increment.path))
+    merged = merge(_work(folder, listed, readable, None, ""))
+    notes = ("dry run: nothing was changed", *merged.notes)
+    result = replace(_result(folder, None, token, merged), notes=notes)
+    return journal.keep_result(folder.side, journal.dry(token), result)
 
 
 def _work(
-    place: Place,
+    folder: MasterFolder,
     increments: Sequence[Increment],
     readable: Sequence[tuple[Storage, str]],
     target: str | None,
     rejected: str,
 ) -> Work:
-    newest = journal.newest_decided(place.side)
-    if newest is not None and is_s3(place.uri):
+    newest = journal.newest_decided(folder.side)
+    if newest is not None and is_s3(folder.uri):
         master, form = newest.files, newest.form
     else:
         # The record lies in the folder, so that it also holds for a copy without its side folder
-        master, form = tuple(place.master_files()), place.form()
+        master = tuple(folder.master_files())
+        form = folder.form()
     return Work(
         increments=increments,
         readable=readable,
@@ -315,63 +341,69 @@ def _work(
         form=form,
         is_first=newest is None,
         suffix=None if newest is None else newest.suffix,
-        side=place.side,
+        side=folder.side,
         target=target,
         rejected=rejected,
     )
 
 
-def _listed(place: Place, job: Mutate, options: Mapping[str, str]) -> list[Increment]:
-    listed = list_increments(job.increments, options, lambda path: was_merged(place.side, path))
-    inside = [
-        found.source
-        for found in listed
-        if f"{_absolute(found.source)}/".startswith(f"{_absolute(place.uri)}/")
-    ]
-    if inside:
-        raise InvalidInputError(
-            f"{inside[0]} lies in the master {place.uri} itself; keep increments in a folder of their own"
-        )
-    local = (
-        []
-        if is_s3(place.uri) or not listed
-        else [f"{file.root}/{file.path}" for file in place.master_files()]
-    )
-    _refuse_colons([*(found.source for found in listed if not is_s3(found.root)), *local])
+def _listed(folder: MasterFolder, job: Mutate, options: Mapping[str, str]) -> list[Increment]:
+    listed = list_increments(job.increments, options, lambda path: was_merged(folder.side, path))
+    if not listed:
+        return []
+    master = f"{_absolute(folder.uri)}/"
+    for increment in listed:
+        if f"{_absolute(increment.source)}/".startswith(master):
+            raise InvalidInputError(
+                f"{increment.source} lies in the master {folder.uri} itself; keep increments in a "
+                "folder of their own"
+            )
+    local = [increment.source for increment in listed if not is_s3(increment.root)]
+    if not is_s3(folder.uri):
+        local += [f"{file.root}/{file.path}" for file in folder.master_files()]
+    _refuse_colons(local)
     return in_order(listed, job.order)
 
 
 def _absolute(uri: str) -> str:
-    """Two ways to write one folder are the same text."""
-    return uri.partition("://")[2] if is_s3(uri) else os.path.realpath(local_root(uri))
+    """Return a form of a URI for comparisons: the same for each way to write it."""
+    if is_s3(uri):
+        return uri.partition("://")[2]
+    return os.path.realpath(local_root(uri))
 
 
-def refuse_tables(place: Place, options: Mapping[str, str], advice: str) -> None:
-    """Raise InvalidInputError if a folder is a table: only its log says which files count."""
-    storage = open_storage(place.uri, options_for(place.uri, options))
-    for kind, folder, ending in _TABLES:
-        if any(file.path.endswith(ending) for file in storage.list(folder)):
+def refuse_tables(folder: MasterFolder, options: Mapping[str, str], advice: str) -> None:
+    """Raise InvalidInputError if a folder is a table: only its log says what counts."""
+    storage = open_storage(folder.uri, options_for(folder.uri, options))
+    for kind, log_folder, ending in _TABLES:
+        if any(file.path.endswith(ending) for file in storage.list(log_folder)):
             raise InvalidInputError(
-                f"{place.uri} is {kind} table, of which only its log says which files count: "
+                f"{folder.uri} is {kind} table, of which only its log says which files count: "
                 f"{advice}"
             )
 
 
 def _refuse_colons(files: Sequence[str]) -> None:
-    """Of a local file Hadoop makes the name of a checksum's, and takes what is before a colon in it for a scheme."""
+    """Raise InvalidInputError for a local file with a colon in its name.
+
+    Hadoop makes the name of its checksum file of it, and takes what is before a colon for a scheme.
+    """
     for file in files:
-        if ":" in (name := file.rpartition("/")[2]):
+        name = file.rpartition("/")[2]
+        if ":" in name:
             raise InvalidInputError(
-                f"{file} cannot be read, because its name has a colon, which Spark's local files may not have: rename it to "
-                f"{name.replace(':', '_')!r}. Nothing was changed"
+                f"{file} cannot be read, because its name has a colon, which Spark's local files "
+                f"may not have: rename it to {name.replace(':', '_')!r}. Nothing was changed"
             )
 
 
-def _result(place: Place, run: int | None, token: str | None, merged: Merged) -> JobResult:
-    notes = [*merged.notes, *([BLIND.format(uri=place.uri)] if is_s3(place.uri) else [])]
+def _result(folder: MasterFolder, run: int | None, token: str | None, merged: Merged) -> JobResult:
+    notes = [*merged.notes]
+    if is_s3(folder.uri):
+        notes.append(BLIND.format(uri=folder.uri))
     return JobResult(
         operation="mutate",
-        table=place.uri,
+        table=folder.uri,
         version=run,
         token=token,
         counts=dict(merged.counts),
@@ -380,7 +412,7 @@ def _result(place: Place, run: int | None, token: str | None, merged: Merged) ->
     )
 
 
-def _nothing(place: Place, token: str | None) -> JobResult:
+def _nothing(folder: MasterFolder, token: str | None) -> JobResult:
     return JobResult(
-        operation="mutate", table=place.uri, token=token, notes=("there is no increment to merge",)
+        operation="mutate", table=folder.uri, token=token, notes=("no increment to merge",)
     )

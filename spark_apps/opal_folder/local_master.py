@@ -1,4 +1,7 @@
-"""A master in a local folder: it trades places with the new one, which has the untouched files as hard links."""
+"""A master in a local folder.
+
+It is swapped with the new master, which has the untouched files as hard links.
+"""
 
 import errno
 import fcntl
@@ -15,7 +18,7 @@ from pathlib import Path
 from opal_folder.exchange import exchange, sync_file, sync_folder, sync_tree
 from opal_folder.increments import Increment, is_hidden
 from opal_folder.journal import RUNS
-from opal_folder.place import (
+from opal_folder.master_folder import (
     PARTIAL,
     SIDE,
     MasterFile,
@@ -33,21 +36,24 @@ _BACKUP = re.compile(r"backup-(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalPlace:
-    """As `Place` says."""
+class LocalMaster:
+    """The MasterFolder of a local folder."""
 
     uri: str
     master: Path
     side: LocalStorage
 
     @classmethod
-    def open(cls, uri: str) -> "LocalPlace":
+    def open(cls, uri: str) -> "LocalMaster":
+        """Open the master at a URI, which need not exist yet."""
         master = Path(os.path.realpath(local_root(uri)))
         if master.exists() and not master.is_dir():
             raise InvalidInputError(
-                f"{uri} is a file; a master is a folder with files in it: put it into one of its own"
+                f"{uri} is a file; a master is a folder with files in it: put it into a folder of "
+                "its own"
             )
-        return cls(uri=uri.rstrip("/"), master=master, side=LocalStorage.open(f"{master}{SIDE}"))
+        side = LocalStorage.open(f"{master}{SIDE}")
+        return cls(uri=uri.rstrip("/"), master=master, side=side)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -88,36 +94,33 @@ class LocalPlace:
 
     def give_back(self, run: int, increments: Sequence[Increment]) -> None:
         for number, increment in enumerate(increments):
-            taken, source = (
-                self._working(run, number, increment),
-                Path(increment.source.removeprefix("file://")),
-            )
-            if not taken.exists():
-                continue
-            if source.exists() and filecmp.cmp(
-                taken, source, shallow=False
-            ):  # a copy, whose original could not be deleted
-                taken.unlink()
+            working = self._working(run, number, increment)
+            source = Path(increment.source.removeprefix("file://"))
+            if not working.exists():
                 continue
             if source.exists():
-                raise InvalidInputError(
-                    f"{taken} cannot go back to {source}, where another file lies by now: rename {source}, then run the mutation again"
-                )
+                if not filecmp.cmp(working, source, shallow=False):
+                    raise InvalidInputError(
+                        f"{working} cannot go back to {source}, where another file lies now: "
+                        f"rename {source}, then run the mutation again"
+                    )
+                # It was copied from another file system, and the original was not deleted
+                working.unlink()
+                continue
             source.parent.mkdir(parents=True, exist_ok=True)
-            _move(taken, source)
+            _move(working, source)
         for kind in ("working", "staged"):
             shutil.rmtree(self.side.root / run_path(kind, run), ignore_errors=True)
 
     def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
         for number, increment in enumerate(increments):
             status = self._working(run, number, increment).stat()
-            if (status.st_size, status.st_mtime_ns // 1000) != (
-                increment.size,
-                increment.modified_us,
-            ):
+            modified_us = status.st_mtime_ns // 1000
+            if (status.st_size, modified_us) != (increment.size, increment.modified_us):
                 raise InvalidInputError(
-                    f"{increment.source} was written to while it was read ({increment.size:,} bytes when it was listed, "
-                    f"{status.st_size:,} now): write increments under another name, and rename them when they are whole"
+                    f"{increment.source} was written to while it was read ({increment.size:,} "
+                    f"bytes when it was listed, {status.st_size:,} now): write increments under "
+                    "another name, and rename them when they are whole"
                 )
 
     def staging(self, run: int) -> str:
@@ -125,40 +128,46 @@ class LocalPlace:
         return run_path("staged", run)
 
     def remember(self, run: int, master: Sequence[MasterFile]) -> None:
-        """The folder as a whole becomes a backup."""
+        """Do nothing: the folder as a whole becomes a backup."""
 
     def complete(
         self, run: int, untouched: Sequence[MasterFile], form: MasterForm
     ) -> list[MasterFile]:
-        """Where links are refused, untouched files are copied."""
+        """Link untouched files into the staged folder, or copy them if links are refused."""
         staged = self._staged(run)
         staged.mkdir(parents=True, exist_ok=True)
         for name in PARTIAL:
-            for left in (staged / name, staged / f".{name}.crc"):
-                shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+            _remove(staged / name)
+            _remove(staged / f".{name}.crc")
         for file in untouched:
             target = staged / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
             _link(self.master / file.path, target)
         if self.master.exists():
-            shutil.copymode(self.master, staged)  # who may read the old one may read the new one
+            # Whoever may read the old master may read the new one
+            shutil.copymode(self.master, staged)
         marker = json.dumps({"run": run, **form.to_dict()}, ensure_ascii=False, indent=2)
         (staged / MARKER).write_text(marker, encoding="utf-8")
         sync_tree(staged)
-        return []  # the folder itself says it
+        return []  # the folder itself is the list
 
     def publish(self, run: int) -> None:
-        """A crash between two steps is seen by the mark of the run in the new master."""
+        """Swap the master and the staged folder.
+
+        After a crash between two steps, the marker in the new master shows how far the swap went.
+        """
         staged, backup = self._staged(run), self.side.root / f"backup-{run}"
         if _made_by(self.master) != run:
             if not staged.is_dir():
                 raise FormatError(
-                    f"{staged}, the new master of {self.uri}, is gone: put the folder back, or master and runs/ from a backup"
+                    f"{staged}, the new master of {self.uri}, is gone: put the folder back, or "
+                    "master and runs/ from a backup"
                 )
             if not self.master.exists():
                 self.master.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(staged, self.master)
             elif not exchange(staged, self.master):
+                # Between the two renames readers find no master
                 os.rename(self.master, backup)
                 os.rename(staged, self.master)
             sync_folder(self.master.parent)
@@ -167,25 +176,26 @@ class LocalPlace:
             sync_folder(self.side.root)
 
     def finish(self, run: int, increments: Sequence[Increment]) -> None:
-        working, done = (self.side.root / run_path(kind, run) for kind in ("working", "done"))
+        working = self.side.root / run_path("working", run)
+        done = self.side.root / run_path("done", run)
         if working.exists():
             done.parent.mkdir(exist_ok=True)
             os.rename(working, done)
         shutil.rmtree(self._staged(run), ignore_errors=True)
 
     def drop_backups(self, run: int, keep: int, lists: Sequence[Sequence[MasterFile]]) -> None:
-        backups = {
-            int(match[1]): entry
-            for entry in self.side.root.iterdir()
-            if (match := _BACKUP.fullmatch(entry.name))
-        }
+        backups: dict[int, Path] = {}
+        for entry in self.side.root.iterdir():
+            match = _BACKUP.fullmatch(entry.name)
+            if match is not None:
+                backups[int(match[1])] = entry
         for number in sorted(backups, reverse=True)[keep:]:
             shutil.rmtree(backups[number])
 
     def tidy(self, run: int) -> None:
         for folder in (self.side.root / RUNS).iterdir():
             if folder.name < f"{run:08d}":
-                with suppress(OSError):  # one that is not empty
+                with suppress(OSError):  # the folder is not empty
                     folder.rmdir()
 
     def _working(self, run: int, number: int, increment: Increment) -> Path:
@@ -196,14 +206,25 @@ class LocalPlace:
 
 
 def _made_by(master: Path) -> int | None:
+    """Return the run that wrote a master; None without a sound marker of a run."""
     try:
         return int(json.loads((master / MARKER).read_text(encoding="utf-8"))["run"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def _move(source: Path, target: Path) -> None:
-    """Across file systems by a copy that has its name only when it is whole, and that is on the disk before the original goes."""
+    """Move a file, across file systems by a copy.
+
+    The copy gets its name only when it is whole, and is on the disk before the original is deleted.
+    """
     try:
         os.rename(source, target)
     except OSError as error:

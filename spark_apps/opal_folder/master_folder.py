@@ -1,4 +1,4 @@
-"""What a mutation asks of the place where its master lies: one protocol, for local files and for S3."""
+"""The protocol of a master's folder, for local files and for S3."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,7 +15,11 @@ PARTIAL = ("_SUCCESS", "_temporary")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterFile:
-    """A file of a master; `root` is the folder that its partitions' folders lie in. `modified_us`: of a file that no run wrote."""
+    """A file of a master.
+
+    `root` is the folder that its partitions' folders lie in. `modified_us` is recorded for a file
+    that no run has written.
+    """
 
     root: str
     path: str
@@ -24,10 +28,11 @@ class MasterFile:
 
     @property
     def folder(self) -> str:
-        """Its partition's, '' without one."""
+        """The folder of its partition, '' without one."""
         return self.path.rpartition("/")[0]
 
     def values(self) -> dict[str, str | None]:
+        """Return the values of its partition's columns."""
         return folder_values(self.path)
 
     def to_dict(self) -> dict[str, Any]:
@@ -35,21 +40,20 @@ class MasterFile:
 
     @classmethod
     def from_dict(cls, data: Any) -> "MasterFile":
-        """ValueError if it is none."""
-        found = checked.mapped(data)
+        """Return a file of its JSON; raise ValueError for other data."""
+        parts = checked.mapped(data)
+        modified_us = parts["modified_us"]
         return cls(
-            root=checked.text(found["root"]),
-            path=checked.text(found["path"]),
-            size=checked.count(found["size"]),
-            modified_us=None
-            if found["modified_us"] is None
-            else checked.word(found["modified_us"]),
+            root=checked.text(parts["root"]),
+            path=checked.text(parts["path"]),
+            size=checked.count(parts["size"]),
+            modified_us=None if modified_us is None else checked.word(modified_us),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterForm:
-    """How a run wrote a master: what a reader must know that the files do not say.
+    """The form in which a run wrote a master, as far as its files do not show it.
 
     `options` are those of Spark's CSV reader, by their names in small letters; empty for other
     formats. `schema` is the JSON of Spark's schema, folders included.
@@ -64,35 +68,38 @@ class MasterForm:
 
     @classmethod
     def from_dict(cls, data: Any) -> "MasterForm":
-        """Raise ValueError, KeyError or TypeError if the data are not a form."""
-        found = checked.mapped(data)
-        options = checked.mapped(found["options"])
+        """Return a form of its JSON.
+
+        Raises ValueError, KeyError or TypeError for other data.
+        """
+        parts = checked.mapped(data)
+        options = checked.mapped(parts["options"])
         return cls(
-            format=checked.text(found["format"]),
-            schema=checked.mapped(found["schema"]),
+            format=checked.text(parts["format"]),
+            schema=checked.mapped(parts["schema"]),
             options={checked.text(name): checked.text(value) for name, value in options.items()},
         )
 
 
-class Place(Protocol):
-    """A master with its folder beside it. Every verb may be repeated after a crash."""
+class MasterFolder(Protocol):
+    """A master with its side folder. Every method may be repeated after a crash."""
 
     @property
     def uri(self) -> str:
-        """The master's."""
+        """The URI of the master."""
         ...
 
     @property
     def side(self) -> Storage:
-        """The folder beside the master."""
+        """The folder next to the master."""
         ...
 
     def lock(self) -> AbstractContextManager[None]:
-        """While one run works here, another one fails with ConflictError, where the place can tell."""
+        """Raise ConflictError while another run is at work here, if the store can lock."""
         ...
 
     def master_files(self) -> list[MasterFile]:
-        """As they are now."""
+        """Return the files of the master as they are now."""
         ...
 
     def form(self) -> MasterForm | None:
@@ -100,52 +107,56 @@ class Place(Protocol):
         ...
 
     def take(self, run: int, increments: Sequence[Increment]) -> None:
-        """Bring them into the run's working folder."""
+        """Bring the increments into the run's working folder."""
         ...
 
     def give_back(self, run: int, increments: Sequence[Increment]) -> None:
-        """Those that were taken are where they came from again, and what was staged is forgotten."""
+        """Bring the increments back to where they came from, and delete the staged files."""
         ...
 
     def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
-        """InvalidInputError names an increment that is not as it was listed."""
+        """Raise InvalidInputError for an increment that is not as it was listed."""
         ...
 
     def staging(self, run: int) -> str:
-        """The path, in the folder beside the master, that a new master is written to."""
+        """Return the path in the side folder that a new master is written to."""
         ...
 
     def remember(self, run: int, master: Sequence[MasterFile]) -> None:
-        """What the first run found as the master: nothing else of its folder may ever be deleted."""
+        """Record the master before the first run: no other file of its folder is deleted."""
         ...
 
     def complete(
         self, run: int, untouched: Sequence[MasterFile], form: MasterForm
     ) -> list[MasterFile]:
-        """All files of the new master: what was written, and what stays."""
+        """Return all files of the new master."""
         ...
 
     def publish(self, run: int) -> None:
-        """Make the completed master the one that readers see; keep the old one as a backup."""
+        """Make the completed master the one that readers see; the old one is a backup."""
         ...
 
     def finish(self, run: int, increments: Sequence[Increment]) -> None:
-        """The increments are done, and no longer where they came from."""
+        """Mark the increments as done: they are no longer where they came from."""
         ...
 
     def drop_backups(self, run: int, keep: int, lists: Sequence[Sequence[MasterFile]]) -> None:
-        """Delete older masters but for so many. `lists` are those of the newest one and of what is kept."""
+        """Delete older masters, except `keep` of them.
+
+        `lists` are the files of the newest master and of those that stay.
+        """
         ...
 
     def tidy(self, run: int) -> None:
-        """Remove empty folders of runs before this one, where folders are things of their own."""
+        """Remove empty folders of runs before this one, if the store has folders."""
         ...
 
 
 def working_path(run: int, number: int, increment: Increment) -> str:
-    """Where an increment lies while it is merged."""
+    """Return the path of an increment while it is merged."""
     return f"{run_path('working', run)}/{number:06d}-{increment.name}"
 
 
 def run_path(kind: str, run: int) -> str:
+    """Return the path of a run's folder of a kind, such as `working`."""
     return f"{kind}/{run:08d}"
