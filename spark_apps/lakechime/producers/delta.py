@@ -1,7 +1,8 @@
-"""Delta tables, by their own log (deltalake): the versions since the last look that changed data, each once.
+"""Delta tables: each version since the last look that changed data, read from the table's log.
 
-A version that moves data without changing it (OPTIMIZE), cleans up or changes metadata registers nothing, and the next one names the last
-that did as its predecessor. The partitions of a version are those of the files that it added or took away.
+A version that moves data without changing it (OPTIMIZE), cleans up or changes metadata registers
+nothing. The next version names the last registered one as its predecessor. The partitions of a
+version are those of the files that it added or removed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,19 +23,22 @@ from lakechime.producers.outbox import (
     Step,
     Target,
     again_tags,
+    canonical_uri,
     check_format,
-    place_of,
+    range_text,
 )
 from lakechime.tags import LOST, RESTORED
 
 _RESTORE, _DELETE = "RESTORE", "DELETE"
+_MAX_OPERATION = 64  # characters of an operation's name in a tag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """What was registered: up to this version, of whose commit this is the checksum, and the version of the last event.
+class Progress:
+    """The registered part of a log: the last version, and that of the last event.
 
-    `turns` counts how often another table came to this place, whose versions have the same numbers.
+    `checksum` is that of the last version's commit. `turns` counts how often another table, whose
+    versions have the same numbers, came to this path.
     """
 
     version: int = -1
@@ -44,20 +48,26 @@ class Kept:
     columns: tuple[PartitionColumn, ...] = ()
 
     @staticmethod
-    def of(position: Position | None) -> "Kept":
+    def of(position: Position | None) -> "Progress":
         if position is None:
-            return Kept()
+            return Progress()
         columns = tuple(PartitionColumn(name=name, type=kind) for name, kind in position["columns"])
-        return Kept(**{name: position[name] for name in _NUMBERS}, columns=columns)
+        return Progress(
+            version=position["version"],
+            checksum=position["checksum"],
+            snapshot=position["snapshot"],
+            turns=position["turns"],
+            columns=columns,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in _NUMBERS},
+            "version": self.version,
+            "checksum": self.checksum,
+            "snapshot": self.snapshot,
+            "turns": self.turns,
             "columns": [[column.name, column.type] for column in self.columns],
         }
-
-
-_NUMBERS = ("version", "checksum", "snapshot", "turns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,57 +79,71 @@ class DeltaSource:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def steps(self, position: Position | None) -> Iterator[Step]:
-        if position is not None:
-            check_format(position, self.target, TableFormat.DELTA, place_of(self.path))
-        log, kept = DeltaLog.open(self.path, self.options), Kept.of(position)
-        at_hand = log.read(kept.version) if position is not None else None
-        if position is not None and at_hand is not None and at_hand.checksum == kept.checksum:
-            self._origin(position["id"]).is_of(position, self.target)
-            following = log.read(kept.version + 1)
-            commits = [] if following is None else [following, *log.after(kept.version + 1)]
-            return _Events(
-                target=self.target, origin=self._origin(position["id"]), kept=kept
-            ).steps(commits, None)
+        if position is None:
+            return self._steps_from_head(DeltaLog.open(self.path, self.options), None, None)
+        check_format(position, self.target, TableFormat.DELTA, canonical_uri(self.path))
+        log = DeltaLog.open(self.path, self.options)
+        progress = Progress.of(position)
+        last_commit = log.read(progress.version)
+        if last_commit is None or last_commit.checksum != progress.checksum:
+            return self._steps_from_head(log, position, last_commit)
+        # The log goes on where it was left: deltalake need not read the table
+        origin = self._origin(position["id"])
+        origin.is_of(position, self.target)  # raises for a table at another path
+        following = log.read(progress.version + 1)
+        commits = []
+        if following is not None:
+            commits = [following, *log.after(progress.version + 1)]
+        return _Events(target=self.target, origin=origin, progress=progress).steps(commits, None)
+
+    def _steps_from_head(
+        self, log: DeltaLog, position: Position | None, last_commit: DeltaCommit | None
+    ) -> Iterator[Step]:
+        """Return the steps to the head, from the beginning of another table."""
+        progress = Progress.of(position)
         head = log.head()
         origin = self._origin(head.table_id)
-        is_another = at_hand is not None or head.version < kept.version
-        if position is not None and (not origin.is_of(position, self.target) or is_another):
-            kept = Kept(turns=kept.turns + 1)
-        commits = log.after(kept.version)
-        kept = replace(kept, columns=head.columns)
-        return _Events(target=self.target, origin=origin, kept=kept).steps(commits, head)
+        # The last commit differs, or was never in this log
+        is_other_log = last_commit is not None or head.version < progress.version
+        if position is not None and (not origin.is_of(position, self.target) or is_other_log):
+            progress = Progress(turns=progress.turns + 1)
+        commits = log.after(progress.version)
+        progress = replace(progress, columns=head.columns)
+        return _Events(target=self.target, origin=origin, progress=progress).steps(commits, head)
 
     def _origin(self, table_id: str) -> Origin:
-        return Origin(table_format=TableFormat.DELTA, at=place_of(self.path), id=table_id)
+        return Origin(table_format=TableFormat.DELTA, at=canonical_uri(self.path), id=table_id)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Events:
-    """Makes the events of one version after the other."""
+    """The events of the versions, one after the other."""
 
     target: Target
     origin: Origin
-    kept: Kept
+    progress: Progress
 
     def steps(self, commits: Sequence[DeltaCommit], head: DeltaHead | None) -> Iterator[Step]:
-        first = (
-            commits[0].version
-            if commits
-            else self.kept.version + 1
-            if head is None
-            else head.version + 1
-        )
-        if first > self.kept.version + 1:
+        """Yield a step for each commit, and first one for versions that are lost."""
+        next_version = self.progress.version + 1
+        first = next_version
+        if commits:
+            first = commits[0].version
+        elif head is not None:
+            first = head.version + 1
+        if first > next_version:
             yield self._lost(first - 1)
         for commit in commits:
             yield self._step(commit)
 
     def _step(self, commit: DeltaCommit) -> Step:
-        columns = self.kept.columns if commit.columns is None else commit.columns
+        columns = self.progress.columns if commit.columns is None else commit.columns
         events = tuple(self._events(commit, columns))
-        snapshot = str(commit.version) if events else self.kept.snapshot
-        self.kept = replace(
-            self.kept,
+        snapshot = self.progress.snapshot
+        if events:
+            snapshot = str(commit.version)
+        self.progress = replace(
+            self.progress,
             version=commit.version,
             checksum=commit.checksum,
             snapshot=snapshot,
@@ -128,73 +152,77 @@ class _Events:
         return Step(position=self._position(), events=events)
 
     def _lost(self, last: int) -> Step:
-        """Versions that were cleaned away before they were registered: the last of them stands for all."""
-        first = self.kept.version + 1
-        lost = str(last) if first == last else f"{first}-{last}"
-        previous = self.kept.snapshot if first in (0, last) else str(last - 1)
+        """Return the step of versions that were cleaned up before they were registered.
+
+        The event of the last one stands for all of them.
+        """
+        first = self.progress.version + 1
+        lost = range_text(first, last)
+        previous = self.progress.snapshot if first in (0, last) else str(last - 1)
         event = replace(self._event(last, {LOST: lost}), prev_snapshot_id=previous)
-        self.kept = replace(self.kept, version=last, checksum=None, snapshot=str(last))
-        said = f"{self.origin.at}: versions {lost} were cleaned away before they were registered; version {last} stands for all of them"
-        return Step(position=self._position(), events=(event,), note=said)
+        self.progress = replace(self.progress, version=last, checksum=None, snapshot=str(last))
+        note = (
+            f"{self.origin.at}: versions {lost} were cleaned away before they were registered; "
+            f"version {last} stands for all of them"
+        )
+        return Step(position=self._position(), events=(event,), note=note)
 
     def _events(
         self, commit: DeltaCommit, columns: Sequence[PartitionColumn]
     ) -> Iterator[DataChangeEvent]:
         if not commit.files:
             return
-        tags = {"delta.operation": commit.operation[:64]} if commit.operation else {}
+        tags = {"delta.operation": commit.operation[:_MAX_OPERATION]} if commit.operation else {}
         if commit.operation == _RESTORE:
-            tags[RESTORED] = str(
-                commit.parameters.get("version") or commit.parameters.get("timestamp") or ""
-            )
+            parameters = commit.parameters
+            tags[RESTORED] = str(parameters.get("version") or parameters.get("timestamp") or "")
         event = replace(
             self._event(commit.version, tags),
             snapshot_ts=commit.timestamp_ms,
             operation_type=_operation(commit),
         )
-        partitions = sorted(
-            {_partition(file, columns) for file in commit.files}, key=repr
-        )  # files come in any order
+        # Sorted, since files come in any order
+        partitions = sorted({_partition(file, columns) for file in commit.files}, key=repr)
         if None in partitions:
             yield event
-        yield from (
-            replace(event, partition=partition) for partition in partitions if partition is not None
-        )
+        for partition in partitions:
+            if partition is not None:
+                yield replace(event, partition=partition)
 
     def _event(self, version: int, tags: Mapping[str, str]) -> DataChangeEvent:
-        again = again_tags(str(self.kept.turns) if self.kept.turns else None)
+        again = {}
+        if self.progress.turns:
+            again = again_tags(str(self.progress.turns))
         return DataChangeEvent(
             table=self.target.table,
             cluster=self.target.cluster,
             snapshot_id=str(version),
-            prev_snapshot_id=self.kept.snapshot,
+            prev_snapshot_id=self.progress.snapshot,
             table_format=TableFormat.DELTA,
             tags={"delta.table_id": str(self.origin.id), **tags, **again},
         )
 
     def _position(self) -> dict[str, Any]:
-        return {**self.origin.to_json(), **self.kept.to_json()}
+        return {**self.origin.to_json(), **self.progress.to_json()}
 
 
 def _partition(
     file: TouchedFile, columns: Sequence[PartitionColumn]
 ) -> tuple[JsonValue, ...] | None:
-    """None without partition columns, and of a file whose values are not said."""
-    if (
-        not columns
-        or file.partition is None
-        or not all(column.name in file.partition for column in columns)
-    ):
+    """Return the partition of a file, or None without columns or known values."""
+    values = file.partition
+    if not columns or values is None:
         return None
-    return tuple(column.value(file.partition[column.name]) for column in columns)
+    if not all(column.name in values for column in columns):
+        return None
+    return tuple(column.value(values[column.name]) for column in columns)
 
 
 def _operation(commit: DeltaCommit) -> OperationType:
-    """In doubt it is an update."""
+    """Return what a commit did; in doubt it is an update."""
     if commit.operation == _RESTORE:
         return OperationType.UPDATE
     if commit.operation == _DELETE or not any(file.added for file in commit.files):
         return OperationType.DELETE
-    return (
-        OperationType.APPEND if all(file.added for file in commit.files) else OperationType.UPDATE
-    )
+    is_append = all(file.added for file in commit.files)
+    return OperationType.APPEND if is_append else OperationType.UPDATE

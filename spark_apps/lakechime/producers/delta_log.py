@@ -1,10 +1,14 @@
-"""The log of a Delta table: which versions there are, and what each did. Stores and their options are deltalake's."""
+"""The log of a Delta table: its versions and their changes.
+
+Stores and their options are deltalake's.
+"""
 
 import json
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from lakechime.errors import InvalidEventError, NotFoundError, UnavailableError
@@ -14,31 +18,36 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _LOG = "_delta_log"
-_READERS = 8
-_DIGITS = 20
+_READERS = 8  # threads that read commits
+_DIGITS = 20  # of a version in a file name
 _WHOLE = ("byte", "short", "integer", "long")
 _MISSING = "Delta tables need deltalake, which is not installed: pip install 'opal-lake[delta]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionColumn:
-    """By the name that files use for it, which column mapping may have changed."""
+    """A partition column, by its physical name: column mapping may have changed it."""
 
     name: str
     type: str
 
     def value(self, text: str | None) -> JsonValue:
-        """Delta keeps values as text: a whole number and a boolean become what they are, all else stays as it is."""
+        """Return a value of the column, which Delta stores as text.
+
+        Whole numbers and booleans are converted; all other types stay texts.
+        """
         if text is None:
             return None
         if self.type in _WHOLE:
             return int(text)
-        return text == "true" if self.type == "boolean" else text
+        if self.type == "boolean":
+            return text == "true"
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TouchedFile:
-    """A file that a version added or took away. Partition values are not always said of one that was taken away."""
+    """A file that a version added or removed. A removed one may lack partition values."""
 
     added: bool
     partition: Mapping[str, str | None] | None
@@ -46,7 +55,10 @@ class TouchedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaCommit:
-    """A version: its operation, the files with which it changed data, and the partition columns where it set them."""
+    """A version with its operation and the files by which it changed data.
+
+    It has partition columns where it set them.
+    """
 
     version: int
     checksum: int
@@ -59,7 +71,7 @@ class DeltaCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaHead:
-    """The newest version."""
+    """The newest version of a table."""
 
     version: int
     table_id: str
@@ -76,7 +88,7 @@ class DeltaLog:
 
     @classmethod
     def open(cls, path: str, options: Mapping[str, str]) -> "DeltaLog":
-        """Nothing is read yet."""
+        """Open the log at a path, without reading it."""
         try:
             from deltalake.exceptions import TableNotFoundError
             from deltalake.fs import DeltaStorageHandler
@@ -85,29 +97,25 @@ class DeltaLog:
         from pyarrow.fs import PyFileSystem
 
         try:
-            return cls(
-                path=path,
-                options=options,
-                filesystem=PyFileSystem(DeltaStorageHandler(path, dict(options) or None)),
-            )
+            filesystem = PyFileSystem(DeltaStorageHandler(path, dict(options) or None))
         except TableNotFoundError as error:
-            raise NotFoundError(f"there is no Delta table at {path}; correct the path") from error
+            raise NotFoundError(f"{path} has no Delta table; correct the path") from error
         except (OSError, ValueError) as error:
             raise InvalidEventError(
-                f"{path!r} is no place of a Delta table ({error}); correct the path, or the options"
+                f"{path!r} is not the path of a Delta table ({error}); "
+                "correct the path, or the options"
             ) from error
+        return cls(path=path, options=options, filesystem=filesystem)
 
     def head(self) -> DeltaHead:
-        """As deltalake reads it; NotFoundError when there is no table."""
+        """Return the newest version, as deltalake reads it, or raise NotFoundError."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
             table = DeltaTable(self.path, storage_options=dict(self.options) or None)
         except TableNotFoundError as error:
-            raise NotFoundError(
-                f"there is no Delta table at {self.path}; correct the path"
-            ) from error
+            raise NotFoundError(f"{self.path} has no Delta table; correct the path") from error
         except (DeltaError, OSError) as error:
             raise UnavailableError(
                 f"the Delta table at {self.path} cannot be read ({error}); try again later"
@@ -117,7 +125,7 @@ class DeltaLog:
         return DeltaHead(version=table.version(), table_id=str(metadata.id), columns=columns)
 
     def read(self, version: int) -> DeltaCommit | None:
-        """None when the log has no such version: not yet, or not any more."""
+        """Return a version, or None if the log does not have it yet, or no longer."""
         path = f"{_LOG}/{version:0{_DIGITS}d}.json"
         try:
             with self.filesystem.open_input_file(path) as file:
@@ -131,7 +139,7 @@ class DeltaLog:
         return commit_from_bytes(version, data, f"{self.path}/{path}")
 
     def after(self, version: int) -> list[DeltaCommit]:
-        """What the log has after a version, oldest first, without a hole."""
+        """Return the commits after a version, oldest first and without a hole."""
         from pyarrow.fs import FileSelector
 
         try:
@@ -140,56 +148,60 @@ class DeltaLog:
             raise UnavailableError(
                 f"{self.path}/{_LOG} cannot be listed ({error}); try again later"
             ) from error
-        names = (entry.base_name for entry in entries)
-        numbers = sorted(
-            int(name[:_DIGITS])
-            for name in names
-            if name[_DIGITS:] == ".json" and name[:_DIGITS].isdecimal()
-        )
-        asked = [number for number in numbers if number > version]
+        versions = [_version_of(entry.base_name) for entry in entries]
+        later = sorted(number for number in versions if number is not None and number > version)
         with ThreadPoolExecutor(_READERS) as pool:
-            commits = [*pool.map(self.read, asked)]
-        while commits and commits[0] is None:
-            del commits[0]  # a clean-up takes the oldest first
-        kept = [commit for commit in commits if commit is not None]
-        if kept and [commit.version for commit in kept] != [
-            *range(kept[0].version, kept[0].version + len(kept))
-        ]:
-            raise UnavailableError(
-                f"the log of {self.path} has a hole after version {kept[0].version}; try again, or restore it from a backup"
-            )
-        return kept
+            answers = [*pool.map(self.read, later)]
+        # A clean-up meanwhile deletes the oldest first, so the others still follow one another
+        commits = [commit for commit in answers if commit is not None]
+        for previous, following in pairwise(commits):
+            if following.version != previous.version + 1:
+                raise UnavailableError(
+                    f"{self.path}/{_LOG} lacks version {previous.version + 1}, but has "
+                    f"{following.version}; try again, or restore the log from a backup"
+                )
+        return commits
+
+
+def _version_of(name: str) -> int | None:
+    """Return the version of a commit file, or None for another file."""
+    digits, suffix = name[:_DIGITS], name[_DIGITS:]
+    return int(digits) if suffix == ".json" and digits.isdecimal() else None
 
 
 def commit_from_bytes(version: int, data: bytes, path: str) -> DeltaCommit:
-    """One action a line."""
+    """Return a commit from its file, which has an action a line."""
     try:
         actions = [json.loads(line) for line in data.splitlines() if line.strip()]
     except ValueError as error:
         raise InvalidEventError(
-            f"{path} is no commit of a Delta table ({error}); restore it from a backup"
+            f"{path} is not a commit of a Delta table ({error}); restore it from a backup"
         ) from error
-    by_kind: dict[str, list[Any]] = {}
+    bodies_by_kind: dict[str, list[Any]] = {}
     for action in actions:
         for kind, body in action.items():
-            by_kind.setdefault(kind, []).append(body)
-    info = (by_kind.get("commitInfo") or [{}])[0]
-    metadata = (by_kind.get("metaData") or [None])[-1]
+            bodies_by_kind.setdefault(kind, []).append(body)
+    files = []
+    for kind in ("add", "remove"):
+        for body in bodies_by_kind.get(kind, ()):
+            # A file that is moved only (OPTIMIZE) has dataChange false
+            if body.get("dataChange", True):
+                partition = body.get("partitionValues")
+                files.append(TouchedFile(added=kind == "add", partition=partition))
+    columns = None
+    metadata = (bodies_by_kind.get("metaData") or [None])[-1]
+    if metadata is not None:
+        names = metadata.get("partitionColumns") or ()
+        columns = partition_columns(names, metadata["schemaString"])
+    info = (bodies_by_kind.get("commitInfo") or [{}])[0]
     return DeltaCommit(
         version=version,
         checksum=zlib.crc32(data),
         operation=str(info.get("operation") or ""),
         parameters=info.get("operationParameters") or {},
         timestamp_ms=info.get("inCommitTimestamp") or info.get("timestamp"),
-        files=tuple(
-            TouchedFile(added=kind == "add", partition=body.get("partitionValues"))
-            for kind in ("add", "remove")
-            for body in by_kind.get(kind, ())
-            if body.get("dataChange", True)
-        ),
-        columns=None
-        if metadata is None
-        else partition_columns(metadata.get("partitionColumns") or (), metadata["schemaString"]),
+        files=tuple(files),
+        columns=columns,
     )
 
 

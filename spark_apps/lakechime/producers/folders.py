@@ -1,4 +1,4 @@
-"""Folders of a lake, on local disks and on S3: what lies in them, and when it came."""
+"""Folders of a lake, on local disks and on S3: their files, sizes and times."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from lakechime.errors import InvalidEventError, NotFoundError, UnavailableError
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-# The names of opal_lake's store and those of pyiceberg, and what pyarrow calls them.
+# Options of opal_lake's store and of pyiceberg, by the names that pyarrow uses
 _S3_OPTIONS = {
     "endpoint_url": "endpoint_override",
     "region_name": "region",
@@ -28,7 +28,7 @@ _ADVICE = "write a local path, file:///path or s3://bucket/path"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A file, by its path below the folder."""
+    """A file, by its path relative to the folder."""
 
     path: str
     size: int
@@ -49,7 +49,10 @@ class Folder:
 
     @classmethod
     def open(cls, uri: str, options: Mapping[str, str] | None = None) -> "Folder":
-        """Nothing is read yet. Keys come from the environment where the options name none."""
+        """Open a folder, without reading it.
+
+        Access keys come from the environment where the options name none.
+        """
         from pyarrow import fs
 
         scheme, separator, rest = uri.rstrip("/").partition("://")
@@ -63,13 +66,18 @@ class Folder:
         return cls(uri=uri, filesystem=fs.S3FileSystem(**_s3_arguments(options or {})), path=rest)
 
     def files(self, *, recursive: bool = False) -> Iterator[Entry]:
-        """In the order of their paths; NotFoundError when there is no such folder."""
+        """Yield the files in the order of their paths.
+
+        Raises NotFoundError for a missing folder.
+        """
         from pyarrow.fs import FileSelector, FileType
 
         try:
             entries = self.filesystem.get_file_info(FileSelector(self.path, recursive=recursive))
         except FileNotFoundError as error:
-            raise NotFoundError(f"there is no folder {self.uri}; correct the path") from error
+            raise NotFoundError(
+                f"the folder {self.uri} does not exist; correct the path"
+            ) from error
         except OSError as error:
             raise UnavailableError(
                 f"the folder {self.uri} cannot be listed ({error}); try again later"
@@ -84,6 +92,12 @@ class Folder:
 
 
 def _s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:
-    arguments = {_S3_OPTIONS[name]: value for name, value in options.items() if name in _S3_OPTIONS}
+    """Return options as the arguments of pyarrow's S3FileSystem; others are ignored."""
+    arguments = {}
+    for name, value in options.items():
+        if name in _S3_OPTIONS:
+            arguments[_S3_OPTIONS[name]] = value
     scheme, separator, host = arguments.get("endpoint_override", "").partition("://")
-    return {**arguments, **({"endpoint_override": host, "scheme": scheme} if separator else {})}
+    if separator:
+        arguments |= {"endpoint_override": host, "scheme": scheme}
+    return arguments

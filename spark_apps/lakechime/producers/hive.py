@@ -1,12 +1,14 @@
-"""Hive-style tables: folders named `dt=2026-11-01/hour=03`, and no metadata. What is there and was not before is a new partition.
+"""Hive-style tables: folders named `dt=2026-11-01/hour=03`, without metadata.
 
-A partition is told when it has a file, or, with a marker such as `_SUCCESS`, when it has that. Where its files have other names,
-sizes or times than at the last look, the partition was written again: that is an update. With a marker only the marker counts: files
-may change until it is written.
+A folder that was missing at the last look is a new partition. It is registered when it has a file,
+or, with a marker such as `_SUCCESS`, when it has the marker. If its files have other names, sizes
+or times than at the last look, the partition was written again: that is an update. With a marker
+only the marker counts: files may change until it is written.
 
-Times of files are as coarse as two seconds. A partition that was changed so lately could change again without another time, so it waits
-until it is older: a look waits that long once, and leaves what is still being written to the next look. What was seen of each partition
-is kept by partition, so that a look writes what is new, and the position stays small.
+Times of files may be as coarse as two seconds. A partition that changed within that time could
+change again without another time, so it waits until it is older. A look waits that long once, and
+leaves what is still being written to the next look. The state of each partition is stored by
+partition, so that a look writes only what is new, and the position stays small.
 """
 
 import base64
@@ -34,23 +36,31 @@ from opal_lake.clock import Clock, SystemClock
 
 SUCCESS = "_SUCCESS"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-VERSION = "hive.version"  # how often the partition was told: tells apart events that are alike in all else
-SETTLED_MS = 2_000  # the coarsest times that files have
-AHEAD_MS = 60_000  # times further ahead are no times: nobody waits for them
-_SHOWN = 3
+# How often the partition was registered: it distinguishes events that are otherwise equal
+VERSION = "hive.version"
+SETTLED_MS = 2_000  # the coarsest resolution of file times
+AHEAD_MS = 60_000  # a look does not wait for a time that is further ahead: a clock was wrong
+_SHOWN_NOTES = 3
+
+# A path below the table's folder, its event (None of a misfit), and the state to store
+_Change = tuple[str, DataChangeEvent | None, JsonValue]
 
 
 def partition_of_path(path: str, keys: Sequence[str] | None = None) -> tuple[str | None, ...]:
-    """`dt=2026-11-01/hour=03` -> ("2026-11-01", "03"). The names of the levels must be those of `keys`, if they are given."""
+    """Return the partition of a path: ("2026-11-01", "03") of `dt=2026-11-01/hour=03`.
+
+    The names of the levels must be those of `keys`, if they are given.
+    """
     levels = [level.partition("=") for level in path.strip("/").split("/")]
     if any(not separator or not name for name, separator, _ in levels):
         raise InvalidEventError(
-            f"{path!r} is no partition; write a folder for each level, as dt=2026-11-01/hour=03"
+            f"{path!r} is not a partition; write a folder for each level, as dt=2026-11-01/hour=03"
         )
     names = [unquote(name) for name, _, _ in levels]
     if keys is not None and names != [*keys]:
         raise InvalidEventError(
-            f"the partition {path!r} has the levels {', '.join(names)}; give those of the table: {', '.join(keys)}"
+            f"the partition {path!r} has the levels {', '.join(names)}; "
+            f"give those of the table: {', '.join(keys)}"
         )
     return tuple(None if value == NO_VALUE else unquote(value) for _, _, value in levels)
 
@@ -65,7 +75,7 @@ def register_partition(
     snapshot_ts: int | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Registered:
-    """Say that a partition is there, as whoever has written it knows. The same again is the same event."""
+    """Register a partition on behalf of its writer. A repeat is the same event."""
     event = DataChangeEvent(
         table=table,
         cluster=cluster,
@@ -80,9 +90,10 @@ def register_partition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiveSource:
-    """A folder with a folder for each partition. `keys` are the names of the levels; without them those of the first partition count.
+    """A folder with a folder for each partition.
 
-    Folders that are no partitions are told once, in a note; only where there is nothing else is that an error.
+    `keys` are the names of the levels; without them those of the first partition count. Folders
+    that are not partitions are reported once, in a note. They are an error where no other exist.
     """
 
     path: str
@@ -99,65 +110,51 @@ class HiveSource:
         return replace(self, seen=seen)
 
     def steps(self, position: Position | None) -> Iterator[Step]:
-        """Register in portions, each with what was seen: after a kill the next look goes on behind."""
+        """Yield steps in portions, so that a look after a kill goes on from there."""
         folder = Folder.open(self.path, self.options)
-        origin = Origin(
-            table_format=TableFormat.HIVE,
-            at=folder.path if "://" not in self.path else self.path.rstrip("/"),
-        )
+        path = folder.path if "://" not in self.path else self.path.rstrip("/")
+        origin = Origin(table_format=TableFormat.HIVE, at=path)
         if position is not None:
-            origin.is_of(position, self.target)
+            origin.is_of(position, self.target)  # raises for a table at another path
         states, unsettled = self._settled(folder)
         files = _digest(*(f"{path} {state.files}" for path, state in sorted(states.items())))
-        waiting = _waiting_note(unsettled)
         if position is not None and position["files"] == files and not unsettled:
             return
-        seen = {
-            unquote(item, errors="surrogateescape"): value for item, value in self.seen().items()
-        }
-        told, strangers = self._told(states, seen)
-        if strangers and not told and not any(map(_is_partition, seen.values())):
-            raise InvalidEventError(f"{self.path}: {_note([*strangers.values()])}")
+        changes, notes = self._changes(states)
+        if unsettled:
+            notes.append(_waiting_note(unsettled))
         looks = 0 if position is None else position["looks"]
-        new = {path: text for path, text in strangers.items() if path not in seen}
-        remembered: list[tuple[str, DataChangeEvent | None, JsonValue]] = [
-            (path, event, states[path].to_json(_version(seen.get(path)) + 1))
-            for path, event in told
-        ]
-        remembered += [(path, None, None) for path in new]
-        portions = [
-            remembered[first : first + EVENTS_AT_ONCE]
-            for first in range(0, len(remembered), EVENTS_AT_ONCE)
-        ] or [[]]
-        for number, portion in enumerate(portions, start=1):
-            is_last = number == len(portions)
+        # One step at least, which moves the position
+        starts = range(0, max(len(changes), 1), EVENTS_AT_ONCE)
+        for number, start in enumerate(starts, start=1):
+            portion = changes[start : start + EVENTS_AT_ONCE]
+            is_last = number == len(starts)
             yield Step(
                 position={
                     **origin.to_json(),
                     "looks": looks + number,
+                    # Unknown until all portions are registered, so that the next look compares
                     "files": files if is_last else None,
                 },
                 events=tuple(event for _, event, _ in portion if event is not None),
-                seen={
-                    quote(path, safe="/=", errors="surrogateescape"): value
-                    for path, _, value in portion
-                },
-                note=(_note([*new.values(), *waiting]) if is_last else None),
+                seen={_item_of(path): state for path, _, state in portion},
+                note=_joined_notes(notes) if is_last else None,
             )
 
     def _settled(self, folder: Folder) -> tuple[dict[str, "PartitionState"], list[str]]:
-        """The partitions, and the paths of those that wait, since they are being written."""
-        now_ms, states, unsettled = self._looked(folder)
+        """Return the settled partitions, and the paths of those that are being written."""
+        now_ms, states, unsettled = self._look(folder)
         if unsettled:
             newest_ms = max(states[path].newest_ms for path in unsettled)
-            self.sleep(min(newest_ms + SETTLED_MS - now_ms, 2 * SETTLED_MS) / 1000 + 0.01)
-            _, states, unsettled = self._looked(folder)
-        return {path: state for path, state in states.items() if path not in unsettled}, [
-            *unsettled
-        ]
+            wait_ms = min(newest_ms + SETTLED_MS - now_ms, 2 * SETTLED_MS)
+            self.sleep(wait_ms / 1000 + 0.01)
+            _, states, unsettled = self._look(folder)
+        settled = {path: state for path, state in states.items() if path not in unsettled}
+        return settled, [*unsettled]
 
-    def _looked(self, folder: Folder) -> tuple[int, dict[str, "PartitionState"], dict[str, None]]:
-        """When, what there is, and what of it is too young."""
+    def _look(self, folder: Folder) -> tuple[int, dict[str, "PartitionState"], dict[str, None]]:
+        """Return the time, the partitions, and the paths of those that are too young."""
+        # The time first: a file that is written during the look counts as young
         now_ms = self.clock.now_us() // 1000
         states = partition_states(folder.files(recursive=True), self.marker)
         young = (
@@ -167,45 +164,71 @@ class HiveSource:
         )
         return now_ms, states, dict.fromkeys(young)
 
-    def _told(
+    def _changes(self, states: Mapping[str, "PartitionState"]) -> tuple[list[_Change], list[str]]:
+        """Return the changed partitions, oldest first, and notes on misfits."""
+        seen = {_path_of(item): state for item, state in self.seen().items()}
+        events, misfits = self._events(states, seen)
+        if misfits and not events and not any(map(_is_partition, seen.values())):
+            raise InvalidEventError(f"{self.path}: {_joined_notes([*misfits.values()])}")
+        changes: list[_Change] = []
+        for path, event in events:
+            version = _version(seen.get(path)) + 1
+            changes.append((path, event, states[path].to_json(version)))
+        # Each misfit is reported once
+        new_misfits = {path: reason for path, reason in misfits.items() if path not in seen}
+        changes += [(path, None, None) for path in new_misfits]
+        return changes, [*new_misfits.values()]
+
+    def _events(
         self, states: Mapping[str, "PartitionState"], seen: Mapping[str, JsonValue]
     ) -> tuple[list[tuple[str, DataChangeEvent]], dict[str, str]]:
-        """Events by path, the oldest first; and what is no partition, by its path, with the reason."""
-        keys = self.keys or next(
-            (_names(path) for path, value in seen.items() if _is_partition(value)), None
-        )
-        told, strangers = list[tuple[str, DataChangeEvent]](), dict[str, str]()
+        """Return (path, event) pairs, oldest first, and the misfits' reasons."""
+        keys = self.keys
+        if not keys:
+            known_partitions = (path for path, state in seen.items() if _is_partition(state))
+            first_path = next(known_partitions, None)
+            keys = None if first_path is None else _names(first_path)
+        events: list[tuple[str, DataChangeEvent]] = []
+        misfits: dict[str, str] = {}
         for path, state in sorted(states.items(), key=lambda item: (item[1].newest_ms, item[0])):
             before = seen.get(path)
             if _is_partition(before) and state.to_json(_version(before)) == before:
                 continue
             try:
                 keys = keys or _names(path)
-                told.append(
-                    (path, self._event(path, state.newest_ms, keys, version=_version(before) + 1))
-                )
+                version = _version(before) + 1
+                events.append((path, self._event(path, state.newest_ms, keys, version=version)))
             except LakeChimeError as error:
-                strangers[path] = str(error)
-        return told, strangers
+                misfits[path] = str(error)
+        return events, misfits
 
     def _event(
-        self, path: str, stamp: int, keys: Sequence[str], *, version: int
+        self, path: str, snapshot_ts: int, keys: Sequence[str], *, version: int
     ) -> DataChangeEvent:
-        named = {"hive.path": path} if len(path) <= MAX_TAG_VALUE_CHARS else {}
+        tags = {}
+        if len(path) <= MAX_TAG_VALUE_CHARS:
+            tags["hive.path"] = path
+        operation = OperationType.APPEND
+        if version > 1:
+            tags[VERSION] = str(version)
+            operation = OperationType.UPDATE
         return DataChangeEvent(
             table=self.target.table,
             cluster=self.target.cluster,
             partition=partition_of_path(path, keys),
-            snapshot_ts=stamp,
+            snapshot_ts=snapshot_ts,
             table_format=TableFormat.HIVE,
-            operation_type=OperationType.APPEND if version == 1 else OperationType.UPDATE,
-            tags=named if version == 1 else {**named, VERSION: str(version)},
+            operation_type=operation,
+            tags=tags,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """The newest time of a partition's files, or of its marker, and a digest of their names, sizes and times."""
+    """The newest time of a partition's files, or of its marker.
+
+    `files` is a digest of their names, sizes and times.
+    """
 
     newest_ms: int
     files: str
@@ -215,22 +238,35 @@ class PartitionState:
 
 
 def partition_states(entries: Iterator[Entry], marker: str | None) -> dict[str, PartitionState]:
-    """By path. Names that begin with `_` or `.` are not data."""
+    """Return the states of partitions by path.
+
+    Files and folders whose names begin with `_` or `.` are not data.
+    """
     files: dict[str, list[Entry]] = {}
     for entry in entries:
         folder, _, name = entry.path.rpartition("/")
-        hidden = any(part.startswith(("_", ".")) for part in entry.path.split("/"))
-        if folder and (name == marker if marker is not None else not hidden):
+        if not folder:
+            continue
+        is_hidden = any(part.startswith(("_", ".")) for part in entry.path.split("/"))
+        counts = not is_hidden if marker is None else name == marker
+        if counts:
             files.setdefault(folder, []).append(entry)
-    return {path: _state(mine) for path, mine in files.items()}
+    return {path: _state(entries_of_path) for path, entries_of_path in files.items()}
 
 
 def _state(files: Sequence[Entry]) -> PartitionState:
-    lines = (
-        f"{file.path} {file.size} {file.modified_ns}"
-        for file in sorted(files, key=lambda file: file.path)
-    )
+    by_path = sorted(files, key=lambda file: file.path)
+    lines = (f"{file.path} {file.size} {file.modified_ns}" for file in by_path)
     return PartitionState(newest_ms=max(file.modified_ms for file in files), files=_digest(*lines))
+
+
+def _item_of(path: str) -> str:
+    """Return a path as an item of `seen`, also where its bytes are not text."""
+    return quote(path, safe="/=", errors="surrogateescape")
+
+
+def _path_of(item: str) -> str:
+    return unquote(item, errors="surrogateescape")
 
 
 def _digest(*lines: str) -> str:
@@ -239,7 +275,7 @@ def _digest(*lines: str) -> str:
 
 
 def _is_partition(value: Any) -> bool:
-    """Else it was no partition, and that was said."""
+    """Return whether a stored state is that of a partition, not of a misfit."""
     return isinstance(value, list)
 
 
@@ -247,12 +283,11 @@ def _version(value: Any) -> int:
     return int(value[2]) if _is_partition(value) else 0
 
 
-def _waiting_note(unsettled: Sequence[str]) -> list[str]:
-    if not unsettled:
-        return []
-    return [
-        f"{len(unsettled):,} partitions are being written, such as {unsettled[0]!r}, and wait for the next look"
-    ]
+def _waiting_note(unsettled: Sequence[str]) -> str:
+    return (
+        f"{len(unsettled):,} partitions are being written, such as {unsettled[0]!r}, "
+        "and wait for the next look"
+    )
 
 
 def _names(path: str) -> tuple[str, ...]:
@@ -260,8 +295,10 @@ def _names(path: str) -> tuple[str, ...]:
     return tuple(unquote(level.partition("=")[0]) for level in path.split("/"))
 
 
-def _note(strangers: Sequence[str]) -> str | None:
-    if not strangers:
+def _joined_notes(notes: Sequence[str]) -> str | None:
+    """Return the first notes and the number of others, or None without any."""
+    if not notes:
         return None
-    more = f"; and {len(strangers) - _SHOWN:,} more" if len(strangers) > _SHOWN else ""
-    return "; ".join(strangers[:_SHOWN]) + more
+    text = "; ".join(notes[:_SHOWN_NOTES])
+    hidden = len(notes) - _SHOWN_NOTES
+    return f"{text}; and {hidden:,} more" if hidden > 0 else text

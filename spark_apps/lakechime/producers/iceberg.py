@@ -1,7 +1,8 @@
-"""Iceberg tables, by their own metadata (pyiceberg): the snapshots that one branch went through since the last look, each once.
+"""Iceberg tables: each snapshot that a branch went through since the last look.
 
-A snapshot that changes no data (`replace`: a compaction) registers nothing, and the next one names the last that did as its predecessor.
-The partitions of a snapshot are those of the files that it added or took away.
+The tables' own metadata are read with pyiceberg. A snapshot that changes no data (`replace`: a
+compaction) registers nothing. The next one names the last registered snapshot as its predecessor.
+The partitions of a snapshot are those of the files that it added or removed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 MAIN = "main"
-_READERS = 8
+_READERS = 8  # threads that read manifests
 _AT_ONCE = 64  # snapshots whose manifests are read together
 _OPERATIONS = {"append": OperationType.APPEND, "delete": OperationType.DELETE}
 _NO_CHANGE = "replace"
@@ -39,8 +40,11 @@ _MISSING = "Iceberg tables need pyiceberg, which is not installed: pip install '
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IcebergPlace:
-    """Where a table is: in a catalog, by its name, or in a folder that no catalog keeps. Properties are pyiceberg's."""
+class IcebergLocation:
+    """The location of a table: its name in a catalog, or a folder without a catalog.
+
+    Properties are pyiceberg's.
+    """
 
     identifier: str | None = None
     catalog: str | None = None
@@ -50,26 +54,30 @@ class IcebergPlace:
     def __post_init__(self) -> None:
         if (self.path is None) == (self.identifier is None):
             raise InvalidEventError(
-                "name an Iceberg table by its identifier in a catalog, or by the path of its folder, and not by both"
+                "name an Iceberg table by its identifier in a catalog, or by the path of its "
+                "folder, and not by both"
             )
 
     @property
     def text(self) -> str:
         if self.path is not None:
             return self.path
-        return f"{self.catalog or self.properties.get('uri', 'default')}:{self.identifier}"
+        catalog = self.catalog or self.properties.get("uri", "default")
+        return f"{catalog}:{self.identifier}"
 
     def load(self) -> "Table":
-        """As it is now. NotFoundError when there is none."""
+        """Return the table as it is now, or raise NotFoundError."""
         try:
             from pyiceberg.exceptions import NoSuchTableError
         except ImportError as error:
             raise InvalidEventError(_MISSING) from error
         try:
-            return self._from_folder(self.path) if self.path is not None else self._from_catalog()
+            if self.path is not None:
+                return self._from_folder(self.path)
+            return self._from_catalog()
         except (NoSuchTableError, FileNotFoundError) as error:
             raise NotFoundError(
-                f"there is no Iceberg table {self.text}; correct its name or its path"
+                f"the Iceberg table {self.text} does not exist; correct its name or its path"
             ) from error
         except OSError as error:
             raise UnavailableError(
@@ -85,20 +93,22 @@ class IcebergPlace:
         except ValueError as error:
             name = self.catalog or "default"
             raise InvalidEventError(
-                f"the Iceberg catalog {name} cannot be opened ({error}); say where it is: in the file of tables under options, as "
-                f"{{type: rest, uri: ...}}, in .pyiceberg.yaml, or as PYICEBERG_CATALOG__{name.upper()}__URI"
+                f"the Iceberg catalog {name} cannot be opened ({error}); give its address: in the "
+                "file of tables under options, as {type: rest, uri: ...}, in .pyiceberg.yaml, or "
+                f"as PYICEBERG_CATALOG__{name.upper()}__URI"
             ) from error
         return catalog.load_table(self.identifier)
 
     def _from_folder(self, path: str) -> "Table":
         from pyiceberg.table import StaticTable
 
-        location = path if path.endswith(_METADATA) else newest_metadata(path, self.properties)
-        return StaticTable.from_metadata(location, dict(self.properties))
+        if not path.endswith(_METADATA):
+            path = newest_metadata(path, self.properties)
+        return StaticTable.from_metadata(path, dict(self.properties))
 
 
 def newest_metadata(path: str, properties: Mapping[str, str]) -> str:
-    """Of a folder as Hadoop's catalog writes it: the one of the greatest number."""
+    """Return the metadata file with the greatest number, as Hadoop's catalog does."""
     folder = Folder.open(f"{path.rstrip('/')}/metadata", properties)
     numbered: dict[int, list[str]] = {}
     for entry in folder.files():
@@ -112,7 +122,8 @@ def newest_metadata(path: str, properties: Mapping[str, str]) -> str:
     newest = numbered[max(numbered)]
     if len(newest) > 1:
         raise InvalidEventError(
-            f"{path} has {len(newest)} metadata files of one number, which only its catalog tells apart; name the catalog"
+            f"{path} has {len(newest)} metadata files of one number, "
+            "which only its catalog can order; name the catalog"
         )
     return f"{path.rstrip('/')}/metadata/{newest[0]}"
 
@@ -121,21 +132,23 @@ def newest_metadata(path: str, properties: Mapping[str, str]) -> str:
 class IcebergSource:
     """A branch of an Iceberg table."""
 
-    place: IcebergPlace
+    location: IcebergLocation
     target: Target
     branch: str = MAIN
 
     def steps(self, position: Position | None) -> Iterator[Step]:
-        table = self.place.load()
+        table = self.location.load()
+        # So two branches of a table never have one origin
         branch = self.branch if self.branch == MAIN else f"@{self.branch}"
         origin = Origin(
             table_format=TableFormat.ICEBERG,
-            at=f"{self.place.text}{branch}",
+            at=f"{self.location.text}{branch}",
             id=f"{table.metadata.table_uuid}{branch}",
         )
         if position is not None:
             check_format(position, self.target, TableFormat.ICEBERG, origin.at)
-        head, lineage = self._head(table), Lineage.of(position)
+        head = self._head(table)
+        lineage = Lineage.of(position)
         if position is not None and not origin.is_of(position, self.target):
             lineage = Lineage(turns=lineage.turns + 1)
         if head is None or head.snapshot_id == lineage.head:
@@ -147,9 +160,10 @@ class IcebergSource:
             for snapshot in table.metadata.snapshots
         }
         course = plan_course(head.snapshot_id, links, lineage)
-        yield from _Events(
+        events = _Events(
             table=table, target=self.target, origin=origin, lineage=lineage, course=course
-        ).all()
+        )
+        yield from events.steps()
 
     def _head(self, table: "Table") -> "Snapshot | None":
         if self.branch == MAIN:
@@ -157,14 +171,15 @@ class IcebergSource:
         reference = table.metadata.refs.get(self.branch)
         if reference is None:
             raise NotFoundError(
-                f"the Iceberg table {self.place.text} has no branch {self.branch!r}; use one of {', '.join(table.metadata.refs)}"
+                f"the Iceberg table {self.location.text} has no branch {self.branch!r}; "
+                f"use one of {', '.join(table.metadata.refs)}"
             )
         return table.snapshot_by_id(reference.snapshot_id)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Events:
-    """Makes the events of a course of snapshots."""
+    """The events of a course of snapshots."""
 
     table: "Table"
     target: Target
@@ -174,42 +189,50 @@ class _Events:
     previous: str | None = None
     lost: str | None = None
 
-    def all(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[Step]:
         course = self.course
-        self.previous, self.lost = (
-            course.after,
-            f"after {self.lineage.head}" if course.is_lost else None,
-        )
+        self.previous = course.after
+        if course.is_lost:
+            self.lost = f"after {self.lineage.head}"
         if course.restored is not None:
             yield self._restoration(course.restored)
         for start in range(0, len(course.ids), _AT_ONCE):
-            snapshots = [self._snapshot(number) for number in course.ids[start : start + _AT_ONCE]]
+            ids = course.ids[start : start + _AT_ONCE]
+            snapshots = [self._snapshot(snapshot_id) for snapshot_id in ids]
             for snapshot, partitions in zip(snapshots, self._partitions(snapshots), strict=True):
                 yield self._step(snapshot, partitions)
 
-    def _restoration(self, number: int) -> Step:
-        self.previous, gone_from = self.lineage.registered, self.lineage.head
-        snapshot = self.table.snapshot_by_id(number)
-        self.lineage = self.lineage.restored(
-            number, None if snapshot is None else snapshot.sequence_number
+    def _restoration(self, snapshot_id: int) -> Step:
+        """Return the step of a branch that went back to a registered snapshot."""
+        old_head = self.lineage.head
+        self.previous = self.lineage.registered
+        snapshot = self.table.snapshot_by_id(snapshot_id)
+        sequence = None if snapshot is None else snapshot.sequence_number
+        self.lineage = self.lineage.restored(snapshot_id, sequence)
+        tags = {RESTORED: str(snapshot_id), **again_tags(str(self.lineage.turns))}
+        event = self._event(snapshot_id, tags)
+        self.previous = str(snapshot_id)
+        note = (
+            f"{self.target.table} went from snapshot {old_head} back to {snapshot_id}, "
+            "which was registered before"
         )
-        event = self._event(number, {RESTORED: str(number), **again_tags(str(self.lineage.turns))})
-        self.previous = str(number)
-        note = f"{self.target.table} went from snapshot {gone_from} back to {number}, which was registered before"
         return Step(position=self._position(), events=(event,), note=note)
 
     def _step(self, snapshot: "Snapshot", partitions: Sequence[tuple[Any, ...] | None]) -> Step:
-        """Also a compaction is told where it is all that is left of lost snapshots."""
-        lost, self.lost, note = self.lost, None, None
-        events = (
-            ()
-            if _operation_name(snapshot) == _NO_CHANGE and lost is None
-            else tuple(self._events(snapshot, partitions))
-        )
+        lost, self.lost = self.lost, None
+        events: tuple[DataChangeEvent, ...] = ()
+        note = None
+        # A compaction is registered where it is all that is left of lost snapshots
+        if lost is not None or _operation_name(snapshot) != _NO_CHANGE:
+            events = tuple(self._events(snapshot, partitions))
         if lost is not None:
             events = tuple(replace(event, tags={**event.tags, LOST: lost}) for event in events)
-            note = f"snapshots of {self.target.table} {lost} expired before they were registered; left is {snapshot.snapshot_id}"
-        self.previous = str(snapshot.snapshot_id) if events else self.previous
+            note = (
+                f"snapshots of {self.target.table} {lost} expired before they were registered; "
+                f"left is {snapshot.snapshot_id}"
+            )
+        if events:
+            self.previous = str(snapshot.snapshot_id)
         self.lineage = self.lineage.followed_by(
             snapshot.snapshot_id, snapshot.sequence_number, self.previous
         )
@@ -218,8 +241,8 @@ class _Events:
     def _position(self) -> dict[str, Any]:
         return {**self.origin.to_json(), **self.lineage.to_json()}
 
-    def _snapshot(self, number: int) -> "Snapshot":
-        snapshot = self.table.snapshot_by_id(number)
+    def _snapshot(self, snapshot_id: int) -> "Snapshot":
+        snapshot = self.table.snapshot_by_id(snapshot_id)
         assert snapshot is not None
         return snapshot
 
@@ -230,19 +253,16 @@ class _Events:
             return [*pool.map(self._partitions_of, snapshots)]
 
     def _partitions_of(self, snapshot: "Snapshot") -> list[tuple[Any, ...] | None]:
-        """Those of the files that the snapshot added and took away, in the order in which they come."""
-        if _operation_name(snapshot) == _NO_CHANGE or not any(
-            levels_of(spec) for spec in self.table.metadata.partition_specs
-        ):
+        """Return the partitions of the files that a snapshot added and removed, in order."""
+        if _operation_name(snapshot) == _NO_CHANGE:
             return []
-        own = [
-            file
-            for file in snapshot.manifests(self.table.io)
-            if file.added_snapshot_id in (None, snapshot.snapshot_id)
-        ]
+        if not any(levels_of(spec) for spec in self.table.metadata.partition_specs):
+            return []
+        # Only the snapshot's own manifests hold files that it touched
         touched: dict[tuple[Any, ...] | None, None] = {}
-        for manifest in own:
-            touched.update(dict.fromkeys(self._touched(manifest, snapshot.snapshot_id)))
+        for manifest in snapshot.manifests(self.table.io):
+            if manifest.added_snapshot_id in (None, snapshot.snapshot_id):
+                touched.update(dict.fromkeys(self._touched(manifest, snapshot.snapshot_id)))
         return [*touched]
 
     def _touched(
@@ -253,33 +273,32 @@ class _Events:
         spec = self.table.metadata.specs()[manifest.partition_spec_id]
         values = values_of(spec, self.table.metadata.schemas)
         for entry in manifest.fetch_manifest_entry(self.table.io, discard_deleted=False):
-            if entry.status != ManifestEntryStatus.EXISTING and entry.snapshot_id in (
-                None,
-                snapshot_id,
-            ):
+            is_own = entry.snapshot_id in (None, snapshot_id)
+            if is_own and entry.status != ManifestEntryStatus.EXISTING:
                 yield values(entry.data_file.partition)
 
     def _events(
         self, snapshot: "Snapshot", partitions: Sequence[tuple[Any, ...] | None]
     ) -> Iterator[DataChangeEvent]:
-        name = _operation_name(snapshot)
+        operation = _operation_name(snapshot)
+        tags = {"iceberg.operation": operation} if operation else {}
         event = replace(
-            self._event(snapshot.snapshot_id, {"iceberg.operation": name} if name else {}),
-            operation_type=_OPERATIONS.get(name, OperationType.UPDATE),
+            self._event(snapshot.snapshot_id, tags),
+            operation_type=_OPERATIONS.get(operation, OperationType.UPDATE),
         )
         if None in partitions or not partitions:
             yield event
-        yield from (
-            replace(event, partition=partition) for partition in partitions if partition is not None
-        )
+        for partition in partitions:
+            if partition is not None:
+                yield replace(event, partition=partition)
 
-    def _event(self, number: int, tags: Mapping[str, str]) -> DataChangeEvent:
-        """Of a snapshot that may have expired."""
-        snapshot = self.table.snapshot_by_id(number)
+    def _event(self, snapshot_id: int, tags: Mapping[str, str]) -> DataChangeEvent:
+        """Return the event of a snapshot, which may have expired."""
+        snapshot = self.table.snapshot_by_id(snapshot_id)
         return DataChangeEvent(
             table=self.target.table,
             cluster=self.target.cluster,
-            snapshot_id=str(number),
+            snapshot_id=str(snapshot_id),
             snapshot_ts=None if snapshot is None else snapshot.timestamp_ms,
             prev_snapshot_id=self.previous,
             table_format=TableFormat.ICEBERG,
@@ -288,5 +307,5 @@ class _Events:
 
 
 def _operation_name(snapshot: "Snapshot") -> str:
-    """Tables of the first format version may leave it out."""
+    """Return the operation of a snapshot; format version 1 may leave it out."""
     return "" if snapshot.summary is None else str(snapshot.summary.operation.value)

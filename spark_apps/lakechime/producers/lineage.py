@@ -1,19 +1,23 @@
-"""Which snapshots a branch of an Iceberg table went through since the last look, from the parents that snapshots name."""
+"""The snapshots that a branch of an Iceberg table went through since the last look.
+
+They are found by the parents that snapshots name.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-REMEMBERED = 100
-EXPIRED = "expired"  # for the id of a snapshot that nobody knows any more
+REMEMBERED = 100  # earlier heads, by which a restore is recognised
+EXPIRED = "expired"  # stands for the id of a snapshot that is no longer known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """What earlier looks registered: the branch's head then, with its sequence number, the snapshot of the last event, and the heads
-    before, the newest first.
+    """The part of a branch that earlier looks registered.
 
-    `turns` counts how often the branch went back, so that each time is an event of its own.
+    `head` is the branch's head of the last look, with its sequence number. `registered` is the
+    snapshot of the last event, `earlier` has the heads before, the newest first. `turns` counts how
+    often the branch went back, so that each time is an event of its own.
     """
 
     head: int | None = None
@@ -27,28 +31,37 @@ class Lineage:
         if position is None:
             return Lineage()
         return Lineage(
-            **{name: position[name] for name in _PLAIN}, earlier=tuple(position["earlier"])
+            head=position["head"],
+            sequence=position["sequence"],
+            registered=position["registered"],
+            earlier=tuple(position["earlier"]),
+            turns=position["turns"],
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {**{name: getattr(self, name) for name in _PLAIN}, "earlier": list(self.earlier)}
+        return {
+            "head": self.head,
+            "sequence": self.sequence,
+            "registered": self.registered,
+            "turns": self.turns,
+            "earlier": list(self.earlier),
+        }
 
     def followed_by(self, head: int, sequence: int | None, registered: str | None) -> "Lineage":
-        earlier = self.earlier if self.head is None else (self.head, *self.earlier)[:REMEMBERED]
+        earlier = self.earlier
+        if self.head is not None:
+            earlier = (self.head, *earlier)[:REMEMBERED]
         return replace(self, head=head, sequence=sequence, registered=registered, earlier=earlier)
 
     def restored(self, head: int, sequence: int | None) -> "Lineage":
         return replace(self.followed_by(head, sequence, str(head)), turns=self.turns + 1)
 
 
-_PLAIN = ("head", "sequence", "registered", "turns")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What a snapshot says of its place: its parent, which may have expired, and its number, which counts the snapshots of a table.
+    """A snapshot's parent, which may have expired, and its sequence number.
 
-    pyiceberg forgets the parents that it lets expire. The first format version has no numbers.
+    pyiceberg removes the parents that it expires. Format version 1 has no sequence numbers.
     """
 
     parent: int | None
@@ -57,9 +70,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """The way to a head: back to `restored`, which was registered before, or on from `after`; then over `ids`, oldest first.
+    """The steps to a head: back to `restored`, or on from `after`; then over `ids`.
 
-    `after` is None where the way begins with the table, or with one that replaced it. `is_lost`: snapshots before the way expired.
+    `ids` has the oldest first. `restored` was registered before. `after` is None where the steps
+    begin with the table, or with one that replaced it. `is_lost`: snapshots before these expired.
     """
 
     ids: tuple[int, ...] = ()
@@ -69,32 +83,34 @@ class Course:
 
 
 def plan_course(head: int, links: Mapping[int, Link], lineage: Lineage) -> Course:
-    """From the head back to what is registered, or as far as snapshots are kept."""
-    ids: list[int] = []
-    at: int | None = head
+    """Follow the parents from the head back to a registered or the last known one."""
+    newest_first: list[int] = []
+    current: int | None = head
     earlier = {*lineage.earlier}
-    while at is not None and at != lineage.head and at not in earlier and at in links:
-        ids.append(at)
-        at = links[at].parent
-    way = tuple(reversed(ids))
-    if at is not None and at == lineage.head:
-        return Course(ids=way, after=lineage.registered)
-    if at is not None:
-        return (
-            Course(ids=way, restored=at)
-            if at in earlier
-            else Course(ids=way, after=str(at), is_lost=lineage.head is not None)
-        )
-    return _from_root(way, links, lineage)
+    while current is not None and current in links:
+        if current == lineage.head or current in earlier:
+            break
+        newest_first.append(current)
+        current = links[current].parent
+    ids = tuple(reversed(newest_first))
+    if current is None:
+        return _course_from_root(ids, links, lineage)
+    if current == lineage.head:
+        return Course(ids=ids, after=lineage.registered)
+    if current in earlier:
+        return Course(ids=ids, restored=current)
+    return Course(ids=ids, after=str(current), is_lost=lineage.head is not None)
 
 
-def _from_root(way: tuple[int, ...], links: Mapping[int, Link], lineage: Lineage) -> Course:
-    """The first one names no parent. Numbers without a hole say that none between was lost."""
-    first = links[way[0]].sequence
+def _course_from_root(ids: tuple[int, ...], links: Mapping[int, Link], lineage: Lineage) -> Course:
+    """Return the course of snapshots whose first one names no parent."""
+    first = links[ids[0]].sequence
     if lineage.head is None:
-        return Course(ids=way, after=EXPIRED if first is not None and first > 1 else None)
+        has_expired = first is not None and first > 1
+        return Course(ids=ids, after=EXPIRED if has_expired else None)
     if lineage.head in links:
-        return Course(ids=way)  # the table was replaced
+        return Course(ids=ids)  # the table was replaced
+    # Sequence numbers without a hole prove that no snapshot between was lost
     if first is not None and lineage.sequence is not None and first == lineage.sequence + 1:
-        return Course(ids=way, after=lineage.registered)
-    return Course(ids=way, after=EXPIRED, is_lost=True)
+        return Course(ids=ids, after=lineage.registered)
+    return Course(ids=ids, after=EXPIRED, is_lost=True)

@@ -1,7 +1,9 @@
-"""Every commit of an Opal table registers, where LAKECHIME_URL is set: whichever job, command or notebook made it.
+"""The registration of every commit of an Opal table, where LAKECHIME_URL is set.
 
-A database that is away never undoes, fails or holds up the commit for longer than a few seconds: a warning says what to do, and nobody asks
-again for a minute. What is missing then, the next commit registers, or `lakechime sync`.
+It works for the commits of jobs, commands and notebooks alike. An unreachable database never undoes
+or fails a commit, and delays it by a few seconds at most: a warning says what to do, and commits do
+not try again for a minute. The next commit after that, or `lakechime sync`, registers what is
+missing.
 """
 
 import logging
@@ -31,7 +33,7 @@ logger = logging.getLogger("lakechime")
 
 
 def after_commit(log: "CommitLog", head: "Snapshot") -> None:
-    """An `opal.after_commit` entry point."""
+    """Register a commit; this is an `opal.after_commit` entry point."""
     url = os.environ.get(URL)
     if url:
         _registrar_of(url, os.environ.get(TOKEN)).register(log, head)
@@ -39,7 +41,7 @@ def after_commit(log: "CommitLog", head: "Snapshot") -> None:
 
 @dataclass(slots=True)
 class Registrar:
-    """Registers into one place, and stays away from it for a while after a failure."""
+    """A registrar for one URL, which pauses for a while after a failure."""
 
     url: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
@@ -49,12 +51,14 @@ class Registrar:
     client: LakeChime | None = None
 
     def register(self, log: "CommitLog", head: "Snapshot") -> None:
-        """In a thread: a driver of a database may wait for as long as it likes, and the job does not."""
+        """Register a commit, and wait for a few seconds at most."""
         if time.monotonic() < self.paused_until:
             return
         if not self.url.startswith("http"):
+            # Imported now, so that the wait below is for the database alone
             import lakechime.store.migrate
-            import lakechime.store.sql_store  # noqa: F401  # the wait is for the database, not for Python's imports
+            import lakechime.store.sql_store  # noqa: F401  # imported for its effect
+        # In a thread, since a database driver may wait for longer than the job does
         failures: list[Exception] = []
         worker = threading.Thread(
             target=self._try, args=(log, head, failures), name="lakechime", daemon=True
@@ -66,7 +70,8 @@ class Registrar:
         if failures:
             self.paused_until = time.monotonic() + self.pause_seconds
             logger.warning(
-                "version %d of %s is committed, and not registered with LakeChime (%s); a later commit does it, or `lakechime sync %s`",
+                "version %d of %s is committed, and not registered with LakeChime (%s); "
+                "a later commit registers it, or `lakechime sync %s`",
                 head.version,
                 log.storage.uri,
                 failures[0],
@@ -85,7 +90,7 @@ class Registrar:
                 cluster=os.environ.get(CLUSTER) or DEFAULT_CLUSTER,
             )
             sync(self.client, OpalSource(log=log, target=target, head=head))
-        except Exception as error:  # noqa: BLE001  # said by the thread that waits
+        except Exception as error:  # noqa: BLE001  # the waiting thread reports it
             failures.append(error)
 
 
@@ -94,7 +99,7 @@ _lock = threading.Lock()
 
 
 def _registrar_of(url: str, token: str | None) -> Registrar:
-    """One a process: a forked one opens connections of its own."""
+    """Return the registrar of this process: a forked one opens its own connections."""
     with _lock:
         return _registrars.setdefault(
             (os.getpid(), url, token), Registrar(url=url, token=token, wait_seconds=WAIT_SECONDS)

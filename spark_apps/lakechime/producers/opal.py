@@ -1,8 +1,9 @@
-"""An Opal table registers what it commits: its log is the outbox.
+"""Opal tables, whose commit log is the outbox.
 
-An event for each version that changed what a read shows, one a partition key whose rows became visible with it. Rewrites, savepoints and
-changes of properties register nothing. An ingest without rows under a partition key shows nothing new either; its event says that the key
-has come, so that nobody waits for it for ever.
+Each version that changed what a read shows has an event, or one for each partition key whose rows
+it made visible. Rewrites, savepoints and changes of properties register nothing. An ingest without
+rows under a partition key shows nothing new either; its event says that the key has come, so that
+no wait for it is endless.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,8 @@ from lakechime.producers.outbox import (
     Synced,
     Target,
     again_tags,
-    place_of,
+    canonical_uri,
+    range_text,
     sync,
 )
 from lakechime.tags import LOST
@@ -45,25 +47,21 @@ def sync_opal(
     *,
     cluster: str = DEFAULT_CLUSTER,
 ) -> Synced:
-    """Register what the table committed and nobody registered yet, once and in order; several at once do no harm.
+    """Register the table's commits that are not registered yet, once and in order.
 
-    `table` is an open one, or where it lies. Without a name it is that of the property `event_table`, or the place itself.
+    Several calls at once do no harm. `table` is an open table or its URI. Without a name the events
+    have that of the property `event_table`, or else the table's URI.
     """
-    opened = table_on(open_storage(table)) if isinstance(table, str) else table
-    head = opened.log.head()
-    return sync(
-        client,
-        OpalSource(
-            log=opened.log,
-            target=Target(table=name or event_table(head), cluster=cluster),
-            head=head,
-        ),
-    )
+    if isinstance(table, str):
+        table = table_on(open_storage(table))
+    head = table.log.head()
+    target = Target(table=name or event_table(head), cluster=cluster)
+    return sync(client, OpalSource(log=table.log, target=target, head=head))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpalPlace:
-    """An Opal table by where it lies: opened at each look. Without a name it is the table's own."""
+class OpalLocation:
+    """An Opal table by its URI, opened at each look. By default it names itself."""
 
     path: str
     name: str | None = None
@@ -86,15 +84,16 @@ class OpalPlace:
 
 
 def event_table(head: Snapshot) -> str:
-    """The name under which a table's events are registered where nobody gives another."""
-    return str(head.spec.properties.get(NAME_PROPERTY) or place_of(head.storage.uri))
+    """Return the default name under which a table's events are registered."""
+    return str(head.spec.properties.get(NAME_PROPERTY) or canonical_uri(head.storage.uri))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """What was registered: up to this version, whose commit has this write id, and the snapshot of the last event.
+class Progress:
+    """The registered part of a log: the last version, and that of the last event.
 
-    `untold` are partition keys of ingests without rows that came while other rows of the key were pending.
+    `write_id` is that of the last version's commit. `untold` are partition keys of ingests without
+    rows that came while other rows of the key were pending; they are not registered yet.
     """
 
     version: int = -1
@@ -106,7 +105,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpalSource:
-    """The log of an Opal table. A head that the caller read already saves reading it again."""
+    """The log of an Opal table. A given head saves reading it again."""
 
     log: CommitLog
     target: Target
@@ -119,119 +118,124 @@ class OpalSource:
             return iter([*self._after(position, self.log.head())])
 
     def _head_for(self, position: Position | None) -> Snapshot:
-        """The given one, unless somebody registered more than it knows."""
+        """Return the given head, or a newer one if more than it was registered already."""
         head = self.head
-        if head is None or (
-            position is not None
-            and position.get("id") == head.root.table_id
-            and position["version"] > head.version
-        ):
+        if head is None:
             return self.log.head()
-        return head
+        if position is None or position.get("id") != head.root.table_id:
+            return head
+        return self.log.head() if position["version"] > head.version else head
 
-    def _kept(self, position: Position | None, origin: Origin, head: Snapshot) -> Kept:
-        """Where another table is at this place, or this one went back to a backup, its versions are counted once more."""
+    def _progress(self, position: Position | None, origin: Origin, head: Snapshot) -> Progress:
+        """Return the progress of a position.
+
+        It begins again where another table is at this location, or the table went back to a backup.
+        """
         if position is None:
-            return Kept()
+            return Progress()
         is_same_table = origin.is_of(position, self.target)
-        kept = Kept(**{name: position[name] for name in _KEPT})
-        is_followed = kept.version < head.version or (
-            kept.version == head.version and kept.write_id == head.root.write_id
-        )
-        return kept if is_same_table and is_followed else Kept(again=_course(head))
+        progress = Progress(**{name: position[name] for name in _PROGRESS_FIELDS})
+        is_at_head = progress.version == head.version and progress.write_id == head.root.write_id
+        is_followed = progress.version < head.version or is_at_head
+        if is_same_table and is_followed:
+            return progress
+        return Progress(again=_history_id(head))
 
     def _after(self, position: Position | None, head: Snapshot) -> Iterator[Step]:
         origin = Origin(
-            table_format=TableFormat.OPAL, at=place_of(head.storage.uri), id=head.root.table_id
+            table_format=TableFormat.OPAL, at=canonical_uri(head.storage.uri), id=head.root.table_id
         )
-        kept = self._kept(position, origin, head)
-        if kept.version == head.version:
+        progress = self._progress(position, origin, head)
+        if progress.version == head.version:
             return
-        commits = _commits_after(self.log, head, kept.version)
-        if (
-            commits
-            and commits[0].version == kept.version + 1
-            and kept.write_id not in (None, commits[0].previous_write_id)
-        ):
-            kept = Kept(again=_course(head))  # the log of a copy, or of a backup
-            commits = _commits_after(self.log, head, kept.version)
-        writer = _Events(target=self.target, origin=origin, head=head, kept=kept)
-        if _first_missing(commits, kept.version, head.version) is not None:
+        commits = _commits_after(self.log, head, progress.version)
+        if commits and _is_of_other_log(commits[0], progress):
+            progress = Progress(again=_history_id(head))
+            commits = _commits_after(self.log, head, progress.version)
+        events = _Events(target=self.target, origin=origin, head=head, progress=progress)
+        if _first_missing(commits, progress.version, head.version) is not None:
             base = self.log.at(head.root.oldest_version, head)
             commits = [commit for commit in commits if commit.version > base.version]
-            lost = _first_missing(commits, max(kept.version, base.version), head.version)
+            lost = _first_missing(commits, max(progress.version, base.version), head.version)
             if lost is not None:
                 raise missing_error(self.log.storage, layout.commit_path(lost))
-            yield writer.lost(base)
-        writer.know(commits)
+            yield events.lost(base)
+        events.prepare(commits)
         for commit in commits:
-            yield writer.step(commit)
+            yield events.step(commit)
 
 
-_KEPT = tuple(Kept.__dataclass_fields__)
+_PROGRESS_FIELDS = tuple(Progress.__dataclass_fields__)
 
 
-def _course(head: Snapshot) -> str:
-    """Tells versions from earlier ones of the same numbers."""
+def _is_of_other_log(commit: Commit, progress: Progress) -> bool:
+    """Return whether a commit follows another one: in a copy, or after a backup."""
+    is_next = commit.version == progress.version + 1
+    return is_next and progress.write_id not in (None, commit.previous_write_id)
+
+
+def _history_id(head: Snapshot) -> str:
+    """Return a text that distinguishes versions from earlier ones of one number."""
     return f"{head.root.table_id}@{head.root.write_id[:_SHORT_ID]}"
 
 
 def _commits_after(log: CommitLog, head: Snapshot, version: int) -> list[Commit]:
     known = {commit.version: commit for commit in head.commits}
-    asked = range(version + 1, head.version + 1)
-    return (
-        [known[number] for number in asked]
-        if all(number in known for number in asked)
-        else log.commits_after(version, head.version)
-    )
+    wanted = range(version + 1, head.version + 1)
+    if all(number in known for number in wanted):
+        return [known[number] for number in wanted]
+    return log.commits_after(version, head.version)
 
 
 def _first_missing(commits: Sequence[Commit], after: int, last: int) -> int | None:
-    """Return the first version after one, up to the last, whose commit is not among these."""
+    """Return the first version after one, up to the last, whose commit is missing."""
     known = {commit.version for commit in commits}
     return next((version for version in range(after + 1, last + 1) if version not in known), None)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Events:
-    """Makes the events of one version after the other."""
+    """The events of the versions, one after the other."""
 
     target: Target
     origin: Origin
     head: Snapshot
-    kept: Kept
-    keys: dict[int, str] = field(default_factory=dict)
-    waiting: set[int] | None = None
+    progress: Progress
+    keys: dict[int, str] = field(default_factory=dict)  # by the number of the ingest
+    waiting: set[int] | None = None  # pending segments; None where they do not matter
 
-    def know(self, commits: Sequence[Commit]) -> None:
-        """The partition keys of ingests: of these commits, or, for ingests that came before, of the whole table.
+    def prepare(self, commits: Sequence[Commit]) -> None:
+        """Read the partition keys of ingests, and the pending segments where they matter.
 
-        Also which segments are pending before these commits, if that decides what is told.
+        The keys are those of these commits, or of the whole table for earlier ingests.
         """
+        new_numbers = set()
+        for commit in commits:
+            if commit.number is not None:
+                new_numbers.add(commit.number)
+                if commit.partition_key is not None:
+                    self.keys[commit.number] = commit.partition_key
         has_empty = any(map(is_empty_ingest, commits))
-        came = {commit.number for commit in commits if commit.number is not None}
-        keyed = ((commit.number, commit.partition_key) for commit in commits)
-        self.keys = {number: key for number, key in keyed if number is not None and key is not None}
-        is_older = any(
-            segment_part(segment.id) not in came
-            for commit in commits
-            for segment in commit.actions.processed
-        )
-        if is_older or has_empty or self.kept.untold:
-            self.keys |= {
-                number: key for key, numbers in self.head.partitions.items() for number in numbers
-            }
-        if has_empty or self.kept.untold:
-            withdrawn = (pair for commit in commits for pair in commit.actions.withdrawn)
-            self.keys |= {number: key for key, number in withdrawn}
+        needs_pending = has_empty or bool(self.progress.untold)
+        processed = [segment for commit in commits for segment in commit.actions.processed]
+        has_older = any(segment_part(segment.id) not in new_numbers for segment in processed)
+        if has_older or needs_pending:
+            for key, numbers in self.head.partitions.items():
+                self.keys.update(dict.fromkeys(numbers, key))
+        if needs_pending:
+            for commit in commits:
+                self.keys.update((number, key) for key, number in commit.actions.withdrawn)
             self.waiting = _pending_before(self.head, commits)
 
     def step(self, commit: Commit) -> Step:
         keys = self._keys_of(commit)
-        events = tuple(self._events(commit, keys)) if keys or commit.changes_view else ()
-        snapshot = str(commit.version) if events else self.kept.snapshot
-        self.kept = replace(
-            self.kept,
+        events: tuple[DataChangeEvent, ...] = ()
+        snapshot = self.progress.snapshot
+        if keys or commit.changes_view:
+            events = tuple(self._events(commit, keys))
+            snapshot = str(commit.version)
+        self.progress = replace(
+            self.progress,
             version=commit.version,
             write_id=commit.write_id,
             snapshot=snapshot,
@@ -240,25 +244,31 @@ class _Events:
         return Step(position=self._position(), events=events)
 
     def lost(self, base: Snapshot) -> Step:
-        """Versions that expired before they were registered: the last of them that changed something stands for all. What it names as its
-        predecessor is a version that nobody registered, unless none was lost but itself.
+        """Return the step of versions that expired before they were registered.
+
+        The last one that changed the view stands for all. Its predecessor is a version that nobody
+        registered, unless it is the only one that was lost.
         """
-        first, viewed = self.kept.version + 1, base.root.viewed
-        self.kept = replace(self.kept, version=base.version, write_id=base.root.write_id)
+        first, viewed = self.progress.version + 1, base.root.viewed
+        self.progress = replace(self.progress, version=base.version, write_id=base.root.write_id)
         if viewed < first:
             return Step(position=self._position())  # they were rewrites
-        lost = str(viewed) if first == viewed else f"{first}-{viewed}"
+        lost = range_text(first, viewed)
+        previous = self.progress.snapshot if first in (0, viewed) else str(viewed - 1)
         event = DataChangeEvent(
             table=self.target.table,
             cluster=self.target.cluster,
             snapshot_id=str(viewed),
-            prev_snapshot_id=self.kept.snapshot if first in (0, viewed) else str(viewed - 1),
+            prev_snapshot_id=previous,
             table_format=TableFormat.OPAL,
             tags=self._tags({LOST: lost}),
         )
-        self.kept = replace(self.kept, snapshot=str(viewed))
-        said = f"{self.head.storage.uri}: versions {lost} expired before they were registered; version {viewed} stands for all of them"
-        return Step(position=self._position(), events=(event,), note=said)
+        self.progress = replace(self.progress, snapshot=str(viewed))
+        note = (
+            f"{self.head.storage.uri}: versions {lost} expired before they were registered; "
+            f"version {viewed} stands for all of them"
+        )
+        return Step(position=self._position(), events=(event,), note=note)
 
     def _events(self, commit: Commit, keys: Sequence[str]) -> Iterator[DataChangeEvent]:
         restored = commit.actions.restored
@@ -267,74 +277,88 @@ class _Events:
             tags["opal.restored_version"] = str(restored.version)
         if commit.business_snapshot is not None:
             tags["opal.business_snapshot"] = commit.business_snapshot
+        committed_us = CommitTimes(self.head).corrected(commit.version, commit.timestamp_us)
         event = DataChangeEvent(
             table=self.target.table,
             cluster=self.target.cluster,
             snapshot_id=str(commit.version),
-            snapshot_ts=CommitTimes(self.head).corrected(commit.version, commit.timestamp_us)
-            // 1000,
-            prev_snapshot_id=self.kept.snapshot,
+            snapshot_ts=committed_us // 1000,
+            prev_snapshot_id=self.progress.snapshot,
             table_format=TableFormat.OPAL,
             operation_type=_operation(commit),
             tags=self._tags(tags),
         )
-        yield from (replace(event, partition=(key,)) for key in keys) if keys else [event]
+        if not keys:
+            yield event
+        for key in keys:
+            yield replace(event, partition=(key,))
 
     def _keys_of(self, commit: Commit) -> list[str]:
-        """The partition keys of the rows that a commit made visible, or of an ingest that had none.
+        """Return the partition keys of newly visible rows, and of empty ingests.
 
-        As long as other rows of its key are pending, an ingest without rows is not told: the MetaGen of the key tells it, or, if they
-        are discarded, the commit that does that.
+        An ingest without rows is not registered while other rows of its key are pending. The
+        MetaGen of the key registers it, or the commit that discards these rows.
         """
         numbers = dict.fromkeys(segment_part(segment.id) for segment in commit.actions.processed)
         keys = [self.keys[number] for number in numbers if number in self.keys]
         if self.waiting is None:
             return [*dict.fromkeys(keys)]
         for segment, pending in list_changes("pending", self.head.storage, commit):
-            (self.waiting.discard if pending is None else self.waiting.add)(cast(int, segment))
-        empty = [*self.kept.untold, *_key_without_rows(commit)]
+            if pending is None:
+                self.waiting.discard(cast(int, segment))
+            else:
+                self.waiting.add(cast(int, segment))
+        empty = [*self.progress.untold, *_key_without_rows(commit)]
         pending_keys = self._pending_keys()
         keys += [key for key in empty if key not in pending_keys]
         return [*dict.fromkeys(keys)]
 
-    def _untold_after(self, commit: Commit, told: Sequence[str]) -> tuple[str, ...]:
-        untold = dict.fromkeys([*self.kept.untold, *_key_without_rows(commit)])
-        return tuple(key for key in untold if key not in told)
+    def _untold_after(self, commit: Commit, registered: Sequence[str]) -> tuple[str, ...]:
+        untold = dict.fromkeys([*self.progress.untold, *_key_without_rows(commit)])
+        return tuple(key for key in untold if key not in registered)
 
     def _pending_keys(self) -> set[str]:
         numbers = {*map(segment_part, self.waiting or ())}
         return {self.keys[number] for number in numbers if number in self.keys}
 
     def _tags(self, tags: Mapping[str, str]) -> dict[str, str]:
-        return {"opal.table_id": self.head.root.table_id, **tags, **again_tags(self.kept.again)}
+        again = again_tags(self.progress.again)
+        return {"opal.table_id": self.head.root.table_id, **tags, **again}
 
     def _position(self) -> dict[str, Any]:
-        return {**self.origin.to_json(), **{name: getattr(self.kept, name) for name in _KEPT}}
+        progress = {name: getattr(self.progress, name) for name in _PROGRESS_FIELDS}
+        return {**self.origin.to_json(), **progress}
 
 
 def _pending_before(head: Snapshot, commits: Sequence[Commit]) -> set[int]:
-    """The segments that were pending before commits that lead to a head: what each did, taken back."""
+    """Return the segments that were pending before the commits that lead to a head.
+
+    The changes of each commit are undone, the newest first.
+    """
     waiting = {*head.pending}
     for commit in reversed(commits):
         for segment, pending in reversed([*list_changes("pending", head.storage, commit)]):
-            (waiting.add if pending is None else waiting.discard)(cast(int, segment))
+            if pending is None:
+                waiting.add(cast(int, segment))
+            else:
+                waiting.discard(cast(int, segment))
     return waiting
 
 
 def _key_without_rows(commit: Commit) -> list[str]:
-    """The partition key of an ingest that brought no rows."""
+    """Return the partition key of an ingest without rows, or no key."""
     key = commit.partition_key
     return [key] if key is not None and is_empty_ingest(commit) else []
 
 
 def is_empty_ingest(commit: Commit) -> bool:
-    """Of no rows, under a partition key."""
+    """Return whether a commit is an ingest without rows, under a partition key."""
     has_rows = commit.actions.ingested or commit.actions.ingested_side is not None
     return commit.operation == "ingest" and commit.partition_key is not None and not has_rows
 
 
 def _operation(commit: Commit) -> OperationType:
-    """By what the job counted. In doubt it is an update."""
+    """Return what a commit did, by the counts of its job; in doubt it is an update."""
     counts = commit.result.get("counts", {})
     rows, deletes = counts.get("rows", 0), counts.get("deletes", 0)
     if commit.operation == "create" or is_empty_ingest(commit):
@@ -343,4 +367,5 @@ def _operation(commit: Commit) -> OperationType:
         return OperationType.UPDATE
     if deletes == rows:
         return OperationType.DELETE
-    return OperationType.UPDATE if deletes or commit.actions.add_logs else OperationType.APPEND
+    hides_rows = deletes or commit.actions.add_logs
+    return OperationType.UPDATE if hides_rows else OperationType.APPEND

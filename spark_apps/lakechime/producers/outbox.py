@@ -1,7 +1,8 @@
-"""From a table's own log to registered events: what the log holds after the kept position, in its order, each once.
+"""The way from a table's own log to events: each change once and in order.
 
-The position lies beside the events and moves in their transaction, and only from where it was read. So whoever is killed leaves either
-both or none, and of several that look at once the slower ones begin again from where the fastest is.
+The position is stored next to the events. It moves in their transaction, and only from where it was
+read. So a process that is killed leaves either both or none, and of several that look at once the
+slower ones go on from where the fastest is.
 """
 
 import json
@@ -24,7 +25,7 @@ from lakechime.event import (
 from lakechime.tags import AGAIN, OTHER_PARTITION
 
 EVENTS_AT_ONCE = 500
-MOST_AT_ONCE = 5_000  # of one snapshot that touches very many partitions
+MAX_AT_ONCE = 5_000  # events of one snapshot, which may touch very many partitions
 _LOST_RACES = 100
 
 Position = Mapping[str, Any]
@@ -32,7 +33,7 @@ Position = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Under which name a table's events are registered."""
+    """The name under which a table's events are registered."""
 
     table: str
     cluster: str = DEFAULT_CLUSTER
@@ -40,9 +41,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The events of one snapshot, none where nothing changed, and where the log is after it. A note says what people should know.
+    """The events of one snapshot, if any, and the log's position after it.
 
-    `seen`: what to remember from now on by item, beside the position.
+    A note says what people should know. `seen`: what to remember by item from now on, next to the
+    position.
     """
 
     position: Position
@@ -52,28 +54,28 @@ class Step:
 
 
 class Source(Protocol):
-    """A table whose own metadata tell what happened to it."""
+    """A table whose own metadata report its changes."""
 
     @property
     def target(self) -> Target: ...
 
     def steps(self, position: Position | None) -> Iterator[Step]:
-        """What happened after a position; None: from the beginning. Nothing where nothing is new."""
+        """Return the steps after a position, or from the beginning for None."""
         ...
 
 
 @runtime_checkable
 class RememberingSource(Protocol):
-    """A table without a log: what is new shows by comparison with what was seen, item by item."""
+    """A table without a log, whose changes show by comparison with what was seen."""
 
     def remembering(self, seen: Callable[[], Mapping[str, JsonValue]]) -> Source:
-        """Asks for it where something is new."""
+        """Return a source that calls `seen` only where something is new."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """What a look at a table registered. `last` is the last snapshot among it."""
+    """The counts of a look at a table. `last` is the last registered snapshot."""
 
     table: str
     cluster: str = DEFAULT_CLUSTER
@@ -83,14 +85,21 @@ class Synced:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        names = ("table", "cluster", "events", "snapshots", "last")
-        return {**{name: getattr(self, name) for name in names}, "notes": list(self.notes)}
+        return {
+            "table": self.table,
+            "cluster": self.cluster,
+            "events": self.events,
+            "snapshots": self.snapshots,
+            "last": self.last,
+            "notes": list(self.notes),
+        }
 
 
 def sync(client: LakeChime, source: Source, *, stop: Callable[[], bool] = lambda: False) -> Synced:
-    """Register what a table's log holds and is not registered yet. With nothing new this is one request.
+    """Register the changes of a table's log that are not registered yet.
 
-    It ends early, with what it has registered, once `stop` says so.
+    With nothing new this is one request. Once `stop` returns True, it ends early with what it has
+    registered.
     """
     target = source.target
     synced = Synced(table=target.table, cluster=target.cluster)
@@ -98,26 +107,29 @@ def sync(client: LakeChime, source: Source, *, stop: Callable[[], bool] = lambda
         source = source.remembering(lambda: client.seen(target.table, target.cluster))
     for _ in range(_LOST_RACES):
         state = client.table_state(target.table, target.cluster)
-        position, depth = (None, None) if state is None else (state.position, state.depth)
+        position = None if state is None else state.position
+        depth = None if state is None else state.depth
         if position is not None and not isinstance(position, Mapping):
             raise InvalidEventError(
-                f"the position of {target.table} is {position!r}, which this version cannot read; a newer one may have written it: upgrade"
+                f"the position of {target.table} is {position!r}, which this version cannot read; "
+                "a newer one may have written it: upgrade"
             )
-        register = _Registering(
+        registration = _Registration(
             client=client, target=target, position=position, depth=depth, synced=synced, stop=stop
         )
         try:
-            return register.all_of(source.steps(position))
+            return registration.run(source.steps(position))
         except ConflictError:
-            synced = register.synced  # another one was faster: go on from where it is
+            # Another watcher was faster: go on from where it is
+            synced = registration.synced
     raise ConflictError(
-        f"{target.table}: other watchers were first to register its events, {_LOST_RACES} times in a row. Nothing is lost: run it again, "
-        "with fewer watchers of one table"
+        f"{target.table}: other watchers were first to register its events, {_LOST_RACES} times in "
+        "a row. Nothing is lost: run it again, with fewer watchers of one table"
     )
 
 
 @dataclass(slots=True, kw_only=True)
-class _Registering:
+class _Registration:
     """One pass over the steps, from a position that was read."""
 
     client: LakeChime
@@ -127,8 +139,8 @@ class _Registering:
     synced: Synced
     stop: Callable[[], bool]
 
-    def all_of(self, steps: Iterator[Step]) -> Synced:
-        """Several small snapshots go in one transaction."""
+    def run(self, steps: Iterator[Step]) -> Synced:
+        """Register the steps; several small snapshots go into one transaction."""
         waiting: list[Step] = []
         for step in steps:
             waiting.append(self._fitting(step))
@@ -142,8 +154,10 @@ class _Registering:
         return self.synced
 
     def _fitting(self, step: Step) -> Step:
-        """A table's partitions may get other levels. A store has one number of levels a table, so a snapshot says once that
-        others changed.
+        """Return a step whose partitions have the number of levels that the store has.
+
+        A table's partitions may get other levels, and a store has one number of levels a table. So
+        one event a snapshot stands for the partitions with other levels.
         """
         others: dict[str | None, list[DataChangeEvent]] = {}
         events: list[DataChangeEvent] = []
@@ -157,51 +171,68 @@ class _Registering:
         if not others:
             return step
         count = sum(map(len, others.values()))
-        note = f"{count:,} partitions have other levels than the {self.depth} of {self.target.table}; their events name no partition"
-        events += map(_one_of, others.values())
-        return replace(
-            step, events=tuple(events), note=note if step.note is None else f"{step.note}; {note}"
+        note = (
+            f"{count:,} partitions have other levels than the {self.depth} of {self.target.table}; "
+            "their events name no partition"
         )
+        if step.note is not None:
+            note = f"{step.note}; {note}"
+        events += map(_merged, others.values())
+        return replace(step, events=tuple(events), note=note)
 
     def _register(self, steps: Sequence[Step]) -> None:
-        """A very large snapshot in portions: only with the last one the position moves, and a repeated portion is known again."""
-        events, position = [event for step in steps for event in step.events], steps[-1].position
-        while len(events) > MOST_AT_ONCE:
-            self._count(self.client.register(events[:MOST_AT_ONCE]), ())
-            del events[:MOST_AT_ONCE]
-        seen = {item: value for step in steps for item, value in step.seen.items()}
-        named = {"table": self.target.table, "cluster": self.target.cluster}
-        outbox = Outbox(**named, position=dict(position), expected=self.position, seen=seen)
+        """Register the events of steps, and move the position."""
+        events = [event for step in steps for event in step.events]
+        # Of a very large snapshot, only the last portion moves the position: after a kill the
+        # others are registered again, as duplicates
+        while len(events) > MAX_AT_ONCE:
+            self._count(self.client.register(events[:MAX_AT_ONCE]), ())
+            del events[:MAX_AT_ONCE]
+        seen: dict[str, JsonValue] = {}
+        for step in steps:
+            seen.update(step.seen)
+        position = dict(steps[-1].position)
+        outbox = Outbox(
+            table=self.target.table,
+            cluster=self.target.cluster,
+            position=position,
+            expected=self.position,
+            seen=seen,
+        )
         registered = self.client.register(events, outbox=outbox)
-        self.position = dict(position)
+        self.position = position
         self._count(registered, steps)
 
     def _count(self, registered: Sequence[Registered], steps: Sequence[Step]) -> None:
-        new = [answer.event for answer in registered if not answer.duplicate]
-        last = next(
-            (event.snapshot_id for event in reversed(new) if event.snapshot_id is not None),
-            self.synced.last,
-        )
-        notes = dict.fromkeys(
-            (*self.synced.notes, *(step.note for step in steps if step.note is not None))
-        )
+        event_count = self.synced.events
+        last = self.synced.last
+        for answer in registered:
+            if not answer.duplicate:
+                event_count += 1
+                last = answer.event.snapshot_id or last
+        snapshot_count = self.synced.snapshots
+        notes = dict.fromkeys(self.synced.notes)
+        for step in steps:
+            snapshot_count += bool(step.events)
+            if step.note is not None:
+                notes[step.note] = None
         self.synced = replace(
             self.synced,
-            events=self.synced.events + len(new),
-            snapshots=self.synced.snapshots + sum(bool(step.events) for step in steps),
+            events=event_count,
+            snapshots=snapshot_count,
             last=last,
             notes=tuple(notes),
         )
 
 
 def _weight(step: Step) -> int:
-    """How much of a registration a step takes: its events, what is to be remembered, or itself."""
+    """Return a step's share of a registration: its events or items, at least one."""
     return max(len(step.events), len(step.seen), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Which table a position is of: its format, where it lies, and its own id."""
+    """The table of a position: its format, its location, and its own id."""
 
     table_format: TableFormat
     at: str
@@ -211,58 +242,66 @@ class Origin:
         return {"format": str(self.table_format), "at": self.at, "id": self.id}
 
     def is_of(self, position: Position, target: Target) -> bool:
-        """False: another table is at this place now. InvalidEventError where the name is that of a table elsewhere, or of another format."""
+        """Return whether a position is of this table, not of another at its location.
+
+        Raises InvalidEventError if the name belongs to a table elsewhere or of another format.
+        """
         check_format(position, target, self.table_format, self.at)
         if position.get("id") == self.id:
             return True
         if position.get("at") == self.at:
             return False
         raise InvalidEventError(
-            f"{target.table!r} of cluster {target.cluster!r} is the {position.get('format')} table at {position.get('at')}, and this the "
-            f"{self.table_format} table at {self.at}; register it under another name, or in another cluster"
+            f"{target.table!r} of cluster {target.cluster!r} is the {position.get('format')} table "
+            f"at {position.get('at')}, and this is the {self.table_format} table at {self.at}; "
+            "register it under another name, or in another cluster"
         )
 
 
 def check_format(position: Position, target: Target, table_format: TableFormat, at: str) -> None:
-    """Refuse a name that another format has. Ask before a position is read: each format has its own members there."""
+    """Raise InvalidEventError for a name that belongs to a table of another format.
+
+    Call this before a position is read: its members depend on the format.
+    """
     before = position.get("format")
     if before != str(table_format):
         raise InvalidEventError(
-            f"{target.table!r} of cluster {target.cluster!r} was the {before} table at {position.get('at')}, and is the {table_format} table "
-            f"at {at} now: one name has events of one format. Nothing was registered; register the table under another name, or in another "
-            "cluster, and point its consumers there"
+            f"{target.table!r} of cluster {target.cluster!r} was the {before} table at "
+            f"{position.get('at')}, and is the {table_format} table at {at} now: "
+            "one name has events of one format. Nothing was registered; register the table under "
+            "another name, or in another cluster, and point its consumers there"
         )
 
 
-def place_of(uri: str) -> str:
-    """The same for everybody who writes the place in another way."""
+def canonical_uri(uri: str) -> str:
+    """Return one form of a location that may be written in several ways."""
     scheme, separator, rest = uri.partition("://")
     if separator and scheme != "file":
         return f"s3://{rest}" if scheme == "s3a" else uri
     return os.path.abspath(rest if separator else uri)
 
 
-def _one_of(events: Sequence[DataChangeEvent]) -> DataChangeEvent:
-    """Of all partitions of a snapshot that no event can name: what is true of each of them."""
+def _merged(events: Sequence[DataChangeEvent]) -> DataChangeEvent:
+    """Return one event without a partition for several of a snapshot.
+
+    It has the tags and the operation that they have in common.
+    """
     first = events[0]
-    shown = json.dumps(
-        first.partition if len(events) == 1 else [event.partition for event in events],
-        ensure_ascii=False,
-    )
-    same = {
-        name: value
-        for name, value in first.tags.items()
-        if all(event.tags.get(name) == value for event in events)
-    }
+    common = set(first.tags.items()).intersection(*(event.tags.items() for event in events))
+    tags = {name: value for name, value in first.tags.items() if (name, value) in common}
+    partitions = [event.partition for event in events]
+    shown = json.dumps(partitions if len(events) > 1 else first.partition, ensure_ascii=False)
+    if len(shown) <= MAX_TAG_VALUE_CHARS:
+        tags[OTHER_PARTITION] = shown
     operations = {event.operation_type for event in events}
-    return replace(
-        first,
-        partition=None,
-        operation_type=first.operation_type if len(operations) == 1 else OperationType.UPDATE,
-        tags={**same, OTHER_PARTITION: shown} if len(shown) <= MAX_TAG_VALUE_CHARS else same,
-    )
+    operation = first.operation_type if len(operations) == 1 else OperationType.UPDATE
+    return replace(first, partition=None, operation_type=operation, tags=tags)
+
+
+def range_text(first: int, last: int) -> str:
+    return str(last) if first == last else f"{first}-{last}"
 
 
 def again_tags(again: str | None) -> dict[str, str]:
-    """Of snapshots whose ids a table had before."""
+    """Return the tags of snapshots whose ids a table had before."""
     return {} if again is None else {AGAIN: again}

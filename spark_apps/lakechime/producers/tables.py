@@ -1,9 +1,10 @@
-"""Which tables to look at: as words of a command, and as a YAML file.
+"""The tables to watch, as words of a command or as a YAML file such as this.
 
 interval: 30s
 tables:
   - {table: shop.orders, format: opal, path: s3://lake/orders}
-  - {table: web.clicks, format: iceberg, identifier: web.clicks, catalog: prod, options: {uri: https://catalog}}
+  - {table: web.clicks, format: iceberg, identifier: web.clicks, catalog: prod,
+     options: {uri: https://catalog}}
   - {table: web.views, format: delta, path: /lake/views}
   - {table: web.logs, format: hive, path: /lake/logs, keys: [dt, hour], marker: _SUCCESS}
 """
@@ -37,58 +38,65 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """The sources, each by the name that messages use, and how often to look."""
+    """The sources by the names that messages use, and the interval of looks."""
 
     sources: Mapping[str, Source]
     interval_seconds: float
 
 
 def tables_of_words(words: Iterable[str], cluster: str = DEFAULT_CLUSTER) -> dict[str, Source]:
-    """By the names that messages use: `shop.orders=delta:/lake/orders`; a bare path is an Opal table, which knows its name."""
+    """Return the sources of words such as `shop.orders=delta:/lake/orders`.
+
+    They are keyed by the names that messages use. A bare path is an Opal table, which has its name.
+    """
     return _distinct([_entry_of_word(word, cluster) for word in words], "the command")
 
 
 def _entry_of_word(word: str, cluster: str) -> dict[str, Any]:
     name, separator, rest = word.partition("=")
-    kind, colon, place = rest.partition(":")
+    kind, colon, location = rest.partition(":")
     if not separator:
         return {"format": "opal", "path": word, "cluster": cluster}
-    if not colon or kind not in FORMATS or not place:
+    if not colon or kind not in FORMATS or not location:
         raise InvalidEventError(f"{word!r} names no table; {FORMS}")
-    in_catalog = _IN_CATALOG.match(place) if kind == "iceberg" else None
-    where = in_catalog.groupdict() if in_catalog else {"path": place}
-    return {"table": name, "format": kind, "cluster": cluster, **where}
+    entry = {"table": name, "format": kind, "cluster": cluster}
+    # CATALOG:NAME, which only Iceberg tables have
+    in_catalog = _IN_CATALOG.match(location)
+    if kind == "iceberg" and in_catalog:
+        return {**entry, **in_catalog.groupdict()}
+    return {**entry, "path": location}
 
 
 def read_tables(path: str) -> Tables:
-    """Of a YAML file. All that is wrong in it is said at once."""
+    """Return the tables of a YAML file, or raise one error for all mistakes in it."""
     data = _parsed(path)
     unknown = sorted(str(name) for name in data.keys() - {"interval", "tables"})
     if unknown or not isinstance(data.get("tables"), list) or not data["tables"]:
-        raise InvalidEventError(
-            f"{path}: write a list of tables under 'tables', and 'interval'"
-            + (f"; unknown: {', '.join(unknown)}" if unknown else "")
-        )
+        message = f"{path}: write a list of tables under 'tables', and 'interval'"
+        if unknown:
+            message += f"; unknown: {', '.join(unknown)}"
+        raise InvalidEventError(message)
     sources = _distinct(data["tables"], path)
+    interval = str(data.get("interval", INTERVAL))
     return Tables(
-        sources=sources,
-        interval_seconds=interval_seconds(
-            str(data.get("interval", INTERVAL)), f"interval in {path}"
-        ),
+        sources=sources, interval_seconds=interval_seconds(interval, f"interval in {path}")
     )
 
 
 def _distinct(entries: Iterable[Any], path: str) -> dict[str, Source]:
-    problems, sources = [], dict[str, Source]()
+    """Return the sources by shown name, or raise one error for all mistakes."""
+    problems: list[str] = []
+    sources: dict[str, Source] = {}
     for number, entry in enumerate(entries, start=1):
         try:
-            source, shown = _source(entry), _shown_name(entry)
+            source = _source(entry)
+            shown_name = _shown_name(entry)
         except (InvalidEventError, TypeError) as error:
             problems.append(f"table {number}: {error}")
             continue
-        if shown in sources:
-            problems.append(f"table {number}: {shown} is there twice; name each table once")
-        sources[shown] = source
+        if shown_name in sources:
+            problems.append(f"table {number}: {shown_name} is listed twice; name each table once")
+        sources[shown_name] = source
     if problems:
         raise InvalidEventError(f"{path}: " + "; ".join(problems))
     return sources
@@ -105,11 +113,10 @@ def interval_seconds(text: str, name: str) -> float:
 
 
 def _shown_name(entry: Mapping[str, Any]) -> str:
-    """For messages: with the cluster where it is not the usual one. An Opal table may tell its own only when it is read."""
-    cluster, name = (
-        entry.get("cluster") or DEFAULT_CLUSTER,
-        str(entry.get("table") or entry["path"]),
-    )
+    """Return the name that messages use, with the cluster unless it is the default."""
+    # The own name of an Opal table is known only when the table is read
+    name = str(entry.get("table") or entry["path"])
+    cluster = entry.get("cluster") or DEFAULT_CLUSTER
     return name if cluster == DEFAULT_CLUSTER else f"{cluster}/{name}"
 
 
@@ -118,14 +125,15 @@ def _parsed(path: str) -> Mapping[str, Any]:
         import yaml
     except ImportError as error:
         raise InvalidEventError(
-            "a file of tables needs PyYAML, which is not installed: pip install 'opal-lake[lakechime]'"
+            "a file of tables needs PyYAML, which is not installed: "
+            "pip install 'opal-lake[lakechime]'"
         ) from error
     try:
         data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidEventError(f"{path} cannot be read ({error}); correct it") from error
     if not isinstance(data, Mapping):
-        raise InvalidEventError(f"{path} is no mapping; write 'tables:' and a list")
+        raise InvalidEventError(f"{path} is not a mapping; write 'tables:' and a list")
     return data
 
 
@@ -133,9 +141,11 @@ def _source(entry: Any) -> Source:
     if not isinstance(entry, Mapping) or entry.get("format") not in FORMATS:
         raise InvalidEventError(f"{entry!r} has no format; write one of {', '.join(FORMATS)}")
     kind = entry["format"]
-    if unknown := sorted(str(name) for name in entry.keys() - {*_SHARED, *_OWN[kind]}):
+    known = (*_SHARED, *_OWN[kind])
+    unknown = sorted(str(name) for name in entry.keys() - {*known})
+    if unknown:
         raise InvalidEventError(
-            f"{', '.join(unknown)} is unknown of a table of format {kind}; known are {', '.join((*_SHARED, *_OWN[kind]))}"
+            f"a table of format {kind} has no {', '.join(unknown)}; known are {', '.join(known)}"
         )
     if "path" not in entry and kind != "iceberg":
         raise InvalidEventError(f"a table of format {kind} needs a path: path: /lake/orders")
@@ -146,24 +156,24 @@ def _source(entry: Any) -> Source:
 
 
 def _opal(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) -> Source:
-    from lakechime.producers.opal import OpalPlace
+    from lakechime.producers.opal import OpalLocation
 
-    return OpalPlace(
+    return OpalLocation(
         path=str(entry["path"]), name=entry.get("table"), cluster=cluster, options=options
     )
 
 
 def _iceberg(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) -> Source:
-    from lakechime.producers.iceberg import MAIN, IcebergPlace, IcebergSource
+    from lakechime.producers.iceberg import MAIN, IcebergLocation, IcebergSource
 
-    place = IcebergPlace(
+    location = IcebergLocation(
         path=entry.get("path"),
         identifier=entry.get("identifier"),
         catalog=entry.get("catalog"),
         properties=options,
     )
     return IcebergSource(
-        place=place,
+        location=location,
         target=Target(table=entry["table"], cluster=cluster),
         branch=entry.get("branch") or MAIN,
     )
@@ -184,7 +194,7 @@ def _hive(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) ->
 
     keys = entry.get("keys")
     if isinstance(keys, str):
-        raise InvalidEventError(f"keys: {keys} is one text; write a list, as [dt, hour]")
+        raise InvalidEventError(f"keys: {keys} is a text; write a list, as [dt, hour]")
     target = Target(table=entry["table"], cluster=cluster)
     return HiveSource(
         path=str(entry["path"]),

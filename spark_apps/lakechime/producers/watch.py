@@ -1,6 +1,7 @@
-"""One loop over many tables: each is looked at every interval, by itself.
+"""The loop over many tables, which looks at each of them every interval.
 
-A table that fails is looked at again later, twice as late each time, and never holds up the others; a database that is away neither.
+After a failure of a table the next look waits, each time twice as long. Neither such a table nor an
+unreachable database delays the looks at other tables.
 """
 
 import threading
@@ -14,38 +15,45 @@ from lakechime.producers.outbox import Source, Synced, sync
 from opal_lake.clock import doubled_pause_s
 
 LOOKERS = 8
-MOST_PAUSE_SECONDS = 600.0
+MAX_PAUSE_SECONDS = 600.0
 _TICK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What to watch, and who hears of it. `client` opens a new one; it is asked again after a failure."""
+    """The tables to watch, and the functions that get the results.
+
+    `client` opens a client; it is called again after a failure.
+    """
 
     client: Callable[[], LakeChime]
     sources: Mapping[str, Source]
     interval_seconds: float
     at_result: Callable[[str, Synced], None]
     at_failure: Callable[[str, Exception, float], None]
-    most_pause_seconds: float = MOST_PAUSE_SECONDS
+    max_pause_seconds: float = MAX_PAUSE_SECONDS
 
     def run(self, stop: threading.Event) -> None:
-        """Until the event is set. Looks that are under way end with what they register at that moment."""
+        """Look at the tables until the event is set.
+
+        Running looks then finish what they register at that moment, and end.
+        """
         tables = [_Watched(name=name, source=source) for name, source in self.sources.items()]
         shared = _Shared(open_client=self.client)
         pool = ThreadPoolExecutor(min(LOOKERS, len(tables)), thread_name_prefix="lakechime-watch")
         try:
             while not stop.is_set():
                 for table in tables:
-                    self._tend(table, pool, shared, stop)
+                    self._advance(table, pool, shared, stop)
                 stop.wait(_TICK_SECONDS)
         finally:
+            # Running looks end by `stop`, before the client that they share is closed
             pool.shutdown(wait=True, cancel_futures=True)
             for table in tables:
                 self._harvest(table)
             shared.close()
 
-    def _tend(
+    def _advance(
         self, table: "_Watched", pool: ThreadPoolExecutor, shared: "_Shared", stop: threading.Event
     ) -> None:
         if table.look is not None and table.look.done():
@@ -59,14 +67,15 @@ class Watch:
             return
         try:
             synced = look.result()
-        except Exception as error:  # noqa: BLE001  # whatever a library of a table's format raises, the others go on
+        except Exception as error:  # noqa: BLE001  # the library of a format may raise any
             table.failures += 1
-            longest = max(self.most_pause_seconds, self.interval_seconds)
+            longest = max(self.max_pause_seconds, self.interval_seconds)
             pause = doubled_pause_s(table.failures, 2 * self.interval_seconds, longest)
             table.due = time.monotonic() + pause
             self.at_failure(table.name, error, pause)
         else:
-            table.failures, table.due = 0, time.monotonic() + self.interval_seconds
+            table.failures = 0
+            table.due = time.monotonic() + self.interval_seconds
             self.at_result(table.name, synced)
 
 
@@ -81,7 +90,7 @@ class _Watched:
 
 @dataclass(slots=True, kw_only=True)
 class _Shared:
-    """The client of all looks, opened by the first that can."""
+    """The client of all looks, which the first one opens."""
 
     open_client: Callable[[], LakeChime]
     lock: threading.Lock = field(default_factory=threading.Lock)
