@@ -1,1 +1,1 @@
-"""LakeChime over HTTP: how questions, answers and errors travel, and the store that asks a service."""
+"""LakeChime over HTTP: its requests, answers and errors, and the store behind a service."""

@@ -1,4 +1,4 @@
-"""A store behind the service: the same questions, asked over HTTP."""
+"""The store behind a service, which is asked over HTTP."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from lakechime.remote.wire import (
     watermark_of,
 )
 
-# What goes into one request: well below what a service takes
+# Limits of one request, well below those of a service
 MAX_BATCH_BYTES = 1 << 20
 MAX_BATCH_ENTRIES = 1000
 PAGE_EVENTS = 1000
@@ -39,45 +39,47 @@ PAGE_EVENTS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpStore:
-    """Asks a service. Its answers are those of the service's own store, errors too."""
+    """A store that asks a service, with the answers and errors of that one's store."""
 
     transport: Transport
 
     @classmethod
     def open(cls, url: str, *, token: str | None = None) -> Self:
-        """Nothing is sent before the first question."""
+        """Return a store for a service, without sending anything."""
         return cls(transport=Transport(url=url, token=token))
 
     def register(
         self, events: Sequence[DataChangeEvent], outbox: Outbox | None
     ) -> list[Registered]:
-        """Large lists go in several requests; the outbox moves with the last one, when all the others are registered."""
+        """Register events, large lists in several requests.
+
+        The outbox moves with the last one, when all the others are registered.
+        """
         batches = list(_batches([event.to_json() for event in events])) or [[]]
         registered: list[Registered] = []
         for number, batch in enumerate(batches, start=1):
             body: dict[str, Any] = {"events": batch}
             if outbox is not None and number == len(batches):
                 body["outbox"] = outbox_json(outbox)
-            answers = self.transport.post(f"{V1}/events", body)[
-                "registered"
-            ]  # sent twice it is done once, a position too
-            registered += [Registered.from_json(answer) for answer in answers]
+            # A request that is sent twice is done once, also where it moves a position
+            answer = self.transport.post(f"{V1}/events", body)
+            registered += [Registered.from_json(entry) for entry in answer["registered"]]
         return registered
 
-    def events(self, meant: Filter, *, after: int, until: int | None, limit: int) -> Page:
-        body: dict[str, Any] = {**filter_json(meant), "after": after, "limit": limit}
-        return page_of(
-            self.transport.post(
-                f"{V1}/events/query", body if until is None else {**body, "until": until}
-            )
-        )
+    def events(self, wanted: Filter, *, after: int, until: int | None, limit: int) -> Page:
+        body: dict[str, Any] = {**filter_json(wanted), "after": after, "limit": limit}
+        if until is not None:
+            body["until"] = until
+        return page_of(self.transport.post(f"{V1}/events/query", body))
 
-    def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> EventsBetween:
-        found: list[Registered] = []
-        covered_from, covered_until, after, more = start_ts, end_ts, 0, True
-        while more:
+    def events_between(self, wanted: Filter, start_ts: int, end_ts: int) -> EventsBetween:
+        matching: list[Registered] = []
+        covered_from = start_ts
+        covered_until = end_ts
+        after = 0
+        while True:
             body = {
-                **filter_json(meant),
+                **filter_json(wanted),
                 "start_ts": start_ts,
                 "end_ts": end_ts,
                 "after": after,
@@ -85,25 +87,29 @@ class HttpStore:
             }
             answer = self.transport.post(f"{V1}/events/query", body)
             page = page_of(answer)
-            found += page.events
+            matching += page.events
             covered_from = max(covered_from, answer["covered_from_ts"])
             covered_until = min(covered_until, answer["covered_until_ts"])
-            after, more = page.next_after, page.more
+            if not page.more:
+                break
+            after = page.next_after
         return EventsBetween(
-            events=tuple(found), covered_from_ts=covered_from, covered_until_ts=covered_until
+            events=tuple(matching), covered_from_ts=covered_from, covered_until_ts=covered_until
         )
 
     def find(self, interests: Sequence[Interest]) -> Found:
-        """Very many interests go in several requests; the head is then the least of their answers."""
+        """Return the first seqs of interests; very many are sent in several requests.
+
+        The head is then the least of their answers.
+        """
         batches = list(_batches([interest_json(interest) for interest in interests])) or [[]]
-        answers = [
-            found_of(self.transport.post(f"{V1}/events/find", {"interests": batch}))
-            for batch in batches
-        ]
-        return Found(
-            seqs=tuple(seq for answer in answers for seq in answer.seqs),
-            head=min(answer.head for answer in answers),
-        )
+        seqs: list[int | None] = []
+        heads: list[int] = []
+        for batch in batches:
+            answer = found_of(self.transport.post(f"{V1}/events/find", {"interests": batch}))
+            seqs += answer.seqs
+            heads.append(answer.head)
+        return Found(seqs=tuple(seqs), head=min(heads))
 
     def head(self) -> int:
         return int(self.transport.get(f"{V1}/head")["head"])
@@ -117,18 +123,17 @@ class HttpStore:
         return SeenPage(items=dict(answer["items"]), next_after=answer["next_after"])
 
     def watermark(self, consumer: str, key: str) -> Watermark | None:
-        found = self.transport.get(f"{V1}/watermark", consumer=consumer, key=key)["watermark"]
-        return None if found is None else watermark_of(found)
+        answer = self.transport.get(f"{V1}/watermark", consumer=consumer, key=key)
+        watermark = answer["watermark"]
+        return None if watermark is None else watermark_of(watermark)
 
     def watermarks(self, consumer: str) -> dict[str, Watermark]:
-        found = self.transport.get(f"{V1}/watermarks", consumer=consumer)["watermarks"]
-        return {watermark["key"]: watermark_of(watermark) for watermark in found}
+        answer = self.transport.get(f"{V1}/watermarks", consumer=consumer)
+        return {watermark["key"]: watermark_of(watermark) for watermark in answer["watermarks"]}
 
     def consumers(self, limit: int) -> list[Consumer]:
-        return [
-            Consumer(**found)
-            for found in self.transport.get(f"{V1}/consumers", limit=limit)["consumers"]
-        ]
+        answer = self.transport.get(f"{V1}/consumers", limit=limit)
+        return [Consumer(**consumer) for consumer in answer["consumers"]]
 
     def put_watermark(
         self, consumer: str, key: str, value: JsonValue, *, expected: int | None, step: str
@@ -140,9 +145,8 @@ class HttpStore:
             "expected": expected,
             "step": step,
         }
-        return watermark_of(
-            self.transport.in_one_step("PUT", f"{V1}/watermark", body=body)["watermark"]
-        )
+        answer = self.transport.in_one_step("PUT", f"{V1}/watermark", body=body)
+        return watermark_of(answer["watermark"])
 
     def delete_watermark(self, consumer: str, key: str, *, expected: int, step: str) -> None:
         self.transport.in_one_step(
@@ -151,9 +155,8 @@ class HttpStore:
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int:
         body = {"older_than_ms": older_than_ms, "keep_unseen": keep_unseen}
-        return int(
-            self.transport.once("POST", f"{V1}/expire", body=body)["expired"]
-        )  # a second one would run beside the first
+        # Sent once: a second one would run next to the first
+        return int(self.transport.once("POST", f"{V1}/expire", body=body)["expired"])
 
     def check(self) -> str:
         return f"{self.transport.url}: {self.transport.get(f'{V1}/check')['check']}"
@@ -163,7 +166,10 @@ class HttpStore:
 
 
 def _batches(entries: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """In order; an entry that is too large by itself goes alone, and the service says so."""
+    """Yield entries in batches of a limited size.
+
+    An entry that is too large on its own is sent alone, and the service refuses it.
+    """
     batch: list[Mapping[str, Any]] = []
     size = 0
     for entry in entries:
@@ -179,7 +185,7 @@ def _batches(entries: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpTokens:
-    """Tokens of a service, by its own admin routes; the transport's token has to be an admin's."""
+    """The tokens of a service, through its routes for admins, with an admin's token."""
 
     transport: Transport
 

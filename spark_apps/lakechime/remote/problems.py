@@ -1,4 +1,7 @@
-"""Errors as they travel: a status, and JSON that says which error it was and what to do. The client raises the same error again."""
+"""Errors over HTTP: a status, and JSON with the error and what to do.
+
+The client raises the same error again.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ from lakechime.errors import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A kind of error. `name` is the member `error` of the answer."""
+    """An error kind. `name` is the member `error` of the answer."""
 
     name: str
     status: int
@@ -104,23 +107,25 @@ PROBLEMS = (
     SCHEMA,
     UNAVAILABLE,
 )
-# What the service answers when its own client raises. Its database refusing it is no fault of who asked.
+# The answers for errors of the service's own client. An AccessError is not among them: that its
+# database refuses the service is not the caller's fault.
 _OF_ERROR = (INVALID, NOT_FOUND, CONFLICT, EXPIRED, SCHEMA, UNAVAILABLE)
 
 
 def problem_of(error: LakeChimeError) -> Problem:
-    """How an error of the service's own store is answered."""
-    return next(
-        (problem for problem in _OF_ERROR if isinstance(error, problem.raises)), UNAVAILABLE
-    )
+    """Return the answer for an error of the service's own store."""
+    for problem in _OF_ERROR:
+        if isinstance(error, problem.raises):
+            return problem
+    return UNAVAILABLE
 
 
 def problem_of_status(status: int) -> Problem:
-    """For an answer of the framework, which knows a status only."""
-    return next(
-        (problem for problem in PROBLEMS if problem.status == status),
-        BUG if status >= BUG.status else MALFORMED,
-    )
+    """Return the answer for a status, which is all that the framework's errors have."""
+    for problem in PROBLEMS:
+        if problem.status == status:
+            return problem
+    return BUG if status >= BUG.status else MALFORMED
 
 
 def problem_json(problem: Problem, message: str) -> dict[str, str]:
@@ -128,15 +133,14 @@ def problem_json(problem: Problem, message: str) -> dict[str, str]:
 
 
 def error_of(status: int, body: Any) -> LakeChimeError | None:
-    """The error that an answer tells of; None where it is no answer of a LakeChime service."""
-    if (
-        not isinstance(body, Mapping)
-        or not isinstance(body.get("error"), str)
-        or not isinstance(body.get("message"), str)
-    ):
+    """Return the error of an answer, or None if it is not that of a LakeChime service."""
+    if not isinstance(body, Mapping):
         return None
-    named = next(
-        (problem for problem in PROBLEMS if problem.name == body["error"]),
-        problem_of_status(status),
-    )
-    return named.raises(body["message"])
+    name, message = body.get("error"), body.get("message")
+    if not isinstance(name, str) or not isinstance(message, str):
+        return None
+    for problem in PROBLEMS:
+        if problem.name == name:
+            return problem.raises(message)
+    # A newer service may know other names
+    return problem_of_status(status).raises(message)

@@ -1,4 +1,4 @@
-"""One question to the service and its answer: time-outs, what is asked again, and errors as ours."""
+"""One request to the service and its answer: time-outs, retries, and errors as ours."""
 
 import json
 import os
@@ -23,14 +23,17 @@ from opal_lake.clock import doubled_pause_s
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.2
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
-_PASSING = (502, UNAVAILABLE.status, 504)  # of the service, or of a proxy before it
+_PASSING = (502, UNAVAILABLE.status, 504)  # from the service, or from a proxy before it
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 TOKEN_VARIABLE = "LAKECHIME_TOKEN"
 
 
 @dataclass(slots=True, kw_only=True)
 class Transport:
-    """Speaks to one service. Several threads may use it; a forked process gets connections of its own."""
+    """A connection to one service.
+
+    Several threads may use it; a forked process gets its own connections.
+    """
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -40,37 +43,41 @@ class Transport:
 
     def __post_init__(self) -> None:
         self.url = checked_url(self.url)
-        if self.token is not None and not (
-            self.token.isascii() and self.token.isprintable() and self.token.strip()
-        ):
+        if self.token is not None and not _is_header_value(self.token):
             raise AccessError(
-                "the token has characters that no token has, or none; copy it as `lakechime token create` printed it"
+                "the token is empty, or has characters that no token has; "
+                "copy it as `lakechime token create` printed it"
             )
 
     def get(self, path: str, **params: Any) -> Any:
         return self._ask("GET", path, repeatable=True, params=_given(params))
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Of questions, and of what may be sent twice."""
+        """Send a query, or a change that may be sent twice."""
         return self._ask("POST", path, repeatable=True, content=encoded(body))
 
     def once(
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **params: Any
     ) -> Any:
-        """What must not be done twice: asked again only where it was never sent."""
-        content = None if body is None else encoded(body)
-        return self._ask(method, path, repeatable=False, content=content, params=_given(params))
+        """Send a change that must not be done twice; repeat it only if it is unsent."""
+        return self._ask(
+            method, path, repeatable=False, content=_content(body), params=_given(params)
+        )
 
     def in_one_step(
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **params: Any
     ) -> Any:
-        """What names its step, so that it is done once: asked again where the answer was lost.
+        """Send a change that names its step; repeat it where the answer was lost.
 
-        Where no answer comes at last, it may have been done all the same.
+        Where the last attempt gets no answer either, the change may have been made.
         """
-        content = None if body is None else encoded(body)
         return self._ask(
-            method, path, repeatable=True, sure=False, content=content, params=_given(params)
+            method,
+            path,
+            repeatable=True,
+            sure=False,
+            content=_content(body),
+            params=_given(params),
         )
 
     def close(self) -> None:
@@ -81,7 +88,11 @@ class Transport:
     def _ask(
         self, method: str, path: str, *, repeatable: bool, sure: bool | None = None, **request: Any
     ) -> Any:
-        """`sure`: whether the caller may ask again, though nobody knows what was done; by default where it is repeatable."""
+        """Send a request, repeat it where that is safe, and return the answer's value.
+
+        `sure`: the caller may try again after a failure, although it is unknown what was done. By
+        default that is so for repeatable requests.
+        """
         if sure is None:
             sure = repeatable
         attempt = 0
@@ -96,9 +107,8 @@ class Transport:
             if answer is not None and answer.is_success:
                 return self._value(answer)
             if attempt == ATTEMPTS or not _may_repeat(answer, failure, repeatable=repeatable):
-                raise self._error(
-                    answer, failure, sure=sure or isinstance(failure, _NEVER_SENT)
-                ) from failure
+                was_never_sent = isinstance(failure, _NEVER_SENT)
+                raise self._error(answer, failure, sure=sure or was_never_sent) from failure
             self.sleep(doubled_pause_s(attempt, FIRST_PAUSE_SECONDS))
 
     def _connected(self) -> httpx.Client:
@@ -106,64 +116,65 @@ class Transport:
             headers = {"Accept": "application/json", "Content-Type": "application/json"}
             if self.token is not None:
                 headers["Authorization"] = f"Bearer {self.token}"
-            self._client, self._process = (
-                httpx.Client(headers=headers, timeout=TIMEOUT),
-                os.getpid(),
-            )
+            self._client = httpx.Client(headers=headers, timeout=TIMEOUT)
+            self._process = os.getpid()
         return self._client
 
     def _value(self, answer: httpx.Response) -> Any:
         try:
             return answer.json() if answer.content else None
         except ValueError as error:
-            raise self._stranger(answer) from error
+            raise self._foreign_error(answer) from error
 
     def _error(
         self, answer: httpx.Response | None, failure: Exception | None, *, sure: bool
     ) -> LakeChimeError:
         if answer is None:
-            said = str(failure) or type(failure).__name__
-            doubt = (
-                "try again"
-                if sure
-                else "it may have been done: read the state before you try again"
-            )
+            reason = str(failure) or type(failure).__name__
+            next_step = "try again"
+            if not sure:
+                next_step = "it may have been done: read the state before you try again"
             return UnavailableError(
-                f"the LakeChime service at {self.url} does not answer ({said}); see that it runs, and {doubt}"
+                f"the LakeChime service at {self.url} does not answer ({reason}); "
+                f"see that it runs, and {next_step}"
             )
         try:
             error = error_of(answer.status_code, answer.json())
         except ValueError:
             error = None
         if error is None:
-            return self._stranger(answer)
+            return self._foreign_error(answer)
         if answer.status_code == UNAUTHENTICATED.status:
             return AccessError(f"{self.url}: {error}; give it by {TOKEN_VARIABLE}, or as token=")
         return error
 
-    def _stranger(self, answer: httpx.Response) -> LakeChimeError:
-        """Something else than a LakeChime service has answered: a proxy, or another program at this address."""
-        said = f"{self.url} answers {answer.status_code} as no LakeChime service does"
-        if (
-            answer.status_code in _PASSING
-            or answer.status_code == httpx.codes.INTERNAL_SERVER_ERROR
-        ):
-            return UnavailableError(f"{said}; a proxy before it may not reach it: try again")
+    def _foreign_error(self, answer: httpx.Response) -> LakeChimeError:
+        """Return the error for an answer of a proxy, or of another program."""
+        fact = f"{self.url} answers {answer.status_code} as no LakeChime service does"
+        if answer.status_code in (*_PASSING, httpx.codes.INTERNAL_SERVER_ERROR):
+            return UnavailableError(f"{fact}; a proxy before it may not reach it: try again")
         return NotFoundError(
-            f"{said}; give its address, as http://host:8475, or http://host:8080/lakechime in Airflow's api-server"
+            f"{fact}; give its address, as http://host:8475, "
+            "or http://host:8080/lakechime in Airflow's api-server"
         )
+
+
+def _is_header_value(token: str) -> bool:
+    """Return whether a token can be sent in a header."""
+    return token.isascii() and token.isprintable() and bool(token.strip())
 
 
 def checked_url(url: str) -> str:
-    """Without a slash at the end."""
+    """Return a service's URL without a final slash, or raise InvalidEventError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidEventError(
-            f"{url!r} is no URL of a service; write http://host:8475 or https://host/lakechime"
+            f"{url!r} is not the URL of a service; write http://host:8475 or https://host/lakechime"
         )
     if "@" in parts.netloc:
         raise InvalidEventError(
-            f"the URL of {parts.hostname} holds a user or a password; leave them out, and give a token"
+            f"the URL of {parts.hostname} holds a user or a password; "
+            "leave them out, and give a token"
         )
     if parts.query or parts.fragment:
         raise InvalidEventError(
@@ -172,14 +183,19 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def _content(body: Mapping[str, Any] | None) -> bytes | None:
+    return None if body is None else encoded(body)
+
+
 def encoded(body: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(
+        text = json.dumps(
             body, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
-        ).encode()
+        )
+        return text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidEventError(
-            f"this is no JSON ({error}); use texts, numbers, booleans, lists and mappings"
+            f"this is not JSON ({error}); use texts, numbers, booleans, lists and mappings"
         ) from error
 
 
@@ -188,7 +204,7 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return list(value)
-    raise TypeError(f"{type(value).__name__} is none of JSON's types")
+    raise TypeError(f"{type(value).__name__} is not one of JSON's types")
 
 
 def _given(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,15 +214,16 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
 def _may_repeat(
     answer: httpx.Response | None, failure: Exception | None, *, repeatable: bool
 ) -> bool:
+    """Return whether a request may be sent again after this answer or failure."""
     if answer is not None:
         return repeatable and answer.status_code in _PASSING and not _is_lasting(answer)
-    return isinstance(failure, _NEVER_SENT) or (
-        repeatable and isinstance(failure, httpx.TransportError)
-    )
+    if isinstance(failure, _NEVER_SENT):
+        return True
+    return repeatable and isinstance(failure, httpx.TransportError)
 
 
 def _is_lasting(answer: httpx.Response) -> bool:
-    """Whether the service itself says that trying again does not help."""
+    """Return whether the service itself reports an error that a retry does not solve."""
     try:
         error = error_of(answer.status_code, answer.json())
     except ValueError:

@@ -1,4 +1,4 @@
-"""Questions and answers as JSON. What a newer service says beyond this is left alone."""
+"""Requests and answers as JSON. Members that a newer service adds are ignored."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,26 +19,31 @@ from lakechime.event import DEFAULT_CLUSTER
 V1 = "/v1"
 
 
-def filter_json(meant: Filter) -> dict[str, Any]:
-    return _meant(meant.tables, meant.partition, meant.tags)
+def filter_json(wanted: Filter) -> dict[str, Any]:
+    return _conditions(wanted.tables, wanted.partition, wanted.tags)
 
 
 def interest_json(interest: Interest) -> dict[str, Any]:
-    return {**_meant(interest.tables, interest.partition, interest.tags), "after": interest.after}
+    conditions = _conditions(interest.tables, interest.partition, interest.tags)
+    return {**conditions, "after": interest.after}
 
 
-def _meant(
+def _conditions(
     tables: tuple[TableName, ...], partition: Any, tags: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Without what is not asked for."""
-    shown: dict[str, Any] = {"tables": [table_json(table) for table in tables]}
+    """Return the conditions of a filter; what it does not ask for is left out."""
+    conditions: dict[str, Any] = {"tables": [table_json(table) for table in tables]}
     if partition is not None:
-        shown["partition"] = list(partition)
-    return {**shown, "tags": dict(tags)} if tags else shown
+        conditions["partition"] = list(partition)
+    if tags:
+        conditions["tags"] = dict(tags)
+    return conditions
 
 
 def table_json(table: TableName) -> dict[str, str]:
-    cluster, name = (DEFAULT_CLUSTER, table) if isinstance(table, str) else table
+    if isinstance(table, str):
+        return {"cluster": DEFAULT_CLUSTER, "table": table}
+    cluster, name = table
     return {"cluster": cluster, "table": name}
 
 
@@ -49,7 +54,9 @@ def outbox_json(outbox: Outbox) -> dict[str, Any]:
         "position": outbox.position,
         "expected": outbox.expected,
     }
-    return {**body, "seen": dict(outbox.seen)} if outbox.seen else body
+    if outbox.seen:
+        body["seen"] = dict(outbox.seen)
+    return body
 
 
 def page_json(page: Page) -> dict[str, Any]:
@@ -74,8 +81,8 @@ def page_of(value: Mapping[str, Any]) -> Page:
     )
 
 
-def found_json(found: Found) -> dict[str, Any]:
-    return {"seqs": list(found.seqs), "head": found.head}
+def found_json(answer: Found) -> dict[str, Any]:
+    return {"seqs": list(answer.seqs), "head": answer.head}
 
 
 def found_of(value: Mapping[str, Any]) -> Found:
