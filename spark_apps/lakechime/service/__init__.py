@@ -1,4 +1,6 @@
-"""The service: LakeChime's questions over HTTP, by itself behind tokens of its own or within another program behind that one's users.
+"""The service: LakeChime over HTTP.
 
-`app` is the service, `server` its process. `access` says who may ask, `models` what is taken and answered, `limits` how much of it.
+It runs on its own behind tokens, or within another program behind the users of that one. `app` is
+the service, `server` its process. `access` has the rights, `models` the bodies of requests and
+answers, `limits` their sizes.
 """

@@ -1,4 +1,4 @@
-"""Who may ask: each route depends on one of the three rights of an `Access`."""
+"""Access control: each route depends on one of the three rights of an `Access`."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,7 +17,10 @@ _bearer = HTTPBearer(auto_error=False, description="A token that `lakechime toke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """A dependency of FastAPI for each right; it raises when the right is missing. `probe` is that of health checks."""
+    """A FastAPI dependency for each right, which raises if the caller lacks it.
+
+    `probe` is that of health checks.
+    """
 
     read: Callable[..., Any]
     write: Callable[..., Any]
@@ -26,7 +29,7 @@ class Access:
 
 
 async def everybody() -> None:
-    """No right is asked for."""
+    """Let everybody pass."""
 
 
 NO_ACCESS_CONTROL = Access(read=everybody, write=everybody, admin=everybody, probe=everybody)
@@ -36,21 +39,26 @@ def _requires_role(wanted: str) -> Callable[..., Awaitable[None]]:
     async def requires_role(
         request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
     ) -> None:
-        secret = None if given is None else given.credentials
-        role = secret and await backend_of(request).run(
-            lambda store: SqlTokens.of(store).role_of(secret)
-        )
+        if given is None or not given.credentials:
+            raise _unauthenticated("no token was sent")
+        secret = given.credentials
+        backend = backend_of(request)
+        role = await backend.run(lambda store: SqlTokens.of(store).role_of(secret))
         if not role:
-            said = "no token was sent" if not secret else "the token is unknown or revoked"
-            message = f"{said}; send one that `lakechime token create` printed as bearer token"
-            raise HTTPException(
-                UNAUTHENTICATED.status, message, headers={"WWW-Authenticate": "Bearer"}
-            )
+            raise _unauthenticated("the token is unknown or revoked")
         if not allows(role, wanted):
-            message = f"this needs the role {wanted} ({MEANINGS[wanted]}), and the token has {role}; use a token of that role"
+            message = (
+                f"this needs the role {wanted} ({MEANINGS[wanted]}), and the token has {role}; "
+                "use a token of that role"
+            )
             raise HTTPException(FORBIDDEN.status, message)
 
     return requires_role
+
+
+def _unauthenticated(reason: str) -> HTTPException:
+    message = f"{reason}; send one that `lakechime token create` printed as bearer token"
+    return HTTPException(UNAUTHENTICATED.status, message, headers={"WWW-Authenticate": "Bearer"})
 
 
 BY_TOKEN = Access(

@@ -1,4 +1,8 @@
-"""The app: every route behind a right, every error as JSON, a limit of size, and an OpenAPI document that says so."""
+"""The FastAPI app of the service.
+
+Every route needs a right, every error is JSON, bodies have a maximum size, and the OpenAPI document
+describes all of that.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,14 +18,21 @@ from lakechime.service.work import Backend, json_response
 from lakechime.store.sql_store import SqlStore
 
 TITLE = "LakeChime"
-VERSION = "1"  # of the paths below /v1: what is added keeps it
-DESCRIPTION = "Data-change events of a lake's tables: register them, find them, and keep the watermarks of who consumes them."
+VERSION = "1"  # of the paths below /v1: additions keep it
+DESCRIPTION = (
+    "Data-change events of a lake's tables: register them, find them, and move the watermarks of "
+    "their consumers."
+)
 
 
 def create_app(
     open_store: Callable[[], SqlStore], access: Access, *, max_body_bytes: int = MAX_BODY_BYTES
 ) -> FastAPI:
-    """The store is opened at the first request, and closed with the app. `access` says who may ask."""
+    """Return the app, which opens the store at the first request.
+
+    It closes the store at its own end.
+    `access` has the dependencies that check rights.
+    """
     backend = Backend(open_store=open_store)
 
     @asynccontextmanager
@@ -29,7 +40,7 @@ def create_app(
         yield
         backend.close()
 
-    # FastAPI's own documents ask for no right
+    # FastAPI's own documents would need no right
     app = FastAPI(
         title=TITLE,
         version=VERSION,
@@ -40,10 +51,10 @@ def create_app(
         redoc_url=None,
     )
     app.state.lakechime = backend
-    for made in (events, watermarks, triggers, admin):
-        app.include_router(made.routes(access))
+    for module in (events, watermarks, triggers, admin):
+        app.include_router(module.routes(access))
     app.include_router(_document(access))
-    app.add_middleware(BodyLimit, most_bytes=max_body_bytes)
+    app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_error_handlers(app)
     return app
 
@@ -53,10 +64,9 @@ def _document(access: Access) -> APIRouter:
 
     @router.get("/openapi.json", include_in_schema=False)
     async def document(request: Request) -> Response:
-        """OpenAPI, with the address that the request came to."""
+        """Return the OpenAPI document, with the address that the request came to."""
         schema: dict[str, Any] = request.app.openapi()
-        return json_response(
-            {**schema, "servers": [{"url": request.scope.get("root_path") or "/"}]}
-        )
+        url = request.scope.get("root_path") or "/"
+        return json_response({**schema, "servers": [{"url": url}]})
 
     return router

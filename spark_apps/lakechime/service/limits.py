@@ -1,4 +1,4 @@
-"""What one request may cost."""
+"""Limits of one request's cost."""
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from lakechime.remote.problems import TOO_LARGE
 
 MAX_BODY_BYTES = 4 << 20
 MAX_ENTRIES = 10_000  # events or interests of one request
-THREADS = 16  # that speak to the database at once; the others wait
+THREADS = 16  # requests that use the database at once; the others wait
 
 
 Message = MutableMapping[str, Any]
@@ -20,35 +20,36 @@ Send = Callable[[Message], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class BodyLimit:
-    """Refuses a larger body: at once where its length is said, else as soon as it is longer."""
+    """Middleware that refuses larger bodies, at once where a header has the length."""
 
     app: Callable[[Message, Receive, Send], Awaitable[None]]
-    most_bytes: int
+    max_bytes: int
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        said = _length_of(dict(scope["headers"]))
-        seen = 0
+        declared_bytes = _length_of(dict(scope["headers"]))
+        received_bytes = 0
 
-        async def counted() -> Message:
-            nonlocal seen
-            if said > self.most_bytes:
+        async def counting_receive() -> Message:
+            nonlocal received_bytes
+            if declared_bytes > self.max_bytes:
                 raise self._error()
             message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self.most_bytes:
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > self.max_bytes:
                 raise self._error()
             return message
 
-        await self.app(scope, counted, send)
+        await self.app(scope, counting_receive, send)
 
     def _error(self) -> HTTPException:
-        message = f"the body is larger than {self.most_bytes:,} bytes; send fewer events at once"
+        message = f"the body is larger than {self.max_bytes:,} bytes; send fewer events at once"
         return HTTPException(TOO_LARGE.status, message, headers={"Connection": "close"})
 
 
 def _length_of(headers: Mapping[bytes, bytes]) -> int:
+    # A chunked body has no length: it is counted as it comes
     length = headers.get(b"content-length", b"")
     return int(length) if length.isdigit() else 0

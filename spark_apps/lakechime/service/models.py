@@ -1,4 +1,7 @@
-"""What the service takes and answers. Events are checked by the event itself, so that its rules and words are the same everywhere."""
+"""The bodies of requests and answers.
+
+The event module checks events, so that its rules and messages are the same everywhere.
+"""
 
 import difflib
 from typing import Annotated, Any, Literal, Self
@@ -32,35 +35,34 @@ from lakechime.triggers.schedule import FrequencyUnit
 from lakechime.triggers.snapshot import SnapshotTrigger
 
 MAX_LONG = (1 << 63) - 1
-MAX_MOMENT_TS = (
-    253_370_764_800_000  # the calendar of months ends with the year 9999, and a tick may lie beyond
-)
+# The calendar of months ends with the year 9999, and a tick may lie beyond
+MAX_MOMENT_TS = 253_370_764_800_000
 MAX_FREQUENCY = 1_000_000
+_SHOWN_CHARS = 80
 
 
 class Strict(BaseModel):
-    """Takes nothing that it does not know: a mistyped name would be lost without a word."""
+    """A model that refuses unknown fields: a mistyped one would be lost silently."""
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _says_what_is_unknown(cls, value: Any) -> Any:
-        if isinstance(value, dict) and (
-            unknown := sorted(str(name)[:80] for name in set(value) - set(cls.model_fields))
-        ):
-            near = difflib.get_close_matches(unknown[0], cls.model_fields, n=1)
-            meant = (
-                f"did you mean {near[0]!r}?"
-                if near
-                else f"there are {', '.join(cls.model_fields) or 'none'}"
-            )
-            raise ValueError(f"there is no field {unknown[0]!r}; {meant}")
-        return value
+    def _refuse_unknown(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        unknown = sorted(str(name)[:_SHOWN_CHARS] for name in set(value) - set(cls.model_fields))
+        if not unknown:
+            return value
+        similar = difflib.get_close_matches(unknown[0], cls.model_fields, n=1)
+        if similar:
+            raise ValueError(f"unknown field {unknown[0]!r}; did you mean {similar[0]!r}?")
+        known = ", ".join(cls.model_fields) or "none"
+        raise ValueError(f"unknown field {unknown[0]!r}; the fields are {known}")
 
 
 def _table(value: Any) -> tuple[str, str]:
-    """A name, or {"cluster": ..., "table": ...}."""
+    """Return (cluster, table) of a name, or of {"cluster": ..., "table": ...}."""
     if isinstance(value, dict):
         if set(value) - {"cluster", "table"} or "table" not in value:
             raise ValueError('a table is a name, or {"cluster": "default", "table": "shop.orders"}')
@@ -94,8 +96,10 @@ Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
 
 
 class OutboxBody(Strict):
-    """How far the producer's log is registered once these events are. `expected` is the position that was read, null for none. `seen`: what
-    the producer has to remember by item.
+    """The position of the producer's log once these events are registered.
+
+    `expected` is the position that was read, null for none. `seen`: what the producer has to
+    remember by item.
     """
 
     cluster: Name = DEFAULT_CLUSTER
@@ -115,14 +119,17 @@ class OutboxBody(Strict):
 
 
 class Register(Strict):
-    """Events, which get their places in this order."""
+    """Events, which get their seqs in this order."""
 
     events: list[Event] = Field(max_length=MAX_ENTRIES)
     outbox: OutboxBody | None = None
 
 
 class Registered(BaseModel):
-    """An event with its place. `duplicate`: it was there before. `gap`: nobody registered its predecessor."""
+    """An event with its seq.
+
+    `duplicate`: it was registered before. `gap`: nobody registered its predecessor.
+    """
 
     event: RegisteredEvent
     duplicate: bool
@@ -130,21 +137,27 @@ class Registered(BaseModel):
 
 
 class RegisteredAnswer(BaseModel):
-    """One answer an event, in the order given."""
+    """The answer for each event, in the given order."""
 
     registered: list[Registered]
 
 
-class Meant(Strict):
-    """Which events: of any of these tables (of all when none is named), of this partition, with all of these tags."""
+class EventFilter(Strict):
+    """The wanted events: of any of these tables, of a partition, with all tags.
+
+    Without tables all are meant.
+    """
 
     tables: list[Table] = Field(default=[], max_length=MAX_ENTRIES)
     partition: Partition = None
     tags: Tags = Field(default={})
 
 
-class Query(Meant):
-    """Events with after < seq <= until and start_ts <= event_ts < end_ts, ascending by seq."""
+class Query(EventFilter):
+    """A query of events with after < seq <= until and start_ts <= event_ts < end_ts.
+
+    They are ascending by seq.
+    """
 
     after: Long = 0
     until: Long | None = None
@@ -154,17 +167,18 @@ class Query(Meant):
 
 
 class Tail(Strict):
-    """What is new for everybody."""
+    """A query of the new events of all tables."""
 
     after: LongText = 0
     limit: Limit = 1000
 
 
 class Page(BaseModel):
-    """Ask again after `next_after`; at once if there is `more`. `expired`: the greatest seq of these tables' events that expired.
+    """A page of events. Ask again after `next_after`, immediately if there is `more`.
 
-    Of a range of times: no event from `covered_from_ts` on and before `covered_until_ts` is missing, and none will come. Earlier ones
-    expired.
+    `expired`: the greatest seq of these tables' events that expired. Of a range of times: no event
+    from `covered_from_ts` on and before `covered_until_ts` is missing, and none will come. Earlier
+    ones expired.
     """
 
     events: list[Registered]
@@ -176,8 +190,8 @@ class Page(BaseModel):
     covered_until_ts: Long | None = None
 
 
-class InterestBody(Meant):
-    """The first event after `after` that matches."""
+class InterestBody(EventFilter):
+    """A wait for the first event after `after` that matches."""
 
     tables: list[Table] = Field(min_length=1, max_length=MAX_ENTRIES)
     after: Long = 0
@@ -188,41 +202,43 @@ class InterestBody(Meant):
 
 
 class Find(Strict):
-    """What many wait for: one query answers all."""
+    """Many interests, which one query answers."""
 
     interests: list[InterestBody] = Field(max_length=MAX_ENTRIES)
 
     @model_validator(mode="after")
     def _is_one_query(self) -> Self:
-        if (count := sum(len(interest.tables) for interest in self.interests)) > MAX_TABLES:
+        count = sum(len(interest.tables) for interest in self.interests)
+        if count > MAX_TABLES:
             raise ValueError(
-                f"the interests name {count:,} tables, and one request takes {MAX_TABLES:,}; send several"
+                f"the interests name {count:,} tables, and one request takes {MAX_TABLES:,}; "
+                "send several"
             )
         return self
 
 
 class Found(BaseModel):
-    """For each interest the first seq that matches, or null."""
+    """The first seq that matches each interest, or null."""
 
     seqs: list[Long | None]
     head: Long
 
 
 class Head(BaseModel):
-    """The greatest seq that a watermark may take now."""
+    """The greatest seq that a watermark may have now."""
 
     head: Long
 
 
 class TableQuery(Strict):
-    """Which table."""
+    """The name of a table."""
 
     table: Name
     cluster: Name = DEFAULT_CLUSTER
 
 
 class TableState(BaseModel):
-    """What is known of a table, and how far its producer's log is registered."""
+    """The state of a table, and the position of its producer's log."""
 
     table: str
     cluster: str
@@ -233,52 +249,59 @@ class TableState(BaseModel):
 
 
 class SeenQuery(TableQuery):
-    """`after` is the `next_after` of the page before."""
+    """A page of a producer's items. `after` is the `next_after` of the page before."""
 
     after: Annotated[str, Field(max_length=DIGEST_CHARS, pattern=r"^[A-Za-z0-9_-]*$")] = ""
 
 
 class SeenPage(BaseModel):
-    """What the table's producer remembers, as pairs of item and value. Ask again after `next_after`, unless it is null."""
+    """Items that the table's producer remembers, as pairs of item and value.
+
+    Ask again after `next_after`, unless it is null.
+    """
 
     items: list[tuple[str, JsonValue]]
     next_after: str | None
 
 
 class TableAnswer(BaseModel):
-    """`state` is null for a table that nobody has spoken of."""
+    """The state of a table; `state` is null for an unknown one."""
 
     state: TableState | None
 
 
 class ConsumerQuery(Strict):
-    """Whose watermarks."""
+    """The name of a consumer."""
 
     consumer: Name
 
 
 class ConsumersQuery(Strict):
-    """How many consumers."""
+    """The maximum number of consumers."""
 
     limit: Limit = 1000
 
 
 class WatermarkQuery(ConsumerQuery):
-    """Which watermark."""
+    """The name of a watermark."""
 
     key: Key = ""
 
 
 class WatermarkDelete(WatermarkQuery):
-    """`expected` is the revision that was read. `step` names this change: sent again under the same name, it is done once."""
+    """A watermark to delete. `expected` is the revision that was read.
+
+    `step` names this change: sent again under the same name, it is done once.
+    """
 
     expected: LongText
     step: Annotated[Step | None, WithJsonSchema(_STEP_IN_URL)] = None
 
 
 class WatermarkPut(Strict):
-    """`expected` is the revision that was read; null when there is none yet. `step` names this change: sent again under the same name, it is
-    done once.
+    """A watermark to set. `expected` is the revision that was read, null without one.
+
+    `step` names this change: sent again under the same name, it is done once.
     """
 
     consumer: Name
@@ -289,7 +312,7 @@ class WatermarkPut(Strict):
 
 
 class Watermark(BaseModel):
-    """How far a consumer is. `revision` rises with every change."""
+    """A consumer's progress. `revision` rises with every change."""
 
     consumer: str
     key: str
@@ -299,19 +322,22 @@ class Watermark(BaseModel):
 
 
 class WatermarkAnswer(BaseModel):
-    """`watermark` is null when there is none."""
+    """A watermark; null if it does not exist."""
 
     watermark: Watermark | None
 
 
 class Watermarks(BaseModel):
-    """All of a consumer, by key."""
+    """The watermarks of a consumer, by key."""
 
     watermarks: list[Watermark]
 
 
 class Consumer(BaseModel):
-    """How far somebody is who reads events in their order. `moved_ts`: when he moved last, or began."""
+    """The progress of a consumer that reads events in their order.
+
+    `moved_ts` is the time of its last move, or of its start.
+    """
 
     consumer: str
     seq: int
@@ -319,13 +345,13 @@ class Consumer(BaseModel):
 
 
 class Consumers(BaseModel):
-    """The furthest behind first."""
+    """The consumers, the furthest behind first."""
 
     consumers: list[Consumer]
 
 
 class PartitionTriggerBody(Strict):
-    """`now_ts` is the service's own time when it is null."""
+    """A partition trigger. A `now_ts` of null is the service's own time."""
 
     table: Name
     partition: Annotated[Any, PlainValidator(checked_partition), WithJsonSchema(LEVELS)]
@@ -338,12 +364,20 @@ class PartitionTriggerBody(Strict):
 
     def trigger(self) -> PartitionTrigger:
         return PartitionTrigger(
-            **{name: getattr(self, name) for name in type(self).model_fields if name != "now_ts"}
+            table=self.table,
+            partition=self.partition,
+            tags=self.tags,
+            cluster=self.cluster,
+            start_ts=self.start_ts,
+            frequency=self.frequency,
+            unit=self.unit,
         )
 
 
 class PartitionFired(BaseModel):
-    """It fires when there is an event. Where none matches, `expired_seq` is that of the partition's last event that expired: one with
+    """The events of a partition trigger, which fires when there is one.
+
+    Where none matches, `expired_seq` is that of the partition's last event that expired: one with
     the tags may be among them. Without tags that is answered by 410.
     """
 
@@ -352,7 +386,7 @@ class PartitionFired(BaseModel):
 
 
 class SnapshotTriggerBody(Strict):
-    """`any` fires when one of the tables changed, `all` when each of them did."""
+    """A snapshot trigger: `any` fires when a table changed, `all` when each did."""
 
     tables: list[Table] = Field(min_length=1, max_length=MAX_ENTRIES)
     mode: Literal["any", "all"] = "any"
@@ -365,7 +399,10 @@ class SnapshotTriggerBody(Strict):
 
 
 class SnapshotFired(BaseModel):
-    """Events with from_seq < seq <= to_seq that match. `expired`: some that were not seen may have been deleted."""
+    """The events with from_seq < seq <= to_seq that match.
+
+    `expired`: events that were not seen may have been deleted.
+    """
 
     events: list[RegisteredEvent]
     from_seq: Long
@@ -374,26 +411,30 @@ class SnapshotFired(BaseModel):
 
 
 class SnapshotAnswer(BaseModel):
-    """`fired` is null when it does not fire."""
+    """The answer of a snapshot trigger; `fired` is null when it does not fire."""
 
     fired: SnapshotFired | None
 
 
 class Expire(Strict):
-    """Delete events registered before this time (milliseconds since 1970), but not what some consumer has not seen."""
+    """An order to delete events registered before a time.
+
+    It is in milliseconds since 1970. Events that a consumer has not seen stay, unless `keep_unseen`
+    is false.
+    """
 
     older_than_ms: Long
     keep_unseen: Annotated[bool, Field(strict=True)] = True
 
 
 class Expired(BaseModel):
-    """How many events were deleted."""
+    """The number of deleted events."""
 
     expired: Long
 
 
 class Check(BaseModel):
-    """One line that says what is there."""
+    """One line about the state of the database."""
 
     check: str
 
@@ -406,7 +447,7 @@ TokenName = Annotated[
 
 
 class TokenQuery(Strict):
-    """Which token. A name may be one that no path can hold, such as `..`."""
+    """The name of a token, which a path may not be able to hold, such as `..`."""
 
     name: TokenName
 
@@ -431,7 +472,7 @@ class Token(BaseModel):
 
 
 class NewToken(BaseModel):
-    """The only time that the secret is shown."""
+    """A new token with its secret, which is not shown again."""
 
     token: str
     name: str
@@ -439,19 +480,19 @@ class NewToken(BaseModel):
 
 
 class Tokens(BaseModel):
-    """Revoked ones too."""
+    """All tokens, revoked ones too."""
 
     tokens: list[Token]
 
 
 class Health(BaseModel):
-    """The process answers; of `/ready`, the database too."""
+    """The health of the process, and for `/ready` of the database."""
 
     status: Literal["ok"]
 
 
 class ProblemAnswer(BaseModel):
-    """What went wrong and what to do."""
+    """An error, and what to do about it."""
 
     error: str = Field(examples=sorted({problem.name for problem in PROBLEMS}))
     message: str

@@ -1,4 +1,4 @@
-"""JSON schemas of what the event module checks, made from its limits."""
+"""JSON schemas of events, made from the limits of the event module."""
 
 from typing import Any
 
@@ -26,8 +26,8 @@ def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def _text(most: int) -> dict[str, Any]:
-    return {"type": "string", "minLength": 1, "maxLength": most, "pattern": _CLEAN}
+def _text(max_chars: int) -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "maxLength": max_chars, "pattern": _CLEAN}
 
 
 NAME = {
@@ -86,7 +86,10 @@ _FIELDS: dict[str, Any] = {
     "event_ts": {**_LONG, "description": "when it was registered, in milliseconds since 1970"},
     "seq": {**_LONG, "description": "its place in the order that watermarks pass"},
 }
-_DESCRIPTION = f"A data-change event. snapshot_id may be null for {TableFormat.HIVE} only, and is never its own prev_snapshot_id."
+_DESCRIPTION = (
+    f"A data-change event. snapshot_id may be null for {TableFormat.HIVE} only, "
+    "and is never its own prev_snapshot_id."
+)
 
 EVENT = {
     "type": "object",

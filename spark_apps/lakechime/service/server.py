@@ -1,4 +1,4 @@
-"""The service in a process of its own: uvicorn, and who may come in."""
+"""The service in its own process: uvicorn, its address and its access control."""
 
 import ipaddress
 import socket
@@ -20,7 +20,7 @@ STOP_SECONDS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Where to listen, and with which certificate."""
+    """The address to listen on, and its certificate."""
 
     host: str
     port: int
@@ -29,20 +29,25 @@ class Listener:
 
     @property
     def url(self) -> str:
+        scheme = "http" if self.certificate is None else "https"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'http' if self.certificate is None else 'https'}://{host}:{self.port}"
+        return f"{scheme}://{host}:{self.port}"
 
 
 def run_server(
     database_url: str, listener: Listener, *, with_tokens: bool, say: Callable[[str], None]
 ) -> None:
-    """Until it is stopped. The database is opened first, and its tables upgraded: what is wrong with it is said at once."""
+    """Serve until the process is stopped.
+
+    The database is opened first, and its tables are upgraded, so that errors show immediately.
+    """
     store = SqlStore.open(database_url, migrate=True)
     app = service_app(store, listener, with_tokens=with_tokens)
     with _bound(listener) as bound:
-        who = "asks for a token" if with_tokens else "asks nobody for a token"
+        access = "asks for a token" if with_tokens else "asks nobody for a token"
         say(
-            f"LakeChime serves {store.database.shown} at {listener.url} and {who}; stop it with Ctrl-C"
+            f"LakeChime serves {store.database.shown} at {listener.url} and {access}; "
+            "stop it with Ctrl-C"
         )
         config = uvicorn.Config(
             app,
@@ -56,7 +61,7 @@ def run_server(
 
 
 def service_app(store: SqlStore, listener: Listener, *, with_tokens: bool) -> FastAPI:
-    """InvalidEventError where everybody could come in, or nobody."""
+    """Return the app, or raise InvalidEventError if everybody has access, or nobody."""
     if not with_tokens and not is_loopback(listener.host):
         raise InvalidEventError(
             f"--no-auth would let everybody who reaches {listener.host} read and write events; "
@@ -65,27 +70,29 @@ def service_app(store: SqlStore, listener: Listener, *, with_tokens: bool) -> Fa
     if with_tokens and SqlTokens.of(store).is_empty():
         hint = ", or serve this machine alone with --no-auth" if is_loopback(listener.host) else ""
         raise InvalidEventError(
-            f"there is no token in {store.database.shown}, so that nobody could use the service; create one first: "
-            f"lakechime token create NAME --role admin{hint}"
+            f"{store.database.shown} has no token, so that nobody could use the service; "
+            f"create one first: lakechime token create NAME --role admin{hint}"
         )
     return create_app(lambda: store, BY_TOKEN if with_tokens else NO_ACCESS_CONTROL)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it. A name counts by all of its addresses."""
+    """Return whether only this machine reaches all addresses of a host."""
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError as error:
         raise InvalidEventError(
-            f"--host {host!r} is no address of this machine ({error}); write 127.0.0.1, 0.0.0.0 or a name"
+            f"--host {host!r} is not an address of this machine ({error}); "
+            "write 127.0.0.1, 0.0.0.0 or a name"
         ) from error
-    return bool(found) and all(
-        ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found
-    )
+    if not addresses:
+        return False
+    # An IPv6 address may name a network interface after %
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)
 
 
 def _bound(listener: Listener) -> socket.socket:
-    """Bound here, so that an address in use is one clear line."""
+    """Return a bound socket, or raise one clear error if the address is in use."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -94,6 +101,7 @@ def _bound(listener: Listener) -> socket.socket:
     except (OSError, OverflowError) as error:
         bound.close()
         raise UnavailableError(
-            f"cannot listen on {listener.host} port {listener.port} ({error}); choose another with --port"
+            f"cannot listen on {listener.host} port {listener.port} ({error}); "
+            "choose another with --port"
         ) from error
     return bound

@@ -1,4 +1,7 @@
-"""Work on the database, in threads of the service's own: the event loop only waits, and no other program's threads are taken."""
+"""Work on the database, in the service's own threads.
+
+The event loop only waits, and the threads of a surrounding program stay free.
+"""
 
 import asyncio
 import json
@@ -20,7 +23,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class Backend:
-    """The store, opened at the first question of each process. While the database is away, each question tries again."""
+    """The store, opened at the first request of each process.
+
+    While the database is unreachable, each request tries again.
+    """
 
     open_store: Callable[[], SqlStore]
     _store: SqlStore | None = None
@@ -36,19 +42,18 @@ class Backend:
     def _opened(self) -> SqlStore:
         try:
             return self.open_store()
-        except InvalidEventError as error:  # nothing that who asks could mend
+        except InvalidEventError as error:  # the caller cannot correct it
             raise UnavailableError(f"the service cannot open its database: {error}") from error
 
     async def run(self, work: Callable[[SqlStore], T]) -> T:
-        """The work's value."""
+        """Run work in a thread, and return its value."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lakechime")
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: work(self.store())
-        )
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: work(self.store()))
 
     async def answer(self, work: Callable[[LakeChime], Any], status: int = 200) -> Response:
-        """The work's value as JSON, which is written in the thread too."""
+        """Run work in a thread, which also encodes its value, and return that as JSON."""
         return await self.run(lambda store: json_response(work(LakeChime(store)), status))
 
     def close(self) -> None:
@@ -61,7 +66,7 @@ class Backend:
 
 
 def backend_of(request: Request) -> Backend:
-    """Of the app that the request came to."""
+    """Return the backend of the app that the request came to."""
     backend: Backend = request.app.state.lakechime
     return backend
 

@@ -1,1 +1,4 @@
-"""The paths of the service, by what they are about. Each module makes its routes for an `Access`, whose rights they depend on."""
+"""The paths of the service. Each module has the routes of one topic.
+
+They depend on the rights of an `Access`.
+"""

@@ -1,11 +1,12 @@
-"""What keeps the service: retention, tokens, and whether it is well."""
+"""Routes of administration: health, retention and tokens."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Response
 from fastapi import Query as InUrl
 
 from lakechime.access import token_json
+from lakechime.client import LakeChime
 from lakechime.remote.problems import UNAVAILABLE
 from lakechime.remote.wire import V1
 from lakechime.service import models
@@ -30,12 +31,12 @@ def _health(access: Access) -> APIRouter:
 
     @health.get("/health", response_model=models.Health)
     async def alive() -> Response:
-        """The process answers."""
+        """Answer if the process runs."""
         return json_response({"status": "ok"})
 
     @health.get("/ready", response_model=models.Health, responses=problems(UNAVAILABLE))
     async def ready(backend: AnyBackend) -> Response:
-        """The database answers too."""
+        """Answer if the process and the database work."""
         await backend.run(lambda store: store.database.read(read_revision))
         return json_response({"status": "ok"})
 
@@ -47,7 +48,7 @@ def _check(access: Access) -> APIRouter:
 
     @reading.get("/check", response_model=models.Check)
     async def check(backend: AnyBackend) -> Response:
-        """One line that says what is there."""
+        """Return one line about the state of the database."""
         return await backend.answer(lambda client: {"check": client.check()})
 
     return reading
@@ -59,11 +60,12 @@ def _retention(access: Access) -> APIRouter:
     @admin.post("/expire", response_model=models.Expired, responses=problems(*WITH_BODY))
     async def expire(body: models.Expire, backend: AnyBackend) -> Response:
         """Delete old events."""
-        return await backend.answer(
-            lambda client: {
-                "expired": client.expire(body.older_than_ms, keep_unseen=body.keep_unseen)
-            }
-        )
+
+        def expired(client: LakeChime) -> dict[str, Any]:
+            count = client.expire(body.older_than_ms, keep_unseen=body.keep_unseen)
+            return {"expired": count}
+
+        return await backend.answer(expired)
 
     return admin
 
@@ -73,12 +75,9 @@ def _tokens(access: Access) -> APIRouter:
 
     @admin.get("/tokens", response_model=models.Tokens)
     async def tokens(backend: AnyBackend) -> Response:
-        """Every token that was created, without its secret."""
-        return await backend.run(
-            lambda store: json_response(
-                {"tokens": [token_json(token) for token in SqlTokens.of(store).tokens()]}
-            )
-        )
+        """Return every token that was created, without its secret."""
+        known = await backend.run(lambda store: SqlTokens.of(store).tokens())
+        return json_response({"tokens": [token_json(token) for token in known]})
 
     @admin.post(
         "/tokens", status_code=201, response_model=models.NewToken, responses=problems(*WITH_BODY)
@@ -89,9 +88,9 @@ def _tokens(access: Access) -> APIRouter:
         return json_response({"token": secret, "name": body.name, "role": body.role}, 201)
 
     @admin.delete("/token", status_code=204, response_class=Response, responses=problems(*MISSING))
-    async def revoke(asked: Annotated[models.TokenQuery, InUrl()], backend: AnyBackend) -> Response:
-        """Revoke a token: from now on it opens nothing."""
-        await backend.run(lambda store: SqlTokens.of(store).revoke(asked.name))
+    async def revoke(query: Annotated[models.TokenQuery, InUrl()], backend: AnyBackend) -> Response:
+        """Revoke a token, which is refused from now on."""
+        await backend.run(lambda store: SqlTokens.of(store).revoke(query.name))
         return Response(status_code=204)
 
     return admin

@@ -1,4 +1,4 @@
-"""What routes have in common: the backend, and how errors are documented."""
+"""The common part of all routes: the backend, and the documentation of errors."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -33,19 +33,20 @@ __all__ = ["ALWAYS", "GONE", "MISSING", "MOVED", "WITH_BODY", "AnyBackend", "pro
 
 
 def router(right: Callable[..., Any], tag: str) -> APIRouter:
-    """Routes that all ask for one right, and take each parameter of the URL once."""
+    """Return a router whose routes need one right and take each URL parameter once."""
     return APIRouter(
         dependencies=[Depends(right), Depends(_each_once)], tags=[tag], responses=problems(*ALWAYS)
     )
 
 
 async def _each_once(request: Request) -> None:
-    """FastAPI itself would take the last one in silence."""
-    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
+    # FastAPI itself would silently take the last one
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    for name, times in counts.items():
         if times > 1:
             raise InvalidEventError(f"query: {name[:100]!r} is given {times:,} times; give it once")
 
 
 def problems(*kinds: Problem) -> dict[int | str, dict[str, Any]]:
-    """For OpenAPI."""
+    """Return the answers of errors, as OpenAPI documents them."""
     return {kind.status: {"model": ProblemAnswer, "description": kind.meaning} for kind in kinds}

@@ -1,4 +1,4 @@
-"""Register events and find them."""
+"""Routes that register events and find them."""
 
 from typing import Annotated, Any
 
@@ -30,16 +30,14 @@ def _writing(access: Access) -> APIRouter:
         "/events", response_model=models.RegisteredAnswer, responses=problems(*WITH_BODY, *MOVED)
     )
     async def register(body: models.Register, backend: AnyBackend) -> Response:
-        """Register events. The same event twice is one event: the second answer tells the first one's place."""
+        """Register events. A repeated event is answered with the seq of the first one."""
         outbox = None if body.outbox is None else body.outbox.outbox()
-        return await backend.answer(
-            lambda client: {
-                "registered": [
-                    registered.to_json()
-                    for registered in client.register(body.events, outbox=outbox)
-                ]
-            }
-        )
+
+        def registered(client: LakeChime) -> dict[str, Any]:
+            answers = client.register(body.events, outbox=outbox)
+            return {"registered": [answer.to_json() for answer in answers]}
+
+        return await backend.answer(registered)
 
     return writing
 
@@ -49,63 +47,60 @@ def _reading(access: Access) -> APIRouter:
 
     @reading.post("/events/query", response_model=models.Page, responses=problems(*WITH_BODY))
     async def query(body: models.Query, backend: AnyBackend) -> Response:
-        """Events by table, partition and tags; by seq, or by the time when they were registered."""
+        """Return events by table, partition and tags; by seq, or by time of registration."""
         return await backend.run(lambda store: json_response(_page(store, body)))
 
     @reading.post("/events/find", response_model=models.Found, responses=problems(*WITH_BODY))
     async def find(body: models.Find, backend: AnyBackend) -> Response:
-        """For many interests at once, the first event that matches each."""
+        """Return the first event that matches, for many interests at once."""
         interests = [interest.interest() for interest in body.interests]
         return await backend.answer(lambda client: found_json(client.find(interests)))
 
     @reading.get("/events/tail", response_model=models.Page)
-    async def tail(asked: Annotated[models.Tail, InUrl()], backend: AnyBackend) -> Response:
-        """What is new for everybody."""
-        return await backend.answer(lambda client: page_json(client.tail(asked.after, asked.limit)))
+    async def tail(query: Annotated[models.Tail, InUrl()], backend: AnyBackend) -> Response:
+        """Return the new events of all tables."""
+        return await backend.answer(lambda client: page_json(client.tail(query.after, query.limit)))
 
     @reading.get("/head", response_model=models.Head)
     async def head(backend: AnyBackend) -> Response:
-        """The greatest seq that a watermark may take now."""
+        """Return the greatest seq that a watermark may have now."""
         return await backend.answer(lambda client: {"head": client.head()})
 
     @reading.get("/table", response_model=models.TableAnswer)
-    async def table(asked: Annotated[models.TableQuery, InUrl()], backend: AnyBackend) -> Response:
-        """What is known of a table, and how far its producer's log is registered."""
+    async def table(query: Annotated[models.TableQuery, InUrl()], backend: AnyBackend) -> Response:
+        """Return the state of a table, and the position of its producer's log."""
 
-        def state(client: LakeChime) -> dict[str, Any]:
-            found = client.table_state(asked.table, asked.cluster)
-            return {"state": None if found is None else state_json(found)}
+        def answer(client: LakeChime) -> dict[str, Any]:
+            state = client.table_state(query.table, query.cluster)
+            return {"state": None if state is None else state_json(state)}
 
-        return await backend.answer(state)
+        return await backend.answer(answer)
 
     @reading.get("/table/seen", response_model=models.SeenPage)
-    async def seen(asked: Annotated[models.SeenQuery, InUrl()], backend: AnyBackend) -> Response:
-        """What the table's producer remembers by item."""
+    async def seen(query: Annotated[models.SeenQuery, InUrl()], backend: AnyBackend) -> Response:
+        """Return what the table's producer remembers, by item."""
 
-        def page(store: SqlStore) -> Response:
-            found = store.seen(asked.cluster, asked.table, after=asked.after)
-            return json_response(
-                {"items": list(found.items.items()), "next_after": found.next_after}
-            )
+        def seen_page(store: SqlStore) -> Response:
+            page = store.seen(query.cluster, query.table, after=query.after)
+            return json_response({"items": list(page.items.items()), "next_after": page.next_after})
 
-        return await backend.run(page)
+        return await backend.run(seen_page)
 
     return reading
 
 
 def _page(store: SqlStore, body: models.Query) -> Any:
-    after, until, covered = body.after, body.until, None
+    after, until = body.after, body.until
+    covered_until_ts = None
     if body.start_ts is not None or body.end_ts is not None:
         if body.start_ts is None or body.end_ts is None or body.start_ts > body.end_ts:
             raise InvalidEventError(
                 "a range of times has both start_ts and end_ts, in this order; give both or none"
             )
         span = store.span(body.start_ts, body.end_ts)
-        after, until = (
-            max(after, span.after),
-            span.until if until is None else min(until, span.until),
-        )
-        covered = span.covered_until_ts
+        after = max(after, span.after)
+        until = span.until if until is None else min(until, span.until)
+        covered_until_ts = span.covered_until_ts
     page = LakeChime(store).events(
         body.tables,
         after=after,
@@ -114,8 +109,9 @@ def _page(store: SqlStore, body: models.Query) -> Any:
         tags=body.tags,
         limit=body.limit,
     )
-    answer = {**page_json(page), "covered_until_ts": covered}
-    if body.start_ts is not None:  # after the events were read: they may have expired meanwhile
+    answer = {**page_json(page), "covered_until_ts": covered_until_ts}
+    if body.start_ts is not None:
+        # Asked after the events were read: some may have expired meanwhile
         tables = Filter(tables=tuple(body.tables))
         answer["covered_from_ts"] = store.covered_from(tables, body.start_ts)
     return answer

@@ -1,4 +1,4 @@
-"""Evaluate triggers: whether they fire now, and the events that they hand on. Nothing is remembered between two questions."""
+"""Routes that evaluate triggers. Nothing is remembered between two requests."""
 
 from typing import Any
 
@@ -21,11 +21,11 @@ def routes(access: Access) -> APIRouter:
         responses=problems(*WITH_BODY, *GONE),
     )
     async def partition(body: models.PartitionTriggerBody, backend: AnyBackend) -> Response:
-        """The events of a partition from the first one to now. The trigger fires when there is one."""
-        trigger, now_ts = (
-            body.trigger(),
-            SystemClock().now_us() // 1000 if body.now_ts is None else body.now_ts,
-        )
+        """Return the events of a partition up to now; the trigger fires if there is one."""
+        trigger = body.trigger()
+        now_ts = body.now_ts
+        if now_ts is None:
+            now_ts = SystemClock().now_us() // 1000
 
         def fired(client: LakeChime) -> dict[str, Any]:
             look = trigger.look(client, now_ts)
@@ -38,24 +38,24 @@ def routes(access: Access) -> APIRouter:
         "/triggers/snapshot", response_model=models.SnapshotAnswer, responses=problems(*WITH_BODY)
     )
     async def snapshot(body: models.SnapshotTriggerBody, backend: AnyBackend) -> Response:
-        """What changed since a watermark. Move the watermark to `to_seq` when the events are processed."""
+        """Return the changes since a watermark; once processed, move it to `to_seq`."""
         trigger = body.trigger()
 
-        def fired(client: LakeChime) -> dict[str, Any]:
-            found = trigger.evaluate(client, body.after_seq, body.max_events)
-            if found is None:
+        def evaluated(client: LakeChime) -> dict[str, Any]:
+            fired = trigger.evaluate(client, body.after_seq, body.max_events)
+            if fired is None:
                 return {"fired": None}
-            events = [event.to_json() for event in found.events]
+            events = [event.to_json() for event in fired.events]
             return {
                 "fired": {
                     "events": events,
-                    "from_seq": found.from_seq,
-                    "to_seq": found.to_seq,
-                    "expired": found.expired,
+                    "from_seq": fired.from_seq,
+                    "to_seq": fired.to_seq,
+                    "expired": fired.expired,
                 }
             }
 
-        return await backend.answer(fired)
+        return await backend.answer(evaluated)
 
     together = APIRouter(prefix=V1)
     together.include_router(reading)

@@ -1,4 +1,4 @@
-"""How far consumers are."""
+"""Routes of watermarks: the progress of consumers."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -25,42 +25,39 @@ def _reading(access: Access) -> APIRouter:
 
     @reading.get("/watermarks", response_model=models.Watermarks)
     async def watermarks(
-        asked: Annotated[models.ConsumerQuery, InUrl()], backend: AnyBackend
+        query: Annotated[models.ConsumerQuery, InUrl()], backend: AnyBackend
     ) -> Response:
-        """All of a consumer."""
+        """Return all watermarks of a consumer."""
 
-        def found(client: LakeChime) -> dict[str, Any]:
-            return {
-                "watermarks": [
-                    watermark_json(watermark)
-                    for watermark in client.watermarks(asked.consumer).values()
-                ]
-            }
+        def watermarks_json(client: LakeChime) -> dict[str, Any]:
+            by_key = client.watermarks(query.consumer)
+            return {"watermarks": [watermark_json(watermark) for watermark in by_key.values()]}
 
-        return await backend.answer(found)
+        return await backend.answer(watermarks_json)
 
     @reading.get("/consumers", response_model=models.Consumers)
     async def consumers(
-        asked: Annotated[models.ConsumersQuery, InUrl()], backend: AnyBackend
+        query: Annotated[models.ConsumersQuery, InUrl()], backend: AnyBackend
     ) -> Response:
-        """Whom retention waits for, the furthest behind first."""
-        return await backend.answer(
-            lambda client: {
-                "consumers": [asdict(consumer) for consumer in client.consumers(asked.limit)]
-            }
-        )
+        """Return the consumers that retention waits for, the furthest behind first."""
+
+        def consumers_json(client: LakeChime) -> dict[str, Any]:
+            consumers = client.consumers(query.limit)
+            return {"consumers": [asdict(consumer) for consumer in consumers]}
+
+        return await backend.answer(consumers_json)
 
     @reading.get("/watermark", response_model=models.WatermarkAnswer)
     async def watermark(
-        asked: Annotated[models.WatermarkQuery, InUrl()], backend: AnyBackend
+        query: Annotated[models.WatermarkQuery, InUrl()], backend: AnyBackend
     ) -> Response:
-        """One of a consumer."""
+        """Return a watermark of a consumer."""
 
-        def found(client: LakeChime) -> dict[str, Any]:
-            there = client.watermark(asked.consumer, asked.key)
-            return {"watermark": None if there is None else watermark_json(there)}
+        def answer(client: LakeChime) -> dict[str, Any]:
+            watermark = client.watermark(query.consumer, query.key)
+            return {"watermark": None if watermark is None else watermark_json(watermark)}
 
-        return await backend.answer(found)
+        return await backend.answer(answer)
 
     return reading
 
@@ -72,20 +69,13 @@ def _writing(access: Access) -> APIRouter:
         "/watermark", response_model=models.WatermarkAnswer, responses=problems(*WITH_BODY, *MOVED)
     )
     async def put(body: models.WatermarkPut, backend: AnyBackend) -> Response:
-        """Set it, if its revision is still the one that was read."""
+        """Set a watermark, if its revision is still the one that was read."""
 
         def moved(client: LakeChime) -> dict[str, Any]:
-            return {
-                "watermark": watermark_json(
-                    client.put_watermark(
-                        body.consumer,
-                        body.key,
-                        body.value,
-                        expected=body.expected,
-                        step=body.step,
-                    )
-                )
-            }
+            watermark = client.put_watermark(
+                body.consumer, body.key, body.value, expected=body.expected, step=body.step
+            )
+            return {"watermark": watermark_json(watermark)}
 
         return await backend.answer(moved)
 
@@ -93,12 +83,12 @@ def _writing(access: Access) -> APIRouter:
         "/watermark", status_code=204, response_class=Response, responses=problems(*MISSING, *MOVED)
     )
     async def delete(
-        asked: Annotated[models.WatermarkDelete, InUrl()], backend: AnyBackend
+        query: Annotated[models.WatermarkDelete, InUrl()], backend: AnyBackend
     ) -> Response:
-        """Delete it, if its revision is still the one that was read."""
+        """Delete a watermark, if its revision is still the one that was read."""
         await backend.run(
             lambda store: LakeChime(store).delete_watermark(
-                asked.consumer, asked.key, expected=asked.expected, step=asked.step
+                query.consumer, query.key, expected=query.expected, step=query.step
             )
         )
         return Response(status_code=204)
