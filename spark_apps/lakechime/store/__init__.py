@@ -1,5 +1,6 @@
-"""The events in a database: SQLite beside one Airflow, PostgreSQL for many. SQLAlchemy is loaded when a store is opened.
+"""The events in a database: SQLite next to one Airflow, PostgreSQL for many.
 
-`register` adds events, once: `digests` says which are the same. `sequencer` gives them their order, `queries` finds them, `retention`
-deletes them. `watermarks` and `tokens` keep what consumers and users have.
+SQLAlchemy is loaded when a store is opened. `register` adds each event once: `digests` defines
+which are the same. `sequencer` gives them their order, `queries` finds them, `retention` deletes
+them. `watermarks` and `tokens` store the progress of consumers and the access of users.
 """

@@ -1,4 +1,4 @@
-"""Names of fixed size: of an event (is it the same one?), of a partition, and of a tag."""
+"""Digests of fixed size, which identify an event, a partition, or a tag."""
 
 import base64
 import hashlib
@@ -13,58 +13,57 @@ _BYTES = 16
 
 
 def dedup_key(event: DataChangeEvent) -> str:
-    """The same snapshot and partition of a table is the same event, unless the producer says that the id comes again,
-    or that another share of it is complete.
+    """Return the key that equal events have in common.
 
-    Without a snapshot (Hive) everything that the producer says counts.
+    Events of one snapshot and partition of a table are equal, unless their tags say that the
+    snapshot id comes again, or that another share of the partition is complete. Without a snapshot
+    (Hive) all fields count.
     """
     partition = None if event.partition is None else partition_text(event.partition)
-    if event.snapshot_id is not None:
-        again = [event.tags[AGAIN]] if AGAIN in event.tags else []
-        complete = sorted(tag for tag in event.tags.items() if tag[0].startswith(PREFIX))
+    if event.snapshot_id is None:
         return _digest(
-            "snapshot",
+            "event",
             event.cluster,
             event.table,
-            event.snapshot_id,
             partition,
-            *again,
-            *([complete] if complete else []),
+            event.snapshot_ts,
+            str(event.operation_type),
+            sorted(event.tags.items()),
         )
-    return _digest(
-        "event",
-        event.cluster,
-        event.table,
-        partition,
-        event.snapshot_ts,
-        str(event.operation_type),
-        sorted(event.tags.items()),
-    )
+    parts: list[object] = ["snapshot", event.cluster, event.table, event.snapshot_id, partition]
+    if AGAIN in event.tags:
+        parts.append(event.tags[AGAIN])
+    completeness = sorted(tag for tag in event.tags.items() if tag[0].startswith(PREFIX))
+    if completeness:
+        parts.append(completeness)
+    return _digest(*parts)
 
 
 def partition_key(partition: Sequence[JsonValue]) -> str:
     return _digest(partition_text(partition))
 
 
+def optional_partition_key(partition: Sequence[JsonValue] | None) -> str | None:
+    return None if partition is None else partition_key(partition)
+
+
 def item_key(item: str) -> str:
-    """Of what a producer remembers."""
+    """Return the key of an item that a producer remembers."""
     return _digest("item", item)
 
 
 def batch_key(events: Sequence[str], position: str, expected: str) -> str:
-    """Of a producer's step: these events, and a position moved from there to here."""
+    """Return the key of a producer's step: its events, and the move of its position."""
     return _digest("batch", list(events), position, expected)
 
 
 def tag_keys(tags: Mapping[str, str]) -> list[str]:
-    """One for each, in the order of their names."""
+    """Return a key for each tag, in the order of their names."""
     return [_digest(name, tags[name]) for name in sorted(tags)]
 
 
 def _digest(*parts: object) -> str:
+    # The digests are stored: another separator or encoding would make every event a new one
     text = json.dumps(parts, separators=(",", ":"))
-    return (
-        base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:_BYTES])
-        .rstrip(b"=")
-        .decode()
-    )
+    digest = hashlib.sha256(text.encode()).digest()[:_BYTES]
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

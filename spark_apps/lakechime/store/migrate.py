@@ -1,4 +1,4 @@
-"""The tables in the database and the ones that this client knows: the same, or made so where that is safe."""
+"""The upgrade of a database's tables to the revision that this client knows."""
 
 import re
 from typing import Any
@@ -10,50 +10,50 @@ from lakechime.store.database.engine import Database
 from lakechime.store.schema import REVISION, VERSION_TABLE
 from lakechime.store.sequencer import LOCK
 
-KNOWN = (REVISION,)  # of each step, oldest first
+KNOWN = (REVISION,)  # every revision, oldest first
 BASE = "base"
-_PRE_RELEASE = re.compile(r"\d{4}")  # how the steps were called before the first release
+_PRE_RELEASE = re.compile(r"\d{4}")  # the names of revisions before the first release
 
 
 def ensure_schema(database: Database, *, migrate: bool | None = None) -> None:
-    """Make the tables where there are none, and upgrade older ones in a file. Several processes may do this at once.
+    """Create missing tables, and upgrade older ones in a file.
 
-    Whoever opens a server's database is one of many clients, and an upgrade under the others stops them: it is made where `migrate` is
-    True. Where it is False nothing is made.
+    Several processes may do this at once. A server's database has many clients, and an upgrade
+    stops the others: it needs `migrate=True`. With False nothing is created.
     """
-    found = database.read(read_revision)
-    if found == REVISION:
+    revision = database.read(read_revision)
+    if revision == REVISION:
         return
-    _refuse_other(found, database.shown)
+    _refuse_other(revision, database.shown)
     if migrate is None:
-        migrate = found is None or database.dialect == "sqlite"
+        migrate = revision is None or database.dialect == "sqlite"
     if not migrate:
-        is_what = (
-            "has no tables of LakeChime"
-            if found is None
-            else f"has the tables of revision {found}, and this client needs {REVISION}"
-        )
+        state = "has no tables of LakeChime"
+        if revision is not None:
+            state = f"has the tables of revision {revision}, and this client needs {REVISION}"
         raise SchemaError(
-            f"the database {database.shown} {is_what}; run `lakechime migrate`, or open it with migrate=True"
+            f"the database {database.shown} {state}; "
+            "run `lakechime migrate`, or open it with migrate=True"
         )
     upgrade(database)
 
 
 def upgrade(database: Database, revision: str = REVISION) -> None:
-    """One process does it, and the others wait for that."""
+    """Upgrade the tables in one process, while the others wait."""
 
     def work(connection: Connection) -> None:
         _lock(connection)
-        found = read_revision(connection)
-        _refuse_other(found, database.shown)
-        if found is None or found < revision:
+        # Another process may have upgraded them before this one got the lock
+        current = read_revision(connection)
+        _refuse_other(current, database.shown)
+        if current is None or current < revision:
             _run(connection, "upgrade", revision)
 
     database.write(work)
 
 
 def downgrade(database: Database, revision: str) -> None:
-    """To an older revision, or to `base`, which drops the tables and all that is in them."""
+    """Downgrade the tables to an older revision, or to `base`, which drops them."""
 
     def work(connection: Connection) -> None:
         _lock(connection)
@@ -69,29 +69,32 @@ def read_revision(connection: Connection) -> str | None:
     return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
 
 
-def _refuse_other(found: str | None, database: str) -> None:
+def _refuse_other(revision: str | None, database: str) -> None:
     """Raise SchemaError for tables that are not of this client's revisions."""
-    if found is not None and _PRE_RELEASE.fullmatch(found):
+    if revision is None or revision in KNOWN:
+        return
+    if _PRE_RELEASE.fullmatch(revision):
         raise SchemaError(
-            f"the tables in {database} are of revision {found}, which a pre-release made, and cannot be used; "
-            "create the database again: name another one, or delete the tables lakechime_* in this one"
+            f"the tables in {database} are of revision {revision}, which a pre-release made, and "
+            "cannot be used; create the database again: name another one, "
+            "or delete the tables lakechime_* in this one"
         )
-    if found is not None and found not in KNOWN:
-        raise SchemaError(
-            f"the tables in {database} are of revision {found}, which is newer than this client ({REVISION}); "
-            "upgrade opal-lake here, to what made them or newer"
-        )
+    raise SchemaError(
+        f"the tables in {database} are of revision {revision}, which is newer than this client "
+        f"({REVISION}); upgrade opal-lake here to the version that made them, or a newer one"
+    )
 
 
 def _lock(connection: Connection) -> None:
-    """Also nobody gives places meanwhile. A large table takes its time."""
+    """Take the sequencer's lock, so that no event is registered meanwhile."""
     if connection.dialect.name == "postgresql":
+        # The migration of a large table takes long
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
 
 
 def _run(connection: Connection, verb: str, revision: str) -> None:
-    """Alembic takes long to import: only who needs it pays."""
+    # Imported here, since Alembic takes long to import
     from alembic import command
     from alembic.config import Config
 

@@ -1,7 +1,8 @@
-"""Inbox rows that are no event, or that the tables do not take. They are put aside, where an operator sees them, and stop nobody.
+"""Inbox rows that are not events, or that the tables refuse.
 
-Clients check events before they write them into the inbox. What is found here was written by another program, or by hand, or meets a
-constraint or a trigger of this database.
+They are put aside, where an operator sees them, and do not block the rows behind them. Clients
+check events before they write them into the inbox. Rows of this kind were written by another
+program or by hand, or meet a constraint or a trigger of this database.
 """
 
 import json
@@ -30,7 +31,7 @@ _FIELDS = (
 
 
 def unfit_reason(row: Mapping[str, Any]) -> str | None:
-    """Return why a row of the inbox cannot be an event; None where it can."""
+    """Return why a row of the inbox is not an event, or None where it is one."""
     try:
         partition = None if row["partition"] is None else json.loads(row["partition"])
         event = DataChangeEvent(
@@ -43,7 +44,7 @@ def unfit_reason(row: Mapping[str, Any]) -> str | None:
         return str(error)
     digests = (row["dedup_key"], row["partition_key"] or "", row["tag_keys"])
     if not all(isinstance(digest, str) and digest.isascii() for digest in digests):
-        return f"its digests {digests!r} are no ASCII texts"
+        return f"its digests {digests!r} are not ASCII texts"
     depth = None if event.partition is None else len(event.partition)
     if row["depth"] != depth:
         return f"its depth is {row['depth']}, and its partition has {depth} levels"
@@ -52,9 +53,9 @@ def unfit_reason(row: Mapping[str, Any]) -> str | None:
 
 @contextmanager
 def any_bytes_as_text(connection: Connection) -> Iterator[None]:
-    """Read bytes that are no UTF-8 as unpaired surrogates, which no event may have.
+    """Read bytes that are not UTF-8 as unpaired surrogates, which no event may have.
 
-    SQLite may hold such bytes, and its driver would read no row at all.
+    SQLite may hold such bytes, and its driver would fail to read any row.
     """
     driver: Any = connection.connection.dbapi_connection
     if connection.dialect.name != "sqlite":
@@ -94,7 +95,7 @@ def reasons_of(connection: Connection, inbox_ids: Sequence[int]) -> dict[int, st
 
 
 def put_aside_text(connection: Connection) -> str:
-    """Return how many rows were put aside and why the last one was; nothing where there is none."""
+    """Return how many rows were put aside, and why the last one was; "" without any."""
     count = connection.execute(select(func.count()).select_from(put_aside)).scalar_one()
     if not count:
         return ""
@@ -102,6 +103,6 @@ def put_aside_text(connection: Connection) -> str:
         select(put_aside.c.reason).order_by(put_aside.c.id.desc()).limit(1)
     ).scalar_one()
     return (
-        f", {count:,} put aside that are not registered; the last, since {newest}. Read the table {put_aside.name}, "
-        "register corrected events, then delete its rows"
+        f", {count:,} put aside that are not registered; the last, since {newest}. "
+        f"Read the table {put_aside.name}, register corrected events, then delete its rows"
     )

@@ -1,21 +1,32 @@
-"""Which events match: each question is answered from indexes, and whole events are read only of what is returned."""
+"""Queries for events. Indexes answer them; whole events are read only for the result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Connection, Select, func, literal, select, union_all
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    FromClause,
+    Select,
+    func,
+    literal,
+    select,
+    union_all,
+)
 
 from lakechime.answers import Filter, Found, Interest, Page, table_name
 from lakechime.store.database.recordset import LONG, TEXT, recordset, rows_text
 from lakechime.store.database.statements import EXPIRED
-from lakechime.store.digests import partition_key, tag_keys
+from lakechime.store.digests import optional_partition_key, tag_keys
 from lakechime.store.rows import registered_of, select_events
 from lakechime.store.schema import event_tags, events, expired_partitions, meta, tables
 from lakechime.store.sequencer import Head, Sequencer
 
 MAX_UNION = 100  # tables that are looked up one by one
+_HEAD_ROW = -1  # the number of the row that has the head in the answer of `find_first`
 
 
 def read_head(connection: Connection) -> int:
@@ -23,49 +34,54 @@ def read_head(connection: Connection) -> int:
 
 
 def read_expired(connection: Connection, ids: Sequence[int] | None, key: str | None = None) -> int:
-    """The greatest seq that went, of these tables, or of one partition of them, or of all."""
+    """Return the greatest expired seq of tables, of a partition of them, or of all."""
     if ids is None:
-        return int(
-            connection.execute(select(meta.c.value).where(meta.c.name == EXPIRED)).scalar_one()
+        expired = select(meta.c.value).where(meta.c.name == EXPIRED)
+        return int(connection.execute(expired).scalar_one())
+    if key is None:
+        greatest = select(func.coalesce(func.max(tables.c.expired_seq), 0))
+        greatest = greatest.where(tables.c.id.in_(ids))
+    else:
+        greatest = select(func.coalesce(func.max(expired_partitions.c.expired_seq), 0))
+        greatest = greatest.where(
+            expired_partitions.c.table_id.in_(ids), expired_partitions.c.partition_key == key
         )
-    column, of_table = tables.c.expired_seq, tables.c.id
-    if key is not None:
-        column, of_table = expired_partitions.c.expired_seq, expired_partitions.c.table_id
-    greatest = select(func.coalesce(func.max(column), 0)).where(of_table.in_(ids))
-    if key is not None:
-        greatest = greatest.where(expired_partitions.c.partition_key == key)
     return int(connection.execute(greatest).scalar_one())
 
 
 def read_covered_from(connection: Connection, ids: Sequence[int] | None, start_ts: int) -> int:
-    """Return from when on these tables, or all, have all their events; `start_ts` where that is earlier."""
+    """Return the time from which these tables, or all, have all their events.
+
+    It is `start_ts` at least.
+    """
     chosen = select(func.max(tables.c.expired_ts))
     if ids is not None:
         chosen = chosen.where(tables.c.id.in_(ids))
     expired_ts = connection.execute(chosen).scalar()
-    return start_ts if expired_ts is None else max(start_ts, expired_ts + 1)
+    if expired_ts is None:
+        return start_ts
+    return max(start_ts, int(expired_ts) + 1)
 
 
 def read_page(
     connection: Connection,
     sequencer: Sequencer,
-    meant: Filter,
+    wanted: Filter,
     span: tuple[int, int | None],
     limit: int,
 ) -> Page:
-    """The head comes first: what is registered after that look is for the next page. What expired comes last: it
-    has to tell of all that was gone when the rows were read.
-    """
+    """Return a page of the wanted events in a span (after, until)."""
     after, until = span
-    key = None if meant.partition is None else partition_key(meant.partition)
+    key = optional_partition_key(wanted.partition)
+    # The head is read first: what is registered after that is for the next page
     head = read_head(connection)
     last = head if until is None else min(until, head)
-    ids = (
-        [table_id for table_id, _ in sequencer.tables(connection, meant.tables).values()]
-        if meant.tables
-        else None
-    )
-    if (ids is not None and not ids) or last <= after:
+    ids = None
+    if wanted.tables:
+        known = sequencer.tables(connection, wanted.tables)
+        ids = [table_id for table_id, _ in known.values()]
+    has_no_table = ids is not None and not ids
+    if has_no_table or last <= after:
         return Page(
             events=(),
             next_after=max(after, last),
@@ -73,24 +89,25 @@ def read_page(
             head=head,
             expired=read_expired(connection, ids, key),
         )
-    seqs = _seqs(meant, ids, (after, last), limit + 1).subquery("matching")
-    rows = connection.execute(
-        select_events().where(events.c.seq.in_(select(seqs.c.seq))).order_by(events.c.seq)
-    ).all()
-    expired, more = read_expired(connection, ids, key), len(rows) > limit
-    found = tuple(registered_of(row) for row in rows[:limit])
-    return Page(
-        events=found,
-        next_after=found[-1].event.seq or 0 if more else last,
-        more=more,
-        head=head,
-        expired=expired,
-    )
+    seqs = _seqs(wanted, ids, (after, last), limit + 1).subquery("matching")
+    chosen = select_events().where(events.c.seq.in_(select(seqs.c.seq))).order_by(events.c.seq)
+    rows = connection.execute(chosen).all()
+    # Read last, so that it covers everything that was gone when the rows were read
+    expired = read_expired(connection, ids, key)
+    has_more = len(rows) > limit
+    matching = tuple(registered_of(row) for row in rows[:limit])
+    next_after = last
+    if has_more:
+        next_after = matching[-1].event.seq or 0
+    return Page(events=matching, next_after=next_after, more=has_more, head=head, expired=expired)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What lies in a range of times by now, after < seq <= until; and how far no event is missing."""
+    """The seqs of a time range as known now, after < seq <= until.
+
+    No event before `covered_until_ts` is missing.
+    """
 
     after: int
     until: int
@@ -98,19 +115,22 @@ class Span:
 
 
 def span_of(connection: Connection, head: Head, start_ts: int, end_ts: int) -> Span:
-    start, end = (
-        connection.execute(first_seq_statement(moment)).scalar() for moment in (start_ts, end_ts)
-    )
-    until = head.seq if end is None else end - 1
-    return Span(
-        after=until if start is None else min(start - 1, until),
-        until=until,
-        covered_until_ts=min(end_ts, head.fixed_ts),
-    )
+    first = connection.execute(first_seq_statement(start_ts)).scalar()
+    first_behind = connection.execute(first_seq_statement(end_ts)).scalar()
+    until = head.seq
+    if first_behind is not None:
+        until = first_behind - 1
+    after = until
+    if first is not None:
+        after = min(first - 1, until)
+    return Span(after=after, until=until, covered_until_ts=min(end_ts, head.fixed_ts))
 
 
 def first_seq_statement(moment_ts: int) -> Select[Any]:
-    """Of the first event registered at this time or later. Times never fall from one seq to the next."""
+    """Return the query of the first seq registered at or after a time.
+
+    Times never fall from one seq to the next.
+    """
     return (
         select(events.c.seq)
         .where(events.c.event_ts >= moment_ts)
@@ -120,15 +140,18 @@ def first_seq_statement(moment_ts: int) -> Select[Any]:
 
 
 def _seqs(
-    meant: Filter, ids: Sequence[int] | None, span: tuple[int, int], limit: int
+    wanted: Filter, ids: Sequence[int] | None, span: tuple[int, int], limit: int
 ) -> Select[Any]:
-    """The first of those that match, table by table, so that each is one stretch of an index."""
-    key = None if meant.partition is None else partition_key(meant.partition)
-    keys = tag_keys(meant.tags)
+    """Return the query of the first seqs that match.
+
+    It asks table by table, so that each is one range of an index.
+    """
+    key = optional_partition_key(wanted.partition)
+    tags = tag_keys(wanted.tags)
     if ids is None or len(ids) > MAX_UNION:
-        return _matching(ids, key, keys, span).order_by("seq").limit(limit)
+        return _matching(ids, key, tags, span).order_by("seq").limit(limit)
     parts = [
-        _matching([table_id], key, keys, span).order_by("seq").limit(limit).subquery()
+        _matching([table_id], key, tags, span).order_by("seq").limit(limit).subquery()
         for table_id in ids
     ]
     if len(parts) == 1:
@@ -138,96 +161,108 @@ def _seqs(
 
 
 def _matching(
-    ids: Sequence[int] | None, key: str | None, keys: Sequence[str], span: tuple[int, int]
+    ids: Sequence[int] | None, key: str | None, tags: Sequence[str], span: tuple[int, int]
 ) -> Select[Any]:
-    """By partition first, which has few events, else by tags: what is common to many events is looked up event by event."""
-    if key is not None or not keys or ids is None:
-        chosen = select(events.c.seq).where(events.c.seq > span[0], events.c.seq <= span[1])
-        if ids is not None:
-            chosen = chosen.where(
-                events.c.table_id == ids[0] if len(ids) == 1 else events.c.table_id.in_(ids)
-            )
-        if key is not None:
-            chosen = chosen.where(events.c.partition_key == key)
-        return _with_tags(chosen, events, keys)
-    chosen = select(event_tags.c.seq).where(
-        event_tags.c.tag_key == keys[0], event_tags.c.seq > span[0], event_tags.c.seq <= span[1]
-    )
-    chosen = chosen.where(
-        event_tags.c.table_id == ids[0] if len(ids) == 1 else event_tags.c.table_id.in_(ids)
-    )
-    return _with_tags(chosen, event_tags, keys[1:])
+    """Return the query of the seqs in a span with a partition and tags.
+
+    Partitions come first, as they have few events, else the first tag. What is common to many
+    events is looked up event by event.
+    """
+    by_tag = key is None and bool(tags) and ids is not None
+    source = event_tags if by_tag else events
+    after, last = span
+    chosen = select(source.c.seq).where(source.c.seq > after, source.c.seq <= last)
+    if ids is not None:
+        chosen = chosen.where(_is_of(source, ids))
+    if by_tag:
+        return _with_tags(chosen.where(source.c.tag_key == tags[0]), source, tags[1:])
+    if key is not None:
+        chosen = chosen.where(source.c.partition_key == key)
+    return _with_tags(chosen, source, tags)
 
 
-def _with_tags(chosen: Select[Any], source: Any, keys: Sequence[str]) -> Select[Any]:
-    for number, key in enumerate(keys):
+def _is_of(source: FromClause, ids: Sequence[int]) -> ColumnElement[bool]:
+    if len(ids) == 1:
+        return source.c.table_id == ids[0]
+    return source.c.table_id.in_(ids)
+
+
+def _with_tags(chosen: Select[Any], source: FromClause, tags: Sequence[str]) -> Select[Any]:
+    """Return a query of events that have all tags."""
+    for number, key in enumerate(tags):
         tag = event_tags.alias(f"tag_{number}")
-        chosen = chosen.where(
-            select(tag.c.seq)
-            .where(
-                tag.c.table_id == source.c.table_id, tag.c.tag_key == key, tag.c.seq == source.c.seq
-            )
-            .exists()
+        is_tagged = select(tag.c.seq).where(
+            tag.c.table_id == source.c.table_id, tag.c.tag_key == key, tag.c.seq == source.c.seq
         )
+        chosen = chosen.where(is_tagged.exists())
     return chosen
 
 
 def find_first(connection: Connection, dialect: str, interests: Sequence[Interest]) -> Found:
-    """One statement for all: a descent into an index for each table of each interest. The head is of the same moment."""
-    kinds: dict[tuple[bool, int], list[dict[str, Any]]] = {}
+    """Return the first seq of each interest, and the head of the same moment.
+
+    One statement asks for all of them: it descends into an index for each table of each interest.
+    """
+    # Interests with a partition or not, and with the same number of tags, form one subquery
+    rows_by_kind: dict[tuple[bool, int], list[dict[str, Any]]] = {}
     for number, interest in enumerate(interests):
-        keys = tag_keys(interest.tags)
-        key = None if interest.partition is None else partition_key(interest.partition)
-        row = {
-            "n": number,
-            "after": interest.after,
-            "partition_key": key,
-            **{f"tag_{place}": tag for place, tag in enumerate(keys)},
-        }
-        named = [
-            {**row, "cluster": cluster, "name": name}
-            for cluster, name in map(table_name, interest.tables)
-        ]
-        kinds.setdefault((key is not None, len(keys)), []).extend(named)
-    given = {f"rows_{place}": rows_text(rows) for place, rows in enumerate(kinds.values())}
-    found: dict[int, int] = {}
-    for number, seq in connection.execute(_find_statement(dialect, tuple(kinds)), given):
+        tags = tag_keys(interest.tags)
+        key = optional_partition_key(interest.partition)
+        row = {"n": number, "after": interest.after, "partition_key": key}
+        row.update((f"tag_{position}", tag) for position, tag in enumerate(tags))
+        rows = rows_by_kind.setdefault((key is not None, len(tags)), [])
+        for table in interest.tables:
+            cluster, name = table_name(table)
+            rows.append({**row, "cluster": cluster, "name": name})
+    parameters = {
+        f"rows_{position}": rows_text(rows) for position, rows in enumerate(rows_by_kind.values())
+    }
+    statement = _find_statement(dialect, tuple(rows_by_kind))
+    firsts: dict[int, int] = {}
+    for number, seq in connection.execute(statement, parameters):
         if seq is not None:
-            found[number] = min(seq, found.get(number, seq))
-    return Found(
-        seqs=tuple(found.get(number) for number in range(len(interests))), head=found.get(-1, 0)
-    )
+            firsts[number] = min(seq, firsts.get(number, seq))
+    seqs = tuple(firsts.get(number) for number in range(len(interests)))
+    return Found(seqs=seqs, head=firsts.get(_HEAD_ROW, 0))
 
 
 @lru_cache(maxsize=256)
 def _find_statement(dialect: str, kinds: tuple[tuple[bool, int], ...]) -> CompoundSelect[Any]:
-    parts = [select(literal(-1, type_=LONG).label("n"), func.max(events.c.seq).label("seq"))]
-    return union_all(
-        *parts, *(_first_of(dialect, f"rows_{place}", kind) for place, kind in enumerate(kinds))
-    )
+    head = select(literal(_HEAD_ROW, type_=LONG).label("n"), func.max(events.c.seq).label("seq"))
+    firsts = [_first_of(dialect, f"rows_{position}", kind) for position, kind in enumerate(kinds)]
+    return union_all(head, *firsts)
 
 
 def _first_of(dialect: str, parameter: str, kind: tuple[bool, int]) -> Select[Any]:
-    """Of all interests that have a partition or not, and so many tags."""
-    by_partition, tags = kind
-    texts = ("cluster", "name", "partition_key", *(f"tag_{place}" for place in range(tags)))
+    """Return the query of the first seqs of all interests of one kind.
+
+    A kind is (has a partition, number of tags).
+    """
+    by_partition, tag_count = kind
+    tag_names = [f"tag_{number}" for number in range(tag_count)]
+    texts = ("cluster", "name", "partition_key", *tag_names)
     rows = recordset(dialect, parameter, {"n": LONG, "after": LONG, **dict.fromkeys(texts, TEXT)})
-    source = events if by_partition or not tags else event_tags.alias("first_tag")
+    by_tag = tag_count > 0 and not by_partition
+    source: FromClause = events
+    other_tags = tag_names
+    if by_tag:
+        source = event_tags.alias("first_tag")
+        other_tags = tag_names[1:]
     first = select(source.c.seq).where(
         source.c.table_id == tables.c.id, source.c.seq > rows.c.after
     )
     if by_partition:
         first = first.where(source.c.partition_key == rows.c.partition_key)
-    elif tags:
+    if by_tag:
         first = first.where(source.c.tag_key == rows.c.tag_0)
-    for place in range(0 if by_partition else 1, tags):
-        tag = event_tags.alias(f"tag_{place}")
-        same = (
-            (tag.c.table_id == tables.c.id)
-            & (tag.c.tag_key == rows.c[f"tag_{place}"])
-            & (tag.c.seq == source.c.seq)
+    for name in other_tags:
+        tag = event_tags.alias(name)
+        is_tagged = select(tag.c.seq).where(
+            tag.c.table_id == tables.c.id,
+            tag.c.tag_key == rows.c[name],
+            tag.c.seq == source.c.seq,
         )
-        first = first.where(select(tag.c.seq).where(same).correlate(tables, rows, source).exists())
-    answer = first.order_by(source.c.seq).limit(1).correlate(tables, rows).scalar_subquery()
-    named = (tables.c.cluster == rows.c.cluster) & (tables.c.name == rows.c.name)
-    return select(rows.c.n, answer.label("seq")).join_from(rows, tables, named)
+        first = first.where(is_tagged.correlate(tables, rows, source).exists())
+    first_seq = first.order_by(source.c.seq).limit(1).correlate(tables, rows).scalar_subquery()
+    is_named = (tables.c.cluster == rows.c.cluster) & (tables.c.name == rows.c.name)
+    return select(rows.c.n, first_seq.label("seq")).join_from(rows, tables, is_named)

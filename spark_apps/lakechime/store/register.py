@@ -1,10 +1,11 @@
-"""Registration: events get their places at once where nobody else is giving places, and through the inbox where somebody is.
+"""Registration: an event gets its seq at once, or waits in the inbox while others are registered.
 
-A producer that writes into the same PostgreSQL may register in a transaction of its own (`register_in`): its events appear when it commits.
+A producer that writes into the same PostgreSQL may register in a transaction of its own
+(`register_in`): its events appear when it commits.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -22,7 +23,7 @@ from lakechime.store.digests import batch_key, item_key
 from lakechime.store.put_aside import reasons_of
 from lakechime.store.rows import pending_of, registered_of, row_of, select_events
 from lakechime.store.schema import CARRIED, events, inbox, positions, seen
-from lakechime.store.sequencer import Place, Sequencer
+from lakechime.store.sequencer import Placement, Sequencer
 
 SEEN_PAGE = 10_000
 _SEEN = ("cluster", "name", "item_key", "item", "value")
@@ -31,7 +32,7 @@ _COLUMNS = ("cluster", "name", "depth", "tag_keys", *CARRIED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """Of one call. Equal events in it are one row; the others are its duplicates."""
+    """A call of `register`. Equal events in it are one row; the others are duplicates."""
 
     database: Database
     sequencer: Sequencer
@@ -40,115 +41,147 @@ class Registration:
 
     def run(self) -> list[Registered]:
         rows = [row_of(event) for event in self.given]
-        first = {row["dedup_key"]: number for number, row in reversed(list(enumerate(rows)))}
-        wanted = {number: rows[number] for number in sorted(first.values())}
+        first_numbers = _first_numbers(rows)
+        distinct_rows = {number: rows[number] for number in first_numbers.values()}
         placed = self.database.write(
-            lambda connection: self._first(connection, wanted), repeatable=True
+            lambda connection: self._register(connection, distinct_rows), repeatable=True
         )
-        if isinstance(placed, dict):  # somebody else is giving places; these wait in the inbox
-            inbox_ids = placed
-            by_key, refused = self.database.write(
-                lambda connection: self._second(connection, inbox_ids), repeatable=True
-            )
-            if refused:
-                raise InvalidEventError(
-                    f"{len(refused):,} of {len(rows):,} events were put aside and are not registered; the first, since {refused[0]}"
-                )
-        else:
-            by_key = dict(placed)
-        return [
-            by_key[row["dedup_key"]]
-            if first[row["dedup_key"]] == number
-            else replace(by_key[row["dedup_key"]], duplicate=True)
-            for number, row in enumerate(rows)
-        ]
+        if isinstance(placed, dict):
+            # Another process holds the sequencer's lock, and these events wait in the inbox
+            registered = self._await_inbox(placed, len(rows))
+            return _answers(rows, registered)
+        return _answers(rows, dict(placed))
 
-    def _first(
+    def _register(
         self, connection: Connection, rows: Mapping[int, dict[str, Any]]
     ) -> dict[str, int] | list[tuple[str, Registered]]:
+        """Register rows, or put them into the inbox and return their ids there."""
         has_new_levels = check_depths(connection, self.sequencer, rows.values())
         if self.outbox is not None and not _move_position(connection, self.outbox, self._batch):
-            return self._again(connection, rows)
+            return self._repeated_answer(connection, rows)
         if not rows:
             check_revision(connection.execute(select(VERSIONS.c.version_num)).scalar())
             return []
-        if has_new_levels:  # who else brings the first partition is seen only under the lock
+        if has_new_levels:
+            # Only under the lock is it seen that others register the first partition as well
             self.sequencer.lock(connection)
         elif not self.sequencer.try_lock(connection):
             return put_into_inbox(connection, list(rows.values()))
         head = self.sequencer.drain(connection)
         if has_new_levels:
             check_depths(connection, self.sequencer, rows.values())
-        places = self.sequencer.place(
-            connection, [pending_of(number, row) for number, row in rows.items()], head, rows
-        )
-        there = self._stored(
-            connection, [place.pending.dedup_key for place in places if place.duplicate]
-        )
+        pending = [pending_of(number, row) for number, row in rows.items()]
+        placements = self.sequencer.assign(connection, pending, head, rows)
+        duplicate_keys = [
+            placement.pending.dedup_key for placement in placements if placement.duplicate
+        ]
+        stored = self._stored(connection, duplicate_keys)
         return [
-            (place.pending.dedup_key, self._answer(place, head.next_ts, there)) for place in places
+            (placement.pending.dedup_key, self._answer(placement, head.next_ts, stored))
+            for placement in placements
         ]
 
     @property
     def _batch(self) -> str:
+        """The key of this step, by which a repeat is recognised."""
         assert self.outbox is not None
         events = [json.dumps(event.to_json(), sort_keys=True) for event in self.given]
         return batch_key(
             events, position_text(self.outbox.position), position_text(self.outbox.expected)
         )
 
-    def _again(
+    def _repeated_answer(
         self, connection: Connection, rows: Mapping[int, dict[str, Any]]
     ) -> list[tuple[str, Registered]]:
-        """This very step was done before, and its answer did not arrive: as it was, but that all are duplicates now."""
+        """Return the answer of a step that was done before, and whose answer was lost.
+
+        It is the same, but for the events, which are all duplicates now.
+        """
         self.sequencer.lock(connection)
         self.sequencer.drain(connection)
-        there = self._stored(connection, [row["dedup_key"] for row in rows.values()])
-        if len(there) < len(rows):
+        stored = self._stored(connection, [row["dedup_key"] for row in rows.values()])
+        if len(stored) < len(rows):
             raise ConflictError(
-                f"these events of {self.given[0].table} were registered before, and some expired since; go on after the table's position"
+                f"these events of {self.given[0].table} were registered before, and some have "
+                "expired since; continue with the events after the table's position"
             )
-        return [(key, registered_of(row, duplicate=True)) for key, row in there.items()]
+        return [(key, registered_of(row, duplicate=True)) for key, row in stored.items()]
 
-    def _answer(self, place: Place, event_ts: int, there: Mapping[str, Any]) -> Registered:
-        if place.duplicate:
-            return registered_of(there[place.pending.dedup_key], duplicate=True)
+    def _answer(self, placement: Placement, event_ts: int, stored: Mapping[str, Any]) -> Registered:
+        if placement.duplicate:
+            return registered_of(stored[placement.pending.dedup_key], duplicate=True)
         return Registered(
-            event=replace(self.given[place.pending.row], seq=place.seq, event_ts=event_ts),
-            gap=place.gap,
+            event=replace(self.given[placement.pending.row], seq=placement.seq, event_ts=event_ts),
+            gap=placement.gap,
         )
 
-    def _second(
+    def _await_inbox(self, inbox_ids: Mapping[str, int], count: int) -> dict[str, Registered]:
+        """Return the events of the inbox once they are registered."""
+        registered, refusals = self.database.write(
+            lambda connection: self._read_placed(connection, inbox_ids), repeatable=True
+        )
+        if refusals:
+            raise InvalidEventError(
+                f"{len(refusals):,} of {count:,} events were put aside and are not registered; "
+                f"the first, since {refusals[0]}"
+            )
+        return registered
+
+    def _read_placed(
         self, connection: Connection, inbox_ids: Mapping[str, int]
     ) -> tuple[dict[str, Registered], list[str]]:
-        """Whoever had the lock before may have given these their places. And why some of them got none."""
+        """Return the events of the inbox by key, and why some of them were put aside."""
+        # Whoever held the lock before may have registered them already
         self.sequencer.lock(connection)
         self.sequencer.drain(connection)
-        there = self._stored(connection, list(inbox_ids))
-        placed = {
+        stored = self._stored(connection, list(inbox_ids))
+        registered = {
             key: registered_of(row, duplicate=row.inbox_id != inbox_ids[key])
-            for key, row in there.items()
+            for key, row in stored.items()
         }
-        missing = [inbox_id for key, inbox_id in inbox_ids.items() if key not in there]
-        return placed, list(reasons_of(connection, missing).values()) if missing else []
+        missing = [inbox_id for key, inbox_id in inbox_ids.items() if key not in stored]
+        if not missing:
+            return registered, []
+        return registered, list(reasons_of(connection, missing).values())
 
     def _stored(self, connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
+        """Return the rows of stored events by their keys."""
         if not keys:
             return {}
         rows = recordset(self.sequencer.dialect, "rows", {"dedup_key": Text()})
         chosen = select_events().where(events.c.dedup_key.in_(select(rows.c.dedup_key)))
-        return {
-            row.dedup_key: row
-            for row in connection.execute(
-                chosen, {"rows": rows_text({"dedup_key": key} for key in keys)}
-            )
-        }
+        parameters = {"rows": rows_text({"dedup_key": key} for key in keys)}
+        return {row.dedup_key: row for row in connection.execute(chosen, parameters)}
+
+
+def _first_numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return by dedup key the number of the first row that has it."""
+    numbers: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        numbers.setdefault(row["dedup_key"], number)
+    return numbers
+
+
+def _answers(
+    rows: Sequence[Mapping[str, Any]], registered: Mapping[str, Registered]
+) -> list[Registered]:
+    """Return the answer for each row; repeats of a row are duplicates."""
+    first_numbers = _first_numbers(rows)
+    answers = []
+    for number, row in enumerate(rows):
+        key = row["dedup_key"]
+        answer = registered[key]
+        if first_numbers[key] != number:
+            answer = replace(answer, duplicate=True)
+        answers.append(answer)
+    return answers
 
 
 def register_in(connection: Connection, given: Sequence[DataChangeEvent]) -> None:
-    """In the caller's transaction, and only there: the events appear when it commits, and get their places then.
+    """Register events in the caller's transaction.
 
-    The caller may keep its transaction open: nobody waits for it.
+    They appear, and get their seqs, when it commits. The caller may keep its transaction open:
+    nobody waits for it.
     """
     rows = [row_of(event) for event in given]
     check_revision(connection.execute(select(VERSIONS.c.version_num)).scalar())
@@ -158,67 +191,71 @@ def register_in(connection: Connection, given: Sequence[DataChangeEvent]) -> Non
 
 
 def put_into_inbox(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Their ids, by what makes an event the same."""
-    written = _inbox_statement(connection.dialect.name)
-    return {row.dedup_key: row.id for row in connection.execute(written, {"rows": rows_text(rows)})}
+    """Insert rows into the inbox, and return their ids by dedup key."""
+    statement = _inbox_statement(connection.dialect.name)
+    inserted = connection.execute(statement, {"rows": rows_text(rows)})
+    return {row.dedup_key: row.id for row in inserted}
 
 
 @cache
 def _inbox_statement(dialect: str) -> ReturningInsert[Any]:
     rows = recordset(dialect, "rows", types_of(_COLUMNS))
     chosen = select(*(rows.c[name] for name in _COLUMNS))
-    return (
-        insert(inbox).from_select(list(_COLUMNS), chosen).returning(inbox.c.dedup_key, inbox.c.id)
-    )
+    inserted = insert(inbox).from_select(list(_COLUMNS), chosen)
+    return inserted.returning(inbox.c.dedup_key, inbox.c.id)
 
 
-def check_depths(connection: Connection, sequencer: Sequencer, rows: Any) -> bool:
-    """The first event with a partition fixes the number of levels of its table. Whether one of these would."""
-    listed = [row for row in rows if row["depth"] is not None]
-    if not listed:
+def check_depths(
+    connection: Connection, sequencer: Sequencer, rows: Iterable[Mapping[str, Any]]
+) -> bool:
+    """Return whether rows fix the number of partition levels of a table.
+
+    The first event with a partition fixes it. Raises InvalidEventError for other numbers.
+    """
+    partitioned = [row for row in rows if row["depth"] is not None]
+    if not partitioned:
         return False
-    known = sequencer.tables(
-        connection, list(dict.fromkeys((row["cluster"], row["name"]) for row in listed))
-    )
+    names = dict.fromkeys((row["cluster"], row["name"]) for row in partitioned)
+    known = sequencer.tables(connection, list(names))
     depths = {name: depth for name, (_, depth) in known.items() if depth is not None}
-    fixed = len(depths)
-    for row in listed:
+    fixed_count = len(depths)
+    for row in partitioned:
         depth = depths.setdefault((row["cluster"], row["name"]), row["depth"])
         if depth != row["depth"]:
             raise InvalidEventError(
-                f"partition {row['partition']} of {row['name']} has {row['depth']} levels, and the partitions of this table have {depth}; "
+                f"partition {row['partition']} of {row['name']} has {row['depth']} levels, and the "
+                f"partitions of this table have {depth}; "
                 f"name {depth} values, or leave the partition None"
             )
-    return len(depths) > fixed
+    return len(depths) > fixed_count
 
 
 def _move_position(connection: Connection, outbox: Outbox, batch: str) -> bool:
-    """False: the same step moved it before."""
-    mine = (positions.c.cluster == outbox.cluster) & (positions.c.name == outbox.table)
+    """Move a producer's position; return False if the same step moved it before."""
+    is_own = (positions.c.cluster == outbox.cluster) & (positions.c.name == outbox.table)
     text = position_text(outbox.position)
     if outbox.expected is None:
-        there = connection.execute(select(positions.c.position).where(mine)).first()
+        existing = connection.execute(select(positions.c.position).where(is_own)).first()
         values = {"cluster": outbox.cluster, "name": outbox.table, "position": text, "batch": batch}
-        written = insert_into(connection, positions).values(**values).on_conflict_do_nothing()
-        moved = there is None and connection.execute(written).rowcount == 1
+        inserted = insert_into(connection, positions).values(**values).on_conflict_do_nothing()
+        is_moved = existing is None and connection.execute(inserted).rowcount == 1
     else:
-        changed = (
+        updated = (
             update(positions)
-            .where(mine, positions.c.position == position_text(outbox.expected))
+            .where(is_own, positions.c.position == position_text(outbox.expected))
             .values(position=text, batch=batch)
         )
-        moved = connection.execute(changed).rowcount == 1
-    if moved:
+        is_moved = connection.execute(updated).rowcount == 1
+    if is_moved:
         write_seen(connection, outbox)
         return True
-    if connection.execute(
-        select(positions.c.name).where(
-            mine, positions.c.position == text, positions.c.batch == batch
-        )
-    ).first():
+    is_moved_by_step = (positions.c.position == text) & (positions.c.batch == batch)
+    same_step = select(positions.c.name).where(is_own, is_moved_by_step)
+    if connection.execute(same_step).first():
         return False
     raise ConflictError(
-        f"another producer moved the position of {outbox.table} meanwhile; read it again, and register what is missing after it"
+        f"another producer moved the position of {outbox.table} meanwhile; "
+        "read it again, and register what is missing after it"
     )
 
 
@@ -227,38 +264,43 @@ def position_text(value: Any) -> str:
 
 
 def write_seen(connection: Connection, outbox: Outbox) -> None:
-    """In the transaction that moves the position, so that one producer at a time writes."""
+    """Store the items of an outbox.
+
+    The transaction moves the position too, so only one producer at a time writes.
+    """
     if not outbox.seen:
         return
-    named = {"cluster": outbox.cluster, "name": outbox.table}
-    given = [
-        {**named, "item_key": item_key(item), "item": _text(item), "value": _text(value)}
+    table = {"cluster": outbox.cluster, "name": outbox.table}
+    items = [
+        {**table, "item_key": item_key(item), "item": _json(item), "value": _json(value)}
         for item, value in outbox.seen.items()
     ]
     rows = recordset(connection.dialect.name, "rows", dict.fromkeys(_SEEN, Text()))
-    # SQLite reads ON after a plain SELECT as that of a join
-    written = insert_into(connection, seen).from_select(
-        list(_SEEN), select(*(rows.c[name] for name in _SEEN)).where(rows.c.item_key != "")
+    # The condition is always true: SQLite reads ON after a plain SELECT as that of a join
+    chosen = select(*(rows.c[name] for name in _SEEN)).where(rows.c.item_key != "")
+    inserted = insert_into(connection, seen).from_select(list(_SEEN), chosen)
+    upserted = inserted.on_conflict_do_update(
+        index_elements=["cluster", "name", "item_key"], set_={"value": inserted.excluded.value}
     )
-    changed = written.on_conflict_do_update(
-        index_elements=["cluster", "name", "item_key"], set_={"value": written.excluded.value}
-    )
-    connection.execute(changed, {"rows": rows_text(given)})
+    connection.execute(upserted, {"rows": rows_text(items)})
 
 
 def read_seen(connection: Connection, cluster: str, table: str, after: str) -> SeenPage:
-    mine = (seen.c.cluster == cluster) & (seen.c.name == table) & (seen.c.item_key > after)
+    is_of_table = (seen.c.cluster == cluster) & (seen.c.name == table)
     chosen = (
         select(seen.c.item_key, seen.c.item, seen.c.value)
-        .where(mine)
+        .where(is_of_table, seen.c.item_key > after)
         .order_by(seen.c.item_key)
         .limit(SEEN_PAGE)
     )
-    found = connection.execute(chosen).all()
-    items = {json.loads(row.item): json.loads(row.value) for row in found}
-    return SeenPage(items=items, next_after=found[-1].item_key if len(found) == SEEN_PAGE else None)
+    rows = connection.execute(chosen).all()
+    items = {json.loads(row.item): json.loads(row.value) for row in rows}
+    next_after = None
+    if len(rows) == SEEN_PAGE:
+        next_after = rows[-1].item_key
+    return SeenPage(items=items, next_after=next_after)
 
 
-def _text(value: object) -> str:
-    """In ASCII: paths may hold bytes that are no text."""
+def _json(value: object) -> str:
+    # In ASCII: paths may hold bytes that are not text
     return json.dumps(value, separators=(",", ":"))

@@ -8,21 +8,28 @@ from typing import Any
 from sqlalchemy import Row, Select, select
 
 from lakechime.answers import Registered
-from lakechime.event import DataChangeEvent, OperationType, TableFormat, kept_event, partition_text
-from lakechime.store.digests import dedup_key, partition_key, tag_keys
+from lakechime.event import (
+    DataChangeEvent,
+    OperationType,
+    TableFormat,
+    partition_text,
+    stored_event,
+)
+from lakechime.store.digests import dedup_key, optional_partition_key, tag_keys
 from lakechime.store.schema import events, tables
 from lakechime.store.sequencer import Pending, tags_text
 
 
 def row_of(event: DataChangeEvent) -> dict[str, Any]:
-    """As the inbox has it."""
+    """Return an event as a row of the inbox."""
+    partition = event.partition
     return {
         "cluster": event.cluster,
         "name": event.table,
         "dedup_key": dedup_key(event),
-        "partition": None if event.partition is None else partition_text(event.partition),
-        "partition_key": None if event.partition is None else partition_key(event.partition),
-        "depth": None if event.partition is None else len(event.partition),
+        "partition": None if partition is None else partition_text(partition),
+        "partition_key": optional_partition_key(partition),
+        "depth": None if partition is None else len(partition),
         "snapshot_id": event.snapshot_id,
         "snapshot_ts": event.snapshot_ts,
         "prev_snapshot_id": event.prev_snapshot_id,
@@ -46,20 +53,21 @@ def pending_of(number: int, row: Mapping[str, Any]) -> Pending:
 
 
 def select_events() -> Select[Any]:
-    """Whole events; `registered_of` reads them."""
+    """Return a query of whole events, whose rows `registered_of` reads."""
     return select(events, tables.c.cluster, tables.c.name).join_from(
         events, tables, tables.c.id == events.c.table_id
     )
 
 
 def registered_of(row: Row[Any], *, duplicate: bool = False) -> Registered:
-    kept = row._mapping  # noqa: SLF001  # the name that SQLAlchemy documents
+    columns = row._mapping  # noqa: SLF001  # the name that SQLAlchemy documents
+    partition = columns["partition"]
     values = {
-        **kept,
-        "table": kept["name"],
-        "partition": None if kept["partition"] is None else tuple(json.loads(kept["partition"])),
-        "table_format": TableFormat(kept["table_format"]),
-        "operation_type": OperationType(kept["operation_type"]),
-        "tags": MappingProxyType(json.loads(kept["tags"])),
+        **columns,
+        "table": columns["name"],
+        "partition": None if partition is None else tuple(json.loads(partition)),
+        "table_format": TableFormat(columns["table_format"]),
+        "operation_type": OperationType(columns["operation_type"]),
+        "tags": MappingProxyType(json.loads(columns["tags"])),
     }
-    return Registered(event=kept_event(values), duplicate=duplicate, gap=bool(kept["gap"]))
+    return Registered(event=stored_event(values), duplicate=duplicate, gap=bool(columns["gap"]))

@@ -1,8 +1,10 @@
 """The tables, as the newest migration leaves them.
 
-`lakechime_inbox` holds what producers committed and nobody gave a place yet; `lakechime_events` what has one. `seq` is the order that
-watermarks pass. Every query of a trigger is answered from an index alone: by table, by table and partition, by table and tag. Partitions
-and tags are found by digests, because an index entry has a size limit in PostgreSQL that a tag's value may pass.
+`lakechime_inbox` holds the events that producers committed and that have no seq yet;
+`lakechime_events` those that have one. `seq` is the order that watermarks pass. Every query of a
+trigger is answered from an index alone: by table, by table and partition, by table and tag.
+Partitions and tags are found by digests, because PostgreSQL limits the size of an index entry, and
+the value of a tag may be longer.
 """
 
 from sqlalchemy import (
@@ -27,12 +29,13 @@ metadata = MetaData()
 
 
 def number() -> BigInteger:
-    """64 bits. SQLite counts up only what is called INTEGER."""
+    """Return the type of 64-bit numbers."""
+    # SQLite generates ids only for columns of the type INTEGER
     return BigInteger().with_variant(Integer, "sqlite")
 
 
 def digest() -> String:
-    """Compared by bytes, whatever language the database speaks."""
+    """Return the type of digests, which compare by bytes under every locale."""
     return String(DIGEST_CHARS).with_variant(VARCHAR(DIGEST_CHARS, collation="C"), "postgresql")
 
 
@@ -50,14 +53,14 @@ tables = Table(
     Column("cluster", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("depth", Integer),
-    Column(
-        "expired_seq", number(), nullable=False, server_default="0"
-    ),  # the greatest of its events that expired
-    Column("expired_ts", number()),  # when that one was registered; null while none expired
+    # The greatest seq of its expired events
+    Column("expired_seq", number(), nullable=False, server_default="0"),
+    # The time when that event was registered; null while none expired
+    Column("expired_ts", number()),
     UniqueConstraint("cluster", "name", name="lakechime_tables_by_name"),
 )
 
-# Partitions that had events, and lost them: who waits for one of them would wait for ever.
+# Partitions whose events expired: without this record a wait for one of them would never end
 expired_partitions = Table(
     "lakechime_expired_partitions",
     metadata,
@@ -72,12 +75,11 @@ positions = Table(
     Column("cluster", Text, primary_key=True),
     Column("name", Text, primary_key=True),
     Column("position", Text, nullable=False),
-    Column(
-        "batch", String(DIGEST_CHARS)
-    ),  # of the step that moved it: what is asked again is known by it
+    # The digest of the step that moved it, which identifies a repeat
+    Column("batch", String(DIGEST_CHARS)),
 )
 
-# What a producer remembers by item, such as a partition: a position does not grow with its table.
+# Items that a producer remembers, such as partitions: a position does not grow with its table
 seen = Table(
     "lakechime_seen",
     metadata,
@@ -107,7 +109,7 @@ inbox = Table(
     Column("tag_keys", Text, nullable=False),
 )
 
-# What came through the inbox and is no event, or fits no table: it would stop everybody behind it.
+# Rows of the inbox that are not events, or that no table takes: they would block those behind them
 put_aside = Table(
     "lakechime_put_aside",
     metadata,
@@ -155,12 +157,12 @@ watermarks = Table(
     metadata,
     Column("consumer", Text, primary_key=True),
     Column("key", Text, primary_key=True),
-    Column("value", Text),  # null: deleted; the row stays, so that the revision never starts again
+    # Null once it is deleted. The row stays, so that its revisions never begin again.
+    Column("value", Text),
     Column("revision", number(), nullable=False),
     Column("updated_ts", number(), nullable=False),
-    Column(
-        "step", String(DIGEST_CHARS)
-    ),  # of the last change: one that is sent again is known by it
+    # The step of the last change, which identifies a repeat
+    Column("step", String(DIGEST_CHARS)),
 )
 
 tokens = Table(
@@ -174,7 +176,7 @@ tokens = Table(
     Column("last_used", number()),
 )
 
-# What the inbox and the events have in common: it is copied as it is.
+# Columns that the inbox and the events have in common, and that are copied unchanged
 CARRIED = (
     "dedup_key",
     "partition",

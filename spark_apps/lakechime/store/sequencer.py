@@ -1,9 +1,11 @@
-"""Gives events their places: `seq`, the order that watermarks pass, and `event_ts`.
+"""The sequencer, which assigns each event its place: its `seq` and its `event_ts`.
 
-One transaction at a time gives places, on PostgreSQL under an advisory lock, on SQLite as its one writer. It takes the last seq when it has
-the lock and commits before the next one may read it, so the order of seq is the order in which events become visible: a reader that saw a
-seq has seen every lesser one, and nothing is ever put before a watermark. A producer that keeps its transaction open holds only rows in the
-inbox; they get their places when they become visible.
+`seq` is the order that watermarks pass. One transaction at a time assigns it, on PostgreSQL under
+an advisory lock, on SQLite as its only writer. It reads the last seq once it has the lock, and
+commits before the next one may read it. So the order of seq is the order in which events become
+visible: a reader that saw a seq has seen every lesser one, and no event is ever put before a
+watermark. A producer that keeps its transaction open holds only rows in the inbox; they get their
+seqs when they become visible.
 """
 
 import json
@@ -15,7 +17,7 @@ from sqlalchemy import Connection, exc, func, insert, select, update
 
 from lakechime.event import MAX_TAG_VALUE_CHARS, MAX_TAGS
 from lakechime.store.database.engine import check_revision
-from lakechime.store.database.failures import is_of_data, said
+from lakechime.store.database.failures import first_line, is_of_data
 from lakechime.store.database.recordset import rows_text
 from lakechime.store.database.statements import (
     DATABASE_CLOCK,
@@ -33,14 +35,15 @@ from lakechime.store.schema import inbox, tables
 from lakechime.tags import OTHER_PARTITION
 from opal_lake.clock import Clock
 
-LOCK = 5_499_137_104_281  # of our own among a database's advisory locks
+LOCK = 5_499_137_104_281  # the key of this lock among the advisory locks of a database
+# A process that holds or awaits the lock for longer is cut off by the server
 LOCK_SECONDS = 60
-BATCH = 5_000
+BATCH = 5_000  # rows of the inbox that are registered together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """An event without a place. `row` names it to whoever asked for the place."""
+    """An event without a seq. `row` identifies it for the caller."""
 
     row: int
     table: tuple[str, str]
@@ -52,8 +55,8 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Of a duplicate, the place of the first one."""
+class Placement:
+    """The placement of an event; a duplicate has that of the first one."""
 
     pending: Pending
     seq: int
@@ -64,17 +67,17 @@ class Place:
 
 @dataclass(slots=True, kw_only=True)
 class Known:
-    """What the store has that matters for places. `plan_places` adds to it."""
+    """Stored facts that placements depend on. `plan_placements` adds to it."""
 
-    ids: dict[tuple[str, str], int]
-    with_events: set[int]
-    seqs: dict[str, int]
-    gaps: dict[tuple[int, str], bool]  # by snapshot: whether its predecessor was missing
+    ids: dict[tuple[str, str], int]  # by (cluster, table)
+    with_events: set[int]  # ids of tables
+    seqs: dict[str, int]  # by dedup key
+    gaps: dict[tuple[int, str], bool]  # by (table id, snapshot): its predecessor was missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The last place, the times that the next one must not be before, and whether there is anything in the inbox."""
+    """The last seq, the times that no new event precedes, and the inbox's state."""
 
     seq: int
     event_ts: int
@@ -88,70 +91,77 @@ class Head:
 
     @property
     def fixed_ts(self) -> int:
-        """No later event gets a time before this, whatever the clock says."""
+        """The time that no later event precedes, even if the clock steps back."""
         return max(self.event_ts, self.time_horizon)
 
 
-def plan_places(pending: Iterable[Pending], known: Known, last_seq: int) -> list[Place]:
-    """In the order given."""
-    places = []
+def plan_placements(pending: Iterable[Pending], known: Known, last_seq: int) -> list[Placement]:
+    """Return the placements of events in the given order."""
+    placements = []
     for event in pending:
-        table_id, first = known.ids[event.table], known.seqs.get(event.dedup_key)
-        if first is not None:
-            places.append(
-                Place(pending=event, seq=first, table_id=table_id, gap=False, duplicate=True)
+        table_id = known.ids[event.table]
+        first_seq = known.seqs.get(event.dedup_key)
+        if first_seq is not None:
+            duplicate = Placement(
+                pending=event, seq=first_seq, table_id=table_id, gap=False, duplicate=True
             )
+            placements.append(duplicate)
             continue
         last_seq += 1
         gap = _is_gap(event, known, table_id)
-        places.append(
-            Place(pending=event, seq=last_seq, table_id=table_id, gap=gap, duplicate=False)
+        placement = Placement(
+            pending=event, seq=last_seq, table_id=table_id, gap=gap, duplicate=False
         )
+        placements.append(placement)
         known.seqs[event.dedup_key] = last_seq
         known.with_events.add(table_id)
         if event.snapshot_id is not None:
             known.gaps.setdefault((table_id, event.snapshot_id), gap)
-    return places
+    return placements
 
 
 def _is_gap(event: Pending, known: Known, table_id: int) -> bool:
-    """All partitions of a snapshot are alike; a table's first snapshot is no gap."""
+    """Return whether the predecessor of an event's snapshot is missing."""
+    # All partitions of a snapshot have the same answer
     if event.snapshot_id is not None and (table_id, event.snapshot_id) in known.gaps:
         return known.gaps[table_id, event.snapshot_id]
     before = event.prev_snapshot_id
-    return (
-        before is not None
-        and table_id in known.with_events
-        and (table_id, before) not in known.gaps
-    )
+    # The first snapshot of a table is not a gap: its history may begin before LakeChime
+    if before is None or table_id not in known.with_events:
+        return False
+    return (table_id, before) not in known.gaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequencer:
-    """`clock`: instead of the database's (PostgreSQL) or the machine's (SQLite)."""
+    """The sequencer of a database.
+
+    `clock` replaces the clock of the database (PostgreSQL) or of the machine (SQLite).
+    """
 
     dialect: str
     clock: Clock | None
+    lock_seconds: float = LOCK_SECONDS
 
     def lock(self, connection: Connection) -> None:
-        """Wait for it; it is let go when the transaction ends. A process that stands still under it is cut off by the server."""
+        """Wait for the lock, which the end of the transaction releases.
+
+        The server ends the connection of a process that holds it idly.
+        """
         if self.dialect == "postgresql":
             connection.execute(select(*self._limits(), func.pg_advisory_xact_lock(LOCK)))
 
     def try_lock(self, connection: Connection) -> bool:
         if self.dialect != "postgresql":
-            return True  # the transaction began with it
-        return bool(
-            connection.execute(select(*self._limits(), func.pg_try_advisory_xact_lock(LOCK))).one()[
-                2
-            ]
-        )
+            return True  # a writing transaction of SQLite begins with the lock
+        tried = func.pg_try_advisory_xact_lock(LOCK).label("locked")
+        return bool(connection.execute(select(*self._limits(), tried)).one().locked)
 
-    @staticmethod
-    def _limits() -> tuple[Any, Any]:
-        seconds = f"{LOCK_SECONDS}s"
-        return func.set_config("lock_timeout", seconds, True), func.set_config(
-            "idle_in_transaction_session_timeout", seconds, True
+    def _limits(self) -> tuple[Any, Any]:
+        seconds = f"{self.lock_seconds}s"
+        return (
+            func.set_config("lock_timeout", seconds, True),
+            func.set_config("idle_in_transaction_session_timeout", seconds, True),
         )
 
     def now_ms(self, connection: Connection) -> int:
@@ -160,31 +170,41 @@ class Sequencer:
         return int(connection.execute(select(DATABASE_CLOCK)).scalar_one())
 
     def head(self, connection: Connection) -> Head:
-        found = connection.execute(head_statement(with_clock=self.clock is None)).one()
-        check_revision(found.revision)
-        now_ms = found.now_ms if self.clock is None else self.clock.now_us() // 1000
+        row = connection.execute(head_statement(with_clock=self.clock is None)).one()
+        check_revision(row.revision)
+        now_ms = row.now_ms
+        if self.clock is not None:
+            now_ms = self.clock.now_us() // 1000
         return Head(
-            seq=found.seq or 0,
-            event_ts=found.event_ts or 0,
-            time_horizon=found.horizon,
+            seq=row.seq or 0,
+            event_ts=row.event_ts or 0,
+            time_horizon=row.horizon,
             now_ms=now_ms,
-            has_pending=bool(found.has_pending),
+            has_pending=bool(row.has_pending),
         )
 
     def drain(self, connection: Connection) -> Head:
-        """Under the lock: give what is visible in the inbox its places. The head afterwards."""
-        while (head := self.head(connection)).has_pending:
+        """Place the visible events of the inbox, and return the head afterwards.
+
+        The caller holds the lock.
+        """
+        while True:
+            head = self.head(connection)
+            if not head.has_pending:
+                return head
             self._place_pending(connection, self._pending(connection, head), head)
-        return head
 
     def _place_pending(self, connection: Connection, batch: Sequence[Pending], head: Head) -> None:
-        """Place rows of the inbox. Where the database refuses them, halves are tried, until what it refuses is found and put aside."""
+        """Place rows of the inbox, and put aside those that the database refuses.
+
+        Where it refuses a batch, each half is tried, until the refused rows are known.
+        """
         if not batch:
             return
         try:
             with connection.begin_nested():
                 fitting = self._fitting(connection, batch)
-                self.place(connection, fitting, head)
+                self.assign(connection, fitting, head)
                 connection.execute(
                     delete_statement(self.dialect),
                     {"rows": rows_text({"id": event.row} for event in batch)},
@@ -193,23 +213,25 @@ class Sequencer:
             if not is_of_data(error):
                 raise
             if len(batch) == 1:
-                row = connection.execute(select(inbox).where(inbox.c.id == batch[0].row)).one()
-                put_row_aside(connection, dict(row._mapping), said(error), head.next_ts)  # noqa: SLF001  # the name that SQLAlchemy documents
+                chosen = select(inbox).where(inbox.c.id == batch[0].row)
+                row = connection.execute(chosen).mappings().one()
+                put_row_aside(connection, dict(row), first_line(error), head.next_ts)
                 return
             middle = len(batch) // 2
             self._place_pending(connection, batch[:middle], head)
+            # The first half may have taken seqs
             self._place_pending(connection, batch[middle:], self.head(connection))
 
     def has_pending(self, connection: Connection) -> bool:
         return connection.execute(select(inbox.c.id).limit(1)).first() is not None
 
     def _pending(self, connection: Connection, head: Head) -> list[Pending]:
-        """Return the first rows of the inbox that are events. The others are put aside."""
+        """Return the first rows of the inbox that are events, and put the others aside."""
         with any_bytes_as_text(connection):
             chosen = select(inbox).order_by(inbox.c.id).limit(BATCH)
-            found = connection.execute(chosen).mappings().all()
+            rows = connection.execute(chosen).mappings().all()
         pending = []
-        for row in map(dict, found):
+        for row in map(dict, rows):
             reason = unfit_reason(row)
             if reason is None:
                 pending.append(_pending_of(row))
@@ -218,78 +240,86 @@ class Sequencer:
         return pending
 
     def _fitting(self, connection: Connection, batch: Sequence[Pending]) -> Sequence[Pending]:
-        """Two transactions may bring the first partitions of a table, of different levels, and neither sees the other. A table has one
-        number of levels, so the later event keeps its partition as a tag.
+        """Return the events with the number of partition levels that their tables have.
+
+        Two transactions may bring the first partitions of a table, with different levels, and
+        neither sees the other. A table has one number of levels, so the later event keeps its
+        partition as a tag.
         """
-        depths = {
-            name: depth
-            for name, (_, depth) in self.tables(
-                connection, list({event.table for event in batch})
-            ).items()
-        }
-        strangers = []
+        names = {event.table for event in batch}
+        known = self.tables(connection, list(names))
+        depths = {name: depth for name, (_, depth) in known.items()}
+        misfit_ids = []
         for event in batch:
-            if event.depth is not None and (depths.get(event.table) or event.depth) != event.depth:
-                strangers.append(event.row)
-            elif event.depth is not None:
-                depths[event.table] = event.depth
+            if event.depth is None:
+                continue
+            depth = depths.get(event.table) or event.depth
+            if depth == event.depth:
+                depths[event.table] = depth
+            else:
+                misfit_ids.append(event.row)
         changed = {}
-        rows = connection.execute(select(inbox).where(inbox.c.id.in_(strangers))).mappings()
+        rows = connection.execute(select(inbox).where(inbox.c.id.in_(misfit_ids))).mappings()
         for row in map(dict, rows.all()):
             values = without_partition(row["partition"], json.loads(row["tags"]))
             connection.execute(update(inbox).where(inbox.c.id == row["id"]).values(**values))
             changed[row["id"]] = _pending_of({**row, **values})
         return [changed.get(event.row, event) for event in batch]
 
-    def place(
+    def assign(
         self,
         connection: Connection,
         batch: Sequence[Pending],
         head: Head,
         rows: Mapping[int, Mapping[str, Any]] | None = None,
-    ) -> list[Place]:
-        """Under the lock: places of a batch, registered at `head.next_ts`. What is copied is in `rows`, or lies in the inbox."""
-        places = plan_places(batch, self._known(connection, batch), head.seq)
-        new = [place for place in places if not place.duplicate]
-        if new:
-            given = [_placed(place, head.next_ts) for place in new]
-            if rows is None:
-                connection.execute(
-                    move_statement(self.dialect),
-                    {"rows": rows_text({**row, "inbox_id": row["row"]} for row in given)},
-                )
-            else:
-                connection.execute(
-                    insert_statement(self.dialect),
-                    {"rows": rows_text({**rows[row["row"]], **row} for row in given)},
-                )
-            tags = [
-                {"table_id": place.table_id, "tag_key": key, "seq": place.seq}
-                for place in new
-                for key in place.pending.tag_keys
-            ]
-            if tags:
-                connection.execute(tags_statement(self.dialect), {"rows": rows_text(tags)})
-        return places
+    ) -> list[Placement]:
+        """Register a batch at `head.next_ts`, and return the placements.
+
+        The caller holds the lock. The events' columns are in `rows`, or in the inbox.
+        """
+        placements = plan_placements(batch, self._known(connection, batch), head.seq)
+        new = [placement for placement in placements if not placement.duplicate]
+        if not new:
+            return placements
+        placed = [_placed(placement, head.next_ts) for placement in new]
+        if rows is None:
+            connection.execute(
+                move_statement(self.dialect),
+                {"rows": rows_text({**row, "inbox_id": row["row"]} for row in placed)},
+            )
+        else:
+            connection.execute(
+                insert_statement(self.dialect),
+                {"rows": rows_text({**rows[row["row"]], **row} for row in placed)},
+            )
+        tags = [
+            {"table_id": placement.table_id, "tag_key": key, "seq": placement.seq}
+            for placement in new
+            for key in placement.pending.tag_keys
+        ]
+        if tags:
+            connection.execute(tags_statement(self.dialect), {"rows": rows_text(tags)})
+        return placements
 
     def _known(self, connection: Connection, batch: Sequence[Pending]) -> Known:
-        """One question: which tables have events, which snapshots there are, and which events."""
+        """Read which tables have events, and which snapshots and events are stored."""
         ids = self._table_ids(connection, batch)
-        snapshots = {
-            (ids[event.table], name)
-            for event in batch
-            for name in (event.snapshot_id, event.prev_snapshot_id)
-            if name is not None
-        }
-        asked = {
+        snapshots = set()
+        for event in batch:
+            snapshots.add((ids[event.table], event.snapshot_id))
+            snapshots.add((ids[event.table], event.prev_snapshot_id))
+        parameters = {
             "of_tables": rows_text({"id": table_id} for table_id in ids.values()),
             "of_snapshots": rows_text(
-                {"table_id": table_id, "snapshot_id": name} for table_id, name in snapshots
+                {"table_id": table_id, "snapshot_id": snapshot_id}
+                for table_id, snapshot_id in snapshots
+                if snapshot_id is not None
             ),
             "of_keys": rows_text({"dedup_key": event.dedup_key} for event in batch),
         }
         known = Known(ids=ids, with_events=set(), seqs={}, gaps={})
-        for kind, number, text, flag in connection.execute(known_statement(self.dialect), asked):
+        rows = connection.execute(known_statement(self.dialect), parameters)
+        for kind, number, text, flag in rows:
             if kind == 0:
                 known.with_events.add(number)
             elif kind == 1:
@@ -301,36 +331,40 @@ class Sequencer:
     def _table_ids(
         self, connection: Connection, batch: Sequence[Pending]
     ) -> dict[tuple[str, str], int]:
-        """Tables that are new are made; the first event with a partition fixes the number of levels."""
+        """Return the ids of the batch's tables, and create those that are new.
+
+        The first event with a partition fixes the number of levels.
+        """
         depths: dict[tuple[str, str], int | None] = {}
         for event in batch:
             depths[event.table] = depths.get(event.table) or event.depth
-        found = self.tables(connection, list(depths))
-        missing = [name for name in depths if name not in found]
-        if missing:
-            connection.execute(
-                insert(tables),
-                [{"cluster": name[0], "name": name[1], "depth": depths[name]} for name in missing],
-            )
-            found = self.tables(connection, list(depths))
-        for name, (table_id, depth) in found.items():
+        known = self.tables(connection, list(depths))
+        new_tables = [
+            {"cluster": cluster, "name": name, "depth": depth}
+            for (cluster, name), depth in depths.items()
+            if (cluster, name) not in known
+        ]
+        if new_tables:
+            connection.execute(insert(tables), new_tables)
+            known = self.tables(connection, list(depths))
+        for name, (table_id, depth) in known.items():
             if depth is None and depths[name] is not None:
                 connection.execute(
                     tables.update().where(tables.c.id == table_id).values(depth=depths[name])
                 )
-        return {name: table_id for name, (table_id, _) in found.items()}
+        return {name: table_id for name, (table_id, _) in known.items()}
 
     def tables(
         self, connection: Connection, names: Sequence[tuple[str, str]]
     ) -> dict[tuple[str, str], tuple[int, int | None]]:
-        """Id and number of partition levels of those that are known."""
-        asked = {"rows": rows_text({"cluster": cluster, "name": name} for cluster, name in names)}
-        found = connection.execute(tables_statement(self.dialect), asked)
-        return {(row.cluster, row.name): (row.id, row.depth) for row in found}
+        """Return the id and the number of partition levels of each known table."""
+        parameter = rows_text({"cluster": cluster, "name": name} for cluster, name in names)
+        rows = connection.execute(tables_statement(self.dialect), {"rows": parameter})
+        return {(row.cluster, row.name): (row.id, row.depth) for row in rows}
 
 
 def _pending_of(row: Mapping[str, Any]) -> Pending:
-    """Of a row of the inbox."""
+    """Return the pending event of an inbox row."""
     return Pending(
         row=row["id"],
         table=(row["cluster"], row["name"]),
@@ -343,32 +377,29 @@ def _pending_of(row: Mapping[str, Any]) -> Pending:
 
 
 def without_partition(partition: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    """Of a row in the inbox: the partition as a tag."""
-    with_tag = (
-        {**tags, OTHER_PARTITION: partition}
-        if len(partition) <= MAX_TAG_VALUE_CHARS and len(tags) < MAX_TAGS
-        else tags
-    )
+    """Return the changed columns of an inbox row whose partition becomes a tag."""
+    # A partition that does not fit into the tags is dropped
+    if len(partition) <= MAX_TAG_VALUE_CHARS and len(tags) < MAX_TAGS:
+        tags = {**tags, OTHER_PARTITION: partition}
     return {
         "partition": None,
         "partition_key": None,
         "depth": None,
-        "tags": tags_text(with_tag),
-        "tag_keys": " ".join(tag_keys(with_tag)),
+        "tags": tags_text(tags),
+        "tag_keys": " ".join(tag_keys(tags)),
     }
 
 
 def tags_text(tags: Mapping[str, str]) -> str:
-    """As the rows have them."""
+    """Return tags as the text that rows have."""
     return json.dumps(dict(sorted(tags.items())), separators=(",", ":"), ensure_ascii=False)
 
 
-def _placed(place: Place, event_ts: int) -> dict[str, Any]:
-    """`row` is what the event was called when its place was asked for."""
+def _placed(placement: Placement, event_ts: int) -> dict[str, Any]:
     return {
-        "row": place.pending.row,
-        "seq": place.seq,
+        "row": placement.pending.row,
+        "seq": placement.seq,
         "event_ts": event_ts,
-        "table_id": place.table_id,
-        "gap": place.gap,
+        "table_id": placement.table_id,
+        "gap": placement.gap,
     }

@@ -1,4 +1,4 @@
-"""The store over a database."""
+"""The store of events in a database."""
 
 import json
 from collections.abc import Sequence
@@ -41,13 +41,14 @@ from lakechime.store.sequencer import Sequencer
 from opal_lake.clock import Clock, SystemClock
 
 _PAGE = 10_000
-MAX_COUNT = 100_000  # that a check counts
-FRESH_MS = 1_000  # a range that reaches into the future is answered from the last look, if that is no older
+MAX_COUNT = 100_000  # rows that a check counts
+# A range that reaches into the future is answered by a horizon of this age, without the lock
+FRESH_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlStore:
-    """Every method is a transaction, or a few. `clock`: instead of the database's."""
+    """A store in a database. Every method is a transaction, or a few."""
 
     database: Database
     sequencer: Sequencer
@@ -56,12 +57,14 @@ class SqlStore:
     def open(
         cls, url: str, *, migrate: bool | None = None, clock: Clock | None = None
     ) -> "SqlStore":
+        """Open a database. `clock` replaces the clock of the database."""
         database = open_database(url)
         ensure_schema(database, migrate=migrate)
-        own = SystemClock() if database.dialect == "sqlite" else None
+        # SQLite's own clock is that of this machine
+        own_clock = SystemClock() if database.dialect == "sqlite" else None
         return cls(
             database=replace(database, checked=True),
-            sequencer=Sequencer(dialect=database.dialect, clock=clock or own),
+            sequencer=Sequencer(dialect=database.dialect, clock=clock or own_clock),
         )
 
     def register(
@@ -71,68 +74,74 @@ class SqlStore:
             database=self.database, sequencer=self.sequencer, given=events, outbox=outbox
         ).run()
 
-    def events(self, meant: Filter, *, after: int, until: int | None, limit: int) -> Page:
+    def events(self, wanted: Filter, *, after: int, until: int | None, limit: int) -> Page:
         self._drain()
         return self.database.read(
-            lambda connection: read_page(connection, self.sequencer, meant, (after, until), limit)
+            lambda connection: read_page(connection, self.sequencer, wanted, (after, until), limit)
         )
 
-    def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> EventsBetween:
+    def events_between(self, wanted: Filter, start_ts: int, end_ts: int) -> EventsBetween:
         span = self.span(start_ts, end_ts)
-        found: list[Registered] = []
+        matching: list[Registered] = []
         after = span.after
         while after < span.until:
-            page = self.events(meant, after=after, until=span.until, limit=_PAGE)
-            found += page.events
+            page = self.events(wanted, after=after, until=span.until, limit=_PAGE)
+            matching += page.events
             after = page.next_after
         return EventsBetween(
-            events=tuple(found),
-            covered_from_ts=self.covered_from(meant, start_ts),
+            events=tuple(matching),
+            # Asked after the events were read, so that it covers all that had expired by then
+            covered_from_ts=self.covered_from(wanted, start_ts),
             covered_until_ts=span.covered_until_ts,
         )
 
-    def covered_from(self, meant: Filter, start_ts: int) -> int:
-        """Return from when on no event of these tables has expired. Asked after the events were read, it speaks of them."""
+    def covered_from(self, wanted: Filter, start_ts: int) -> int:
+        """Return the time from which no event of these tables has expired."""
 
         def work(connection: Connection) -> int:
-            known = self.sequencer.tables(connection, meant.tables).values()
-            ids = [table_id for table_id, _ in known] if meant.tables else None
+            ids = None
+            if wanted.tables:
+                known = self.sequencer.tables(connection, wanted.tables)
+                ids = [table_id for table_id, _ in known.values()]
             return read_covered_from(connection, ids, start_ts)
 
         return self.database.read(work)
 
     def span(self, start_ts: int, end_ts: int) -> Span:
-        """A range of times as one of seq. Nobody waits for it where the range is final already, or as good as."""
+        """Return a time range as a range of seqs.
+
+        Nobody waits for a lock where the range is final already, or nearly so.
+        """
         self._drain()
         span = self.database.read(lambda connection: self._final_span(connection, start_ts, end_ts))
-        return span or self.database.write(
+        if span is not None:
+            return span
+        return self.database.write(
             lambda connection: self._raised_span(connection, start_ts, end_ts), repeatable=True
         )
 
     def _final_span(self, connection: Connection, start_ts: int, end_ts: int) -> Span | None:
-        """None where the horizon has to be raised: the range has ended since, or was looked at longer ago."""
+        """Return the span, or None where the horizon has to be raised.
+
+        That is so where the range has ended since the horizon was raised, or was raised long ago.
+        """
         head = self.sequencer.head(connection)
-        is_ahead = end_ts > head.next_ts and head.fixed_ts > head.now_ms - FRESH_MS
-        return (
-            span_of(connection, head, start_ts, end_ts)
-            if end_ts <= head.fixed_ts or is_ahead
-            else None
-        )
+        is_final = end_ts <= head.fixed_ts
+        is_fresh = end_ts > head.next_ts and head.fixed_ts > head.now_ms - FRESH_MS
+        if not is_final and not is_fresh:
+            return None
+        return span_of(connection, head, start_ts, end_ts)
 
     def _raised_span(self, connection: Connection, start_ts: int, end_ts: int) -> Span:
-        """No event that comes later gets a time within what has passed."""
+        """Raise the horizon, so that no later event gets a time within what has passed."""
         self.sequencer.lock(connection)
         head = self.sequencer.drain(connection)
         horizon = min(end_ts, head.next_ts)
         connection.execute(
             update(meta).where(meta.c.name == HORIZON, meta.c.value < horizon).values(value=horizon)
         )
-        return span_of(
-            connection,
-            replace(head, time_horizon=max(head.time_horizon, horizon)),
-            start_ts,
-            end_ts,
-        )
+        raised_head = replace(head, time_horizon=max(head.time_horizon, horizon))
+        return span_of(connection, raised_head, start_ts, end_ts)
 
     def find(self, interests: Sequence[Interest]) -> Found:
         self._drain()
@@ -149,9 +158,8 @@ class SqlStore:
         return self.database.read(lambda connection: self._table_state(connection, cluster, table))
 
     def _table_state(self, connection: Connection, cluster: str, table: str) -> TableState | None:
-        table_id, depth = self.sequencer.tables(connection, [(cluster, table)]).get(
-            (cluster, table), (None, None)
-        )
+        known = self.sequencer.tables(connection, [(cluster, table)])
+        table_id, depth = known.get((cluster, table), (None, None))
         chosen = select(positions.c.position).where(
             positions.c.cluster == cluster, positions.c.name == table
         )
@@ -212,9 +220,10 @@ class SqlStore:
         self.database.write(work, repeatable=True)
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int:
-        """Consumers may begin, or go back, between two batches: each batch asks anew what may go."""
+        """Delete old events in batches, and return their number."""
+        # Consumers may begin, or go back, between two batches: each batch asks what may be deleted
         after: int | None = 0
-        gone = 0
+        total = 0
         while after is not None:
             work = partial(
                 self._expire_batch,
@@ -223,18 +232,17 @@ class SqlStore:
                 after=after,
             )
             count, after = self.database.write(work, repeatable=True)
-            gone += count
-        return gone
+            total += count
+        return total
 
     def _expire_batch(
         self, connection: Connection, *, older_than_ms: int, keep_unseen: bool, after: int
     ) -> tuple[int, int | None]:
-        """How many went, and the seq to go on after; None at the end."""
+        """Return the number of deleted events, and the next `after`, None at the end."""
         _check_revision(connection)
         self.sequencer.lock(connection)
-        self.sequencer.drain(
-            connection
-        )  # what waits in the inbox may be there already, and is then no new event
+        # The inbox may hold repeats of events that expire now: later they would count as new
+        self.sequencer.drain(connection)
         last = last_expirable(connection, older_than_ms, keep_unseen=keep_unseen)
         if after >= last:
             return 0, None
@@ -242,10 +250,14 @@ class SqlStore:
 
     def check(self) -> str:
         def work(connection: Connection) -> str:
-            count, waiting = (_count_text(connection, table) for table in (events, inbox))
-            revision, head = read_revision(connection), read_head(connection)
-            counted = f"{self.database.dialect}, revision {revision}, {count} events, head {head:,}, {waiting} in the inbox"
-            return counted + put_aside_text(connection)
+            event_count = _count_text(connection, events)
+            inbox_count = _count_text(connection, inbox)
+            revision = read_revision(connection)
+            head = read_head(connection)
+            return (
+                f"{self.database.dialect}, revision {revision}, {event_count} events, "
+                f"head {head:,}, {inbox_count} in the inbox{put_aside_text(connection)}"
+            )
 
         return self.database.read(work)
 
@@ -253,12 +265,12 @@ class SqlStore:
         self.database.close()
 
     def _drain(self) -> None:
-        """What producers committed in transactions of their own gets its places before anybody looks."""
+        """Place the events that producers committed in their own transactions."""
         if self.database.read(self.sequencer.has_pending):
             self.database.write(self._try_drain, repeatable=True)
 
     def _try_drain(self, connection: Connection) -> None:
-        """Whoever has the lock does it for us."""
+        # Otherwise the holder of the lock drains the inbox
         if self.sequencer.try_lock(connection):
             self.sequencer.drain(connection)
 
@@ -268,7 +280,9 @@ def _check_revision(connection: Connection) -> None:
 
 
 def _count_text(connection: Connection, table: Table) -> str:
-    """As far as it is counted."""
-    few = select(table.c[0].label("n")).limit(MAX_COUNT + 1).subquery()
-    count = int(connection.execute(select(func.count()).select_from(few)).scalar_one())
-    return f"more than {MAX_COUNT:,}" if count > MAX_COUNT else f"{count:,}"
+    """Return the number of rows, counted up to a maximum."""
+    limited = select(table.c[0].label("n")).limit(MAX_COUNT + 1).subquery()
+    count = int(connection.execute(select(func.count()).select_from(limited)).scalar_one())
+    if count > MAX_COUNT:
+        return f"more than {MAX_COUNT:,}"
+    return f"{count:,}"

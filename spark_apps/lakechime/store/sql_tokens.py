@@ -1,4 +1,4 @@
-"""The tokens of a database, as the command and the service use them."""
+"""Tokens in a database, as the command and the service use them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,13 @@ from lakechime.access import Token, checked_role, checked_token_name
 from lakechime.store.sql_store import SqlStore
 from lakechime.store.tokens import create_token, find_token, mark_used, read_tokens, revoke_token
 
+# A use is recorded once a minute, so that not every request writes
 USE_NOTED_EVERY_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlTokens:
-    """Nothing is kept outside of the database: a token that is revoked opens nothing from then on."""
+    """The tokens of a database. None is cached, so a revoked one is refused at once."""
 
     store: SqlStore
 
@@ -39,11 +40,11 @@ class SqlTokens:
         )
 
     def is_empty(self) -> bool:
-        """Whether nobody could get in."""
+        """Return whether every token is revoked, so that nobody has access."""
         return all(token.revoked is not None for token in self.tokens())
 
     def role_of(self, secret: str) -> str | None:
-        """None for a token that is unknown or revoked."""
+        """Return the role of a token, or None if it is unknown or revoked."""
 
         def work(connection: Connection) -> tuple[Token | None, int]:
             return find_token(connection, secret), self._now(connection)

@@ -1,4 +1,7 @@
-"""Who may ask the service: tokens by name, kept as hashes. A token is shown once, when it is made."""
+"""Tokens of the service by name, stored as hashes.
+
+A token is shown once, when it is created.
+"""
 
 import hashlib
 import hmac
@@ -12,19 +15,17 @@ from lakechime.errors import InvalidEventError, NotFoundError
 from lakechime.store.database.recordset import insert_into
 from lakechime.store.schema import tokens
 
-PREFIX = "lakechime_"  # people and scanners know one when it is where it should not be
+# People and secret scanners recognise a leaked token by it
+PREFIX = "lakechime_"
+_SECRET_BYTES = 32
 
 
 def create_token(connection: Connection, name: str, role: str, now_ms: int) -> str:
-    """The secret: nobody can read it again."""
-    secret = PREFIX + secrets.token_urlsafe(32)
+    """Create a token and return its secret, which cannot be read again."""
+    secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
     values = {"name": name, "sha256": _hash(secret), "role": role, "created": now_ms}
-    if (
-        connection.execute(
-            insert_into(connection, tokens).values(**values).on_conflict_do_nothing()
-        ).rowcount
-        != 1
-    ):
+    created = insert_into(connection, tokens).values(**values).on_conflict_do_nothing()
+    if connection.execute(created).rowcount != 1:
         raise InvalidEventError(
             f"there is a token {name} already, and names are not used twice; choose another name"
         )
@@ -32,12 +33,15 @@ def create_token(connection: Connection, name: str, role: str, now_ms: int) -> s
 
 
 def find_token(connection: Connection, secret: str) -> Token | None:
-    """None when it is unknown or revoked. The index compares digests, which do not tell how near a guess came."""
+    """Return the token of a secret, or None if it is unknown or revoked."""
+    # The index compares digests: the time that it takes reveals nothing of the secret
     digest = _hash(secret)
     row = connection.execute(
         select(tokens).where(tokens.c.sha256 == digest, tokens.c.revoked.is_(None))
     ).first()
-    return _token(row) if row is not None and hmac.compare_digest(row.sha256, digest) else None
+    if row is None or not hmac.compare_digest(row.sha256, digest):
+        return None
+    return _token(row)
 
 
 def mark_used(connection: Connection, name: str, now_ms: int) -> None:
@@ -45,9 +49,9 @@ def mark_used(connection: Connection, name: str, now_ms: int) -> None:
 
 
 def revoke_token(connection: Connection, name: str, now_ms: int) -> None:
-    """From the next request on."""
+    """Revoke a token, which is refused from the next request on."""
     if read_token(connection, name) is None:
-        raise NotFoundError(f"there is no token {name}; see `lakechime token list`")
+        raise NotFoundError(f"unknown token {name}; see `lakechime token list`")
     connection.execute(
         update(tokens)
         .where(tokens.c.name == name, tokens.c.revoked.is_(None))
@@ -61,10 +65,8 @@ def read_token(connection: Connection, name: str) -> Token | None:
 
 
 def read_tokens(connection: Connection) -> list[Token]:
-    return [
-        _token(row)
-        for row in connection.execute(select(tokens).order_by(tokens.c.created, tokens.c.name))
-    ]
+    chosen = select(tokens).order_by(tokens.c.created, tokens.c.name)
+    return [_token(row) for row in connection.execute(chosen)]
 
 
 def _token(row: Row[Any]) -> Token:

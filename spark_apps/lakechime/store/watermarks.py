@@ -1,9 +1,11 @@
-"""How far consumers are. Every change names the revision that it was decided on.
+"""The progress of consumers. Every change names the revision that it is based on.
 
-That they move after success only is up to who moves them: in Airflow `events.consumer` and `AcknowledgeOperator`.
+Whoever moves a watermark does so only after success: in Airflow `events.consumer` and
+`AcknowledgeOperator`.
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, select, update
@@ -31,26 +33,28 @@ def read_watermarks(connection: Connection, consumer: str) -> dict[str, Watermar
 
 
 def read_consumers(connection: Connection) -> list[Consumer]:
-    """Of everybody who reads events in their order, whoever is furthest behind first. A value that is no seq holds nothing back."""
+    """Return the consumers that read events in their order, the furthest behind first."""
     rows = connection.execute(
         select(watermarks).where(watermarks.c.key == SEEN_EVENTS, watermarks.c.value.is_not(None))
     )
-    found = [
-        Consumer(consumer=row.consumer, seq=int(row.value), moved_ts=row.updated_ts)
-        for row in rows
-        if row.value.lstrip("-").isdigit()
-    ]
-    return sorted(found, key=lambda consumer: (consumer.seq, consumer.consumer))
+    consumers = []
+    for row in rows:
+        # A value that is not a seq holds nothing back
+        if row.value.lstrip("-").isdigit():
+            consumer = Consumer(consumer=row.consumer, seq=int(row.value), moved_ts=row.updated_ts)
+            consumers.append(consumer)
+    return sorted(consumers, key=lambda consumer: (consumer.seq, consumer.consumer))
 
 
 def put_watermark(
     connection: Connection, wanted: Watermark, expected: int | None, step: str
 ) -> Watermark:
-    """Move a watermark, or find that this very step moved it before and its answer was lost.
+    """Move a watermark from its expected revision, and return it.
 
-    `wanted.revision` is not looked at: the database gives it.
+    A step that is sent again, because its answer was lost, gets the same answer. `wanted.revision`
+    is ignored, since the database assigns it.
     """
-    _check_place(connection, wanted)
+    _check_not_beyond_head(connection, wanted)
     values = {
         "value": watermark_text(wanted.value),
         "updated_ts": wanted.updated_ts,
@@ -58,55 +62,46 @@ def put_watermark(
     }
     if expected is None:
         first = {"consumer": wanted.consumer, "key": wanted.key, "revision": 1, **values}
-        if (
-            connection.execute(
-                insert_into(connection, watermarks).values(**first).on_conflict_do_nothing()
-            ).rowcount
-            == 1
-        ):
-            return Watermark(
-                consumer=wanted.consumer,
-                key=wanted.key,
-                value=wanted.value,
-                revision=1,
-                updated_ts=wanted.updated_ts,
-            )
-        still: Any = watermarks.c.value.is_(None)  # deleted
+        inserted = insert_into(connection, watermarks).values(**first).on_conflict_do_nothing()
+        if connection.execute(inserted).rowcount == 1:
+            return replace(wanted, revision=1)
+        # A deleted watermark keeps its row, without a value: the row can be set again
+        is_expected: Any = watermarks.c.value.is_(None)
     else:
-        still = (watermarks.c.revision == expected) & watermarks.c.value.is_not(None)
+        is_expected = (watermarks.c.revision == expected) & watermarks.c.value.is_not(None)
     changed = (
         update(watermarks)
-        .where(_named(wanted.consumer, wanted.key), still)
+        .where(_named(wanted.consumer, wanted.key), is_expected)
         .values(**values, revision=watermarks.c.revision + 1)
         .returning(watermarks)
     )
     row = connection.execute(changed).first()
-    if row is None:  # perhaps this very move was made, and its answer lost
+    if row is None:
+        # Not a conflict if this step has moved the watermark already, and its answer was lost
         row = _moved_by(connection, wanted.consumer, wanted.key, step)
-        if row is not None and not _is_after(row, wanted.value, expected):
-            row = None
-    if row is None or row.value is None:
-        raise _conflict(connection, wanted.consumer, wanted.key, expected)
+        if row is None or not _is_result(row, wanted.value, expected):
+            raise _conflict(connection, wanted.consumer, wanted.key, expected)
     return _watermark(row)
 
 
-def _is_after(row: Row[Any], value: Any, expected: int | None) -> bool:
-    """Return whether a watermark is where one move from the expected revision leads."""
+def _is_result(row: Row[Any], value: Any, expected: int | None) -> bool:
+    """Return whether a move from the expected revision to `value` made this row."""
     if row.value is None or json.loads(row.value) != value:
         return False
-    # One that was deleted and made again goes on from its old revision
+    # With expected=None: a watermark that was deleted and is set again continues its revisions
     return expected is None or row.revision == expected + 1
 
 
-def _check_place(connection: Connection, wanted: Watermark) -> None:
-    """A consumer beyond the head would see nothing of what comes up to there."""
+def _check_not_beyond_head(connection: Connection, wanted: Watermark) -> None:
+    """Raise InvalidEventError for a seq beyond the head, whose events would be missed."""
     if wanted.key != SEEN_EVENTS or not isinstance(wanted.value, int):
         return
     head = connection.execute(select(func.coalesce(func.max(events.c.seq), 0))).scalar_one()
     if wanted.value > head:
         raise InvalidEventError(
-            f"the watermark 'events' of consumer {wanted.consumer} would be at {wanted.value}, and the newest event is {head}: those "
-            f"between would be missed; set it to {head} at most"
+            f"the watermark 'events' of consumer {wanted.consumer} would be at {wanted.value}, "
+            f"and the newest event is {head}: those between would be missed; "
+            f"set it to {head} at most"
         )
 
 
@@ -120,17 +115,18 @@ def _moved_by(connection: Connection, consumer: str, key: str, step: str) -> Row
 def delete_watermark(
     connection: Connection, consumer: str, key: str, expected: int, step: str
 ) -> None:
-    still = (watermarks.c.revision == expected) & watermarks.c.value.is_not(None)
+    is_expected = (watermarks.c.revision == expected) & watermarks.c.value.is_not(None)
     changed = (
         update(watermarks)
-        .where(_named(consumer, key), still)
+        .where(_named(consumer, key), is_expected)
         .values(value=None, revision=watermarks.c.revision + 1, step=step)
     )
     if connection.execute(changed).rowcount == 1 or _moved_by(connection, consumer, key, step):
         return
     if read_watermark(connection, consumer, key) is None:
         raise NotFoundError(
-            f"consumer {consumer} has no watermark {key!r}; see which it has by watermarks({consumer!r})"
+            f"consumer {consumer} has no watermark {key!r}; "
+            f"see which it has by watermarks({consumer!r})"
         )
     raise _conflict(connection, consumer, key, expected)
 
@@ -138,11 +134,16 @@ def delete_watermark(
 def _conflict(
     connection: Connection, consumer: str, key: str, expected: int | None
 ) -> ConflictError:
-    there = read_watermark(connection, consumer, key)
-    found = "is not there" if there is None else f"is at revision {there.revision}"
-    meant = "none was expected" if expected is None else f"revision {expected} was expected"
+    watermark = read_watermark(connection, consumer, key)
+    state = "does not exist"
+    if watermark is not None:
+        state = f"is at revision {watermark.revision}"
+    expectation = "none was expected"
+    if expected is not None:
+        expectation = f"revision {expected} was expected"
     return ConflictError(
-        f"watermark {key!r} of consumer {consumer} {found}, and {meant}: another process moved it; read it again and decide anew"
+        f"watermark {key!r} of consumer {consumer} {state}, and {expectation}: "
+        "another process moved it; read it again and decide again"
     )
 
 

@@ -1,1 +1,1 @@
-"""What the databases have in common: transactions, errors, rows as one parameter, and the statements that are built once."""
+"""The base of the store: transactions, errors, rows as one parameter, and cached statements."""

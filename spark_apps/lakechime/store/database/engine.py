@@ -1,4 +1,4 @@
-"""The database: how it is opened, transactions that are tried again where that is safe, and its errors as ours."""
+"""The database: its connection, its transactions and retries, and its errors as ours."""
 
 import os
 import time
@@ -23,16 +23,18 @@ DIALECTS = ("sqlite", "postgresql")
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.05
 BUSY_SECONDS = 30
-STATEMENT_SECONDS = 90  # longer than anybody waits for the sequencer's lock
+STATEMENT_SECONDS = 90  # longer than the wait for the sequencer's lock
 _WRITES = "lakechime_writes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
-    """Runs work in transactions. Work is a function of a connection and may run more than once; failed attempts are undone.
+    """A database that runs work in transactions.
 
-    `checked`: each write that is not repeatable makes sure first that nobody upgraded the tables since this client opened them. Those that
-    are repeatable ask for it together with what they need.
+    Work is a function of a connection and may run more than once; failed attempts are undone.
+
+    `checked`: each write that is not repeatable first checks that nobody upgraded the tables since
+    this client opened them. Repeatable writes ask for the revision together with what they need.
     """
 
     engine: Engine
@@ -44,18 +46,23 @@ class Database:
 
     @property
     def shown(self) -> str:
-        """Without the password."""
+        """The URL without its password."""
         return self.engine.url.render_as_string(hide_password=True)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         return self._run(work, writes=False, repeatable=True)
 
     def write(self, work: Callable[[Connection], T], *, repeatable: bool = False) -> T:
-        """`repeatable`: doing it twice does no harm, so that it is tried again also when it is unknown whether the commit landed."""
+        """Run work in a transaction that writes.
+
+        `repeatable`: doing it twice does no harm. Then it is also tried again when it is unknown if
+        the commit landed.
+        """
         return self._run(work, writes=True, repeatable=repeatable)
 
     def _run(self, work: Callable[[Connection], T], *, writes: bool, repeatable: bool) -> T:
-        attempt, give_up = 0, time.monotonic() + BUSY_SECONDS
+        attempt = 0
+        give_up = time.monotonic() + BUSY_SECONDS
         while True:
             attempt += 1
             try:
@@ -88,7 +95,7 @@ def _is_last(attempt: int, give_up: float) -> bool:
 
 
 class _StaleConnectionError(Exception):
-    """The server ended the connection while it lay idle: nothing was sent on it."""
+    """A connection that the server ended while it was idle: nothing was sent on it."""
 
     def __init__(self, error: exc.DBAPIError) -> None:
         super().__init__(str(error))
@@ -96,29 +103,31 @@ class _StaleConnectionError(Exception):
 
 
 def _look(connection: Connection, *, checked: bool) -> None:
+    """Send a first statement, which shows a stale connection before any write."""
+    statement = f"SELECT version_num FROM {VERSION_TABLE}" if checked else "SELECT 1"
     try:
-        found = connection.exec_driver_sql(
-            f"SELECT version_num FROM {VERSION_TABLE}" if checked else "SELECT 1"
-        ).scalar()
+        answer = connection.exec_driver_sql(statement).scalar()
     except exc.DBAPIError as error:
         if error.connection_invalidated:
             raise _StaleConnectionError(error) from error
         raise
     if checked:
-        check_revision(found)
+        check_revision(answer)
 
 
-def check_revision(found: str | None) -> None:
-    """SchemaError where the tables are no longer those that this client opened."""
-    if found != REVISION:
+def check_revision(revision: str | None) -> None:
+    """Raise SchemaError if the tables are of another revision than this client's."""
+    if revision != REVISION:
         raise SchemaError(
-            f"the tables are of revision {found} by now, and this client writes those of {REVISION}; nothing was written. "
-            "If they are newer, upgrade opal-lake here and start again; if they are older, run `lakechime migrate`"
+            f"the tables are of revision {revision} by now, "
+            f"and this client writes those of {REVISION}; nothing was written. "
+            "If they are newer, upgrade opal-lake here and start again; "
+            "if they are older, run `lakechime migrate`"
         )
 
 
 def open_database(url: str) -> Database:
-    """The connection is made at the first use."""
+    """Return a database that connects at its first use."""
     parsed = _parsed(url)
     if parsed.get_backend_name() == "sqlite":
         engine = _sqlite(parsed)
@@ -150,7 +159,8 @@ def _parsed(url: str) -> URL:
         parsed.get_dialect()
     except (exc.ArgumentError, exc.NoSuchModuleError, ValueError) as error:
         raise InvalidEventError(
-            f"the URL of the database cannot be read ({type(error).__name__}); write sqlite:////path/to/lakechime.db or "
+            f"the URL of the database cannot be read ({type(error).__name__}); "
+            "write sqlite:////path/to/lakechime.db or "
             "postgresql+psycopg2://user:password@host/database"
         ) from None  # the error may show the password
     if name not in DIALECTS:
@@ -163,14 +173,15 @@ def _parsed(url: str) -> URL:
 def _sqlite(url: URL) -> Engine:
     if not url.database or url.database == ":memory:":
         raise InvalidEventError(
-            "SQLite needs a file, which other processes can open too; write sqlite:////path/to/lakechime.db"
+            "SQLite needs a file, which other processes can open too; "
+            "write sqlite:////path/to/lakechime.db"
         )
     folder = Path(url.database).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UnavailableError(
-            f"the folder {folder} cannot be made ({error.strerror}); make it, or name another place"
+            f"the folder {folder} cannot be created ({error.strerror}); create it, or name another"
         ) from error
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
     event.listen(engine, "connect", _prepare_sqlite)
@@ -179,40 +190,41 @@ def _sqlite(url: URL) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, _entry: ConnectionPoolEntry) -> None:
-    """Readers beside a writer, and transactions that begin where we say. `synchronous=FULL`: what was registered outlives a power cut."""
+    """Set up a new connection to SQLite."""
+    # The driver begins no transactions of its own: `_begin_sqlite` does
     connection.isolation_level = None
     with closing(connection.cursor()) as cursor:
-        for pragma in (
-            f"busy_timeout={BUSY_SECONDS * 1000}",
-            "journal_mode=WAL",
-            "synchronous=FULL",
-        ):
-            cursor.execute(f"PRAGMA {pragma}")
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
+        # Readers do not wait for a writer
+        cursor.execute("PRAGMA journal_mode=WAL")
+        # Registered events outlive a power cut
+        cursor.execute("PRAGMA synchronous=FULL")
 
 
 def _prepare_postgres(connection: Any, _entry: ConnectionPoolEntry) -> None:
-    """No question holds the server for ever. It is set once a connection, so that no transaction pays for it."""
+    """Limit the time of statements, once a connection and not in each transaction."""
     with closing(connection.cursor()) as cursor:
         cursor.execute(f"SET statement_timeout = {int(STATEMENT_SECONDS * 1000)}")
     connection.commit()
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes the lock at once: one that reads first and then wants to write would fail where it should wait."""
-    connection.exec_driver_sql(
-        "BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "BEGIN"
-    )
+    """Begin a transaction; a writer takes the lock immediately."""
+    # A transaction that reads first and then writes would fail where it should wait for the lock
+    writes = connection.get_execution_options().get(_WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _one_process_a_connection(engine: Engine) -> None:
-    """A process that was forked must not speak on its parent's connections."""
+    """Keep a forked process from using its parent's connections."""
 
     def remember(_connection: Any, entry: ConnectionPoolEntry) -> None:
         entry.info["pid"] = os.getpid()
 
     def refuse(_connection: Any, entry: ConnectionPoolEntry, proxy: Any) -> None:
         if entry.info["pid"] != os.getpid():
-            entry.dbapi_connection = proxy.dbapi_connection = None  # type: ignore[misc]  # the way that SQLAlchemy documents
+            proxy.dbapi_connection = None
+            entry.dbapi_connection = None  # type: ignore[misc]  # as SQLAlchemy documents it
             raise exc.DisconnectionError("this connection belongs to the parent process")
 
     event.listen(engine, "connect", remember)

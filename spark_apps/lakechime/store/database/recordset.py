@@ -1,4 +1,7 @@
-"""Many rows as one parameter: a JSON text that the database takes apart. One statement and one round trip, however many rows there are."""
+"""Many rows as one parameter: a JSON text that the database decodes.
+
+So there is one statement and one round trip for any number of rows.
+"""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -26,21 +29,21 @@ LONG, TEXT, FLAG = BigInteger(), Text(), Boolean()
 
 
 def recordset(dialect: str, parameter: str, types: Types) -> FromClause:
-    """The rows of a parameter that `rows_text` made; the parameter's name is also that of the rows."""
+    """Return the rows of a parameter that `rows_text` made.
+
+    The rows have the name of the parameter.
+    """
+    text = bindparam(parameter, type_=String)
     if dialect == "postgresql":
-        function = func.json_to_recordset(cast(bindparam(parameter, type_=String), JSON))
-        return function.table_valued(
-            *(column(name, kind) for name, kind in types.items()), name=parameter
-        ).render_derived(with_types=True)
-    each = func.json_each(bindparam(parameter, type_=String)).table_valued(
-        column("value", Text), name=f"{parameter}_each"
-    )
-    return select(
-        *(
-            func.json_extract(each.c.value, f"$.{name}", type_=kind).label(name)
-            for name, kind in types.items()
-        )
-    ).subquery(parameter)
+        function = func.json_to_recordset(cast(text, JSON))
+        columns = [column(name, kind) for name, kind in types.items()]
+        return function.table_valued(*columns, name=parameter).render_derived(with_types=True)
+    each = func.json_each(text).table_valued(column("value", Text), name=f"{parameter}_each")
+    members = [
+        func.json_extract(each.c.value, f"$.{name}", type_=kind).label(name)
+        for name, kind in types.items()
+    ]
+    return select(*members).subquery(parameter)
 
 
 def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -48,5 +51,7 @@ def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def insert_into(connection: Connection, table: Table) -> Any:
-    """Both databases know ON CONFLICT, each by a construct of its own."""
-    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+    """Return an INSERT that supports ON CONFLICT, which SQLAlchemy has a dialect."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)

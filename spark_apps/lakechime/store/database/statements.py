@@ -1,4 +1,7 @@
-"""What the sequencer asks and writes. Each statement is built once a dialect: building one costs more than running it."""
+"""The statements of the sequencer.
+
+Each is built once a dialect: building a statement costs more than running it.
+"""
 
 from collections.abc import Iterable
 from functools import cache
@@ -35,49 +38,63 @@ _PLACED = ("seq", "event_ts", "table_id", "gap")
 
 
 def types_of(names: Iterable[str]) -> dict[str, Any]:
-    return {name: LONG if name in _LONGS else FLAG if name == "gap" else TEXT for name in names}
+    return {name: _type_of(name) for name in names}
+
+
+def _type_of(name: str) -> Any:
+    if name in _LONGS:
+        return LONG
+    return FLAG if name == "gap" else TEXT
 
 
 @cache
 def head_statement(*, with_clock: bool) -> Select[Any]:
-    """Everything that the next place depends on, and whether the tables are still those that this client knows."""
+    """Return the query of everything that the next seq depends on.
+
+    It includes the revision of the tables, which another client may have upgraded.
+    """
     last = select(events.c.seq, events.c.event_ts).order_by(events.c.seq.desc()).limit(1).subquery()
     horizon = select(meta.c.value).where(meta.c.name == HORIZON).scalar_subquery()
-    now = (DATABASE_CLOCK if with_clock else literal(0, type_=LONG)).label("now_ms")
-    chosen = (
+    revision = select(VERSIONS.c.version_num).limit(1).scalar_subquery()
+    now = DATABASE_CLOCK if with_clock else literal(0, type_=LONG)
+    return select(
         select(last.c.seq).scalar_subquery().label("seq"),
         select(last.c.event_ts).scalar_subquery().label("event_ts"),
-    )
-    revision = select(VERSIONS.c.version_num).limit(1).scalar_subquery().label("revision")
-    return select(
-        *chosen,
         horizon.label("horizon"),
         select(inbox.c.id).exists().label("has_pending"),
-        revision,
-        now,
+        revision.label("revision"),
+        now.label("now_ms"),
     )
 
 
 @cache
 def known_statement(dialect: str) -> CompoundSelect[Any]:
-    """Rows of (kind, number, text, flag): 0 tables that have events, 1 snapshots and whether they are a gap, 2 events by their key."""
+    """Return the query of what is stored already.
+
+    Its rows are (kind, number, text, flag). Kind 0 are tables that have events, 1 snapshots and
+    their gaps, 2 events by their keys.
+    """
     of_tables = recordset(dialect, "of_tables", types_of(["id"]))
     of_snapshots = recordset(dialect, "of_snapshots", types_of(["table_id", "snapshot_id"]))
     of_keys = recordset(dialect, "of_keys", types_of(["dedup_key"]))
-    there = select(events.c.seq).where(events.c.table_id == of_tables.c.id).exists()
-    nothing, no_flag = literal_column("NULL", TEXT), literal_column("false", FLAG)
-    same = (events.c.table_id == of_snapshots.c.table_id) & (
-        events.c.snapshot_id == of_snapshots.c.snapshot_id
+    no_text, no_flag = literal_column("NULL", TEXT), literal_column("false", FLAG)
+
+    has_events = select(events.c.seq).where(events.c.table_id == of_tables.c.id).exists()
+    tables_with_events = select(literal_column("0"), of_tables.c.id, no_text, no_flag).where(
+        has_events
     )
-    return union_all(
-        select(literal_column("0"), of_tables.c.id, nothing, no_flag).where(there),
+    is_same_table = events.c.table_id == of_snapshots.c.table_id
+    is_same_snapshot = is_same_table & (events.c.snapshot_id == of_snapshots.c.snapshot_id)
+    known_snapshots = (
         select(literal_column("1"), events.c.table_id, events.c.snapshot_id, events.c.gap)
-        .join_from(of_snapshots, events, same)
-        .distinct(),
-        select(literal_column("2"), events.c.seq, events.c.dedup_key, no_flag).join_from(
-            of_keys, events, events.c.dedup_key == of_keys.c.dedup_key
-        ),
+        .join_from(of_snapshots, events, is_same_snapshot)
+        .distinct()
     )
+    is_same_event = events.c.dedup_key == of_keys.c.dedup_key
+    known_events = select(literal_column("2"), events.c.seq, events.c.dedup_key, no_flag).join_from(
+        of_keys, events, is_same_event
+    )
+    return union_all(tables_with_events, known_snapshots, known_events)
 
 
 @cache
@@ -98,13 +115,12 @@ def insert_statement(dialect: str) -> Insert:
 
 @cache
 def move_statement(dialect: str) -> Insert:
-    """From the inbox."""
+    """Return the statement that copies events from the inbox."""
     names = (*_PLACED, "inbox_id")
     rows = recordset(dialect, "rows", types_of(names))
-    chosen = select(*(rows.c[name] for name in names), *(inbox.c[name] for name in CARRIED))
-    return insert(events).from_select(
-        [*names, *CARRIED], chosen.join_from(rows, inbox, inbox.c.id == rows.c.inbox_id)
-    )
+    columns = [rows.c[name] for name in names] + [inbox.c[name] for name in CARRIED]
+    chosen = select(*columns).join_from(rows, inbox, inbox.c.id == rows.c.inbox_id)
+    return insert(events).from_select([*names, *CARRIED], chosen)
 
 
 @cache

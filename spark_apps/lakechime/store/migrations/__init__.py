@@ -1,1 +1,4 @@
-"""The steps from an empty database to the tables of today, and back, run by `lakechime.store.migrate`."""
+"""The steps from an empty database to the tables of today, and back.
+
+`lakechime.store.migrate` runs them.
+"""

@@ -1,4 +1,4 @@
-"""What Alembic runs: on the connection that it is handed, in the transaction that is open there."""
+"""The script that Alembic runs, on the given connection, in its open transaction."""
 
 from alembic import context
 
