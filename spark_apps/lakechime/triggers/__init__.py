@@ -1,4 +1,5 @@
-"""When data-change events start something: the semantics, without a scheduler.
+"""Triggers: the rules of when data-change events start something, without a scheduler.
 
-`snapshot` asks what changed since the consumer's last success, `partition` whether a partition is there, `schedule` when to ask.
+`snapshot` asks what changed since the consumer's last success, `partition` whether a partition is
+registered, `schedule` when to ask.
 """

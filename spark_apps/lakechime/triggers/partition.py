@@ -1,4 +1,7 @@
-"""Partition triggers: is this partition there, as far as its tags say so? They remember nothing."""
+"""Partition triggers, which ask if an event of a partition with tags is registered.
+
+They remember nothing.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +23,10 @@ from lakechime.triggers.schedule import FrequencyUnit, tick_at, tick_number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTrigger:
-    """Evaluated at start_ts + n x frequency; fires when any event that is registered by then matches, whenever it was registered."""
+    """A trigger that is evaluated at start_ts + n x frequency.
+
+    It fires when any event that is registered by then matches, whenever it was registered.
+    """
 
     table: str
     partition: tuple[JsonValue, ...]
@@ -35,36 +41,35 @@ class PartitionTrigger:
         check_name("cluster", self.cluster)
         object.__setattr__(self, "partition", checked_partition(self.partition))
         object.__setattr__(self, "tags", checked_tags(self.tags))
-        tick_at(
-            self.start_ts, self.frequency, self.unit, 0
-        )  # a frequency or unit that is none is refused
+        # Raises for an invalid frequency or unit
+        tick_at(self.start_ts, self.frequency, self.unit, 0)
 
     @property
     def interest(self) -> Interest:
-        """To ask of many triggers at once, by `find`."""
+        """The interest, with which one `find` asks for many triggers."""
         return Interest(
             tables=((self.cluster, self.table),), partition=self.partition, tags=self.tags
         )
 
     def is_due(self, now_ts: int, evaluated_ts: int | None = None) -> bool:
-        """Whether there was a tick since it was evaluated last."""
+        """Return whether a tick has passed since the last evaluation."""
         newest = tick_number(self.start_ts, self.frequency, self.unit, now_ts)
         if newest is None:
             return False
-        return (
-            evaluated_ts is None
-            or tick_at(self.start_ts, self.frequency, self.unit, newest) > evaluated_ts
-        )
+        if evaluated_ts is None:
+            return True
+        return tick_at(self.start_ts, self.frequency, self.unit, newest) > evaluated_ts
 
     def evaluate(self, reader: Reader, now_ts: int) -> tuple[DataChangeEvent, ...]:
-        """All that are registered; none, and it does not fire. Before start_ts it never fires.
+        """Return all registered events that match; without any the trigger does not fire.
 
-        ExpiredError where the partition had events and all of them expired: waiting would last for ever.
+        Before start_ts it never fires. Raises ExpiredError where the partition had events and all
+        of them expired: a wait would never end.
         """
         return self.look(reader, now_ts).events
 
     def look(self, reader: Reader, now_ts: int) -> "PartitionLook":
-        """The same, with what of the partition has expired."""
+        """Return what `evaluate` returns, and which events of the partition have expired."""
         if now_ts < self.start_ts:
             return PartitionLook(events=(), expired_seq=0)
         return look_at_partition(reader, self.interest)
@@ -72,36 +77,49 @@ class PartitionTrigger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLook:
-    """The events of a partition that match; where there are none, the seq of its last event that expired, or 0."""
+    """The events of a partition that match.
+
+    Without any, `expired_seq` is the seq of its last expired event, or 0.
+    """
 
     events: tuple[DataChangeEvent, ...]
     expired_seq: int
 
     def warning(self, interest: Interest) -> str | None:
-        """Return what somebody who goes on waiting has to know."""
+        """Return a warning for whoever goes on waiting, or None."""
         if self.events or not self.expired_seq:
             return None
         return (
-            f"{_expired_text(interest, self.expired_seq)}; whether one of them had the tags {dict(interest.tags)} is not known any more. "
-            "If it had, nobody will see it: register it again, and keep events for longer than anybody waits for them"
+            f"{_expired_text(interest, self.expired_seq)}. "
+            f"Whether one of them had the tags {dict(interest.tags)} is no longer known. "
+            "If it had, nobody will see it: register it again, "
+            "and keep events for longer than anybody waits for them"
         )
 
 
 def look_at_partition(reader: Reader, interest: Interest) -> PartitionLook:
-    """Return the events of a partition; ExpiredError where it had some, and all that match for certain expired."""
-    found = tuple(registered.event for registered in read_all(reader, interest))
-    if found:
-        return PartitionLook(events=found, expired_seq=0)
+    """Return the events of a partition that match.
+
+    Raises ExpiredError where the partition had events, they expired, and no tags are asked for.
+    With tags it is unknown whether an expired event matched.
+    """
+    events = tuple(registered.event for registered in read_all(reader, interest))
+    if events:
+        return PartitionLook(events=events, expired_seq=0)
+    # Only the page's `expired` is of interest
     page = reader.events(interest.tables, until=0, partition=interest.partition, limit=1)
     if page.expired and not interest.tags:
         raise ExpiredError(
-            f"{_expired_text(interest, page.expired)}. Read the table, or register the partition again; keep events for longer than "
-            "anybody waits for them"
+            f"{_expired_text(interest, page.expired)}. Read the table, or register the partition "
+            "again; keep events for longer than anybody waits for them"
         )
     return PartitionLook(events=(), expired_seq=page.expired)
 
 
 def _expired_text(interest: Interest, expired_seq: int) -> str:
-    named = ", ".join(name for _, name in map(table_name, interest.tables))
+    names = [table_name(table)[1] for table in interest.tables]
     partition = partition_text(interest.partition or ())
-    return f"partition {partition} of {named} was registered, and its events up to seq {expired_seq} have expired"
+    return (
+        f"partition {partition} of {', '.join(names)} was registered, "
+        f"and its events up to seq {expired_seq} have expired"
+    )

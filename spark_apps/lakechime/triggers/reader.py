@@ -1,4 +1,4 @@
-"""What triggers ask of a client."""
+"""The part of a client that triggers use."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ from lakechime.event import JsonValue
 
 
 class Reader(Protocol):
-    """A client, as far as triggers use one."""
+    """A client with the methods that triggers use."""
 
     def events(
         self,
@@ -25,17 +25,20 @@ class Reader(Protocol):
 
 
 def read_all(reader: Reader, interest: Interest, until: int | None = None) -> Iterator[Registered]:
-    """Page by page, up to the head of the first page."""
-    after, last = interest.after, until
+    """Yield the events of an interest page by page, up to the head of the first page."""
+    after = interest.after
     while True:
         page = reader.events(
             interest.tables,
             after=after,
-            until=last,
+            until=until,
             partition=interest.partition,
             tags=interest.tags,
         )
         yield from page.events
         if not page.more:
             return
-        after, last = page.next_after, page.head if last is None else last
+        after = page.next_after
+        # Events that are registered meanwhile would make the loop endless
+        if until is None:
+            until = page.head

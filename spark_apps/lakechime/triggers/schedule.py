@@ -1,4 +1,7 @@
-"""When a trigger is evaluated: StartTimestamp + n x Frequency, in UTC. Times are milliseconds since 1970."""
+"""The evaluation times of a trigger: StartTimestamp + n x Frequency, in UTC.
+
+Times are milliseconds since 1970.
+"""
 
 from calendar import monthrange
 from collections.abc import Iterator
@@ -10,7 +13,7 @@ from opal_lake.clock import EPOCH, milliseconds_of
 
 
 class FrequencyUnit(StrEnum):
-    """A day is 24 hours, since UTC has no summer; a month is one of the calendar."""
+    """A unit of the frequency: a day has 24 hours; a month is one of the calendar."""
 
     MINUTE = "MINUTE"
     HOUR = "HOUR"
@@ -28,29 +31,38 @@ _FIXED_MS = {
 
 
 def tick_at(start_ts: int, frequency: int, unit: FrequencyUnit | str, number: int) -> int:
-    """The n-th tick; the 0th is the start. On the 31st of a shorter month the last day stands in, and the 31st comes again after it."""
+    """Return the time of the n-th tick; the 0th is the start.
+
+    A start on the 31st ticks on the last day of shorter months, and on the 31st of the others.
+    """
     unit = _checked(frequency, unit)
     if unit in _FIXED_MS:
         return start_ts + number * frequency * _FIXED_MS[unit]
     start = EPOCH + timedelta(milliseconds=start_ts)
     months = start.month - 1 + number * frequency
-    year, month = start.year + months // 12, months % 12 + 1
-    moment = start.replace(year=year, month=month, day=min(start.day, monthrange(year, month)[1]))
+    year = start.year + months // 12
+    month = months % 12 + 1
+    _, days_in_month = monthrange(year, month)
+    moment = start.replace(year=year, month=month, day=min(start.day, days_in_month))
     return milliseconds_of(moment)
 
 
 def tick_number(
     start_ts: int, frequency: int, unit: FrequencyUnit | str, now_ts: int
 ) -> int | None:
-    """Which tick is the newest one at this time; None before the start."""
+    """Return the number of the newest tick at this time; None before the start."""
     unit = _checked(frequency, unit)
     if now_ts < start_ts:
         return None
     if unit in _FIXED_MS:
         return (now_ts - start_ts) // (frequency * _FIXED_MS[unit])
-    start, now = (EPOCH + timedelta(milliseconds=moment) for moment in (start_ts, now_ts))
-    number = ((now.year - start.year) * 12 + now.month - start.month) // frequency
-    return number if tick_at(start_ts, frequency, unit, number) <= now_ts else number - 1
+    start = EPOCH + timedelta(milliseconds=start_ts)
+    now = EPOCH + timedelta(milliseconds=now_ts)
+    months = (now.year - start.year) * 12 + now.month - start.month
+    number = months // frequency
+    # The tick of this month may lie ahead
+    is_past = tick_at(start_ts, frequency, unit, number) <= now_ts
+    return number if is_past else number - 1
 
 
 def ticks(
@@ -61,18 +73,23 @@ def ticks(
     *,
     after_ts: int | None = None,
 ) -> Iterator[int]:
-    """Those up to now that come after `after_ts` (None: from the start)."""
+    """Yield the ticks up to now that come after `after_ts` (None: from the start)."""
     last = tick_number(start_ts, frequency, unit, now_ts)
-    before = None if after_ts is None else tick_number(start_ts, frequency, unit, after_ts)
-    first = 0 if before is None else before + 1
-    for number in range(first, -1 if last is None else last + 1):
+    if last is None:
+        return
+    first = 0
+    if after_ts is not None:
+        before = tick_number(start_ts, frequency, unit, after_ts)
+        if before is not None:
+            first = before + 1
+    for number in range(first, last + 1):
         yield tick_at(start_ts, frequency, unit, number)
 
 
 def _checked(frequency: int, unit: FrequencyUnit | str) -> FrequencyUnit:
     if type(frequency) is not int or frequency < 1:
         raise InvalidEventError(
-            f"frequency={frequency!r} is no number of units; write a whole number from 1 on"
+            f"frequency={frequency!r} is not a number of units; write a whole number from 1 on"
         )
     try:
         return FrequencyUnit(unit)

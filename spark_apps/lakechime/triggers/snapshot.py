@@ -1,4 +1,7 @@
-"""Snapshot triggers: what changed since the consumer's last success? The consumer's watermark is a seq, and moves only after success."""
+"""Snapshot triggers, which ask what changed since the consumer's last success.
+
+The consumer's watermark is a seq, and moves only after success.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +17,10 @@ Mode = Literal["any", "all"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fired:
-    """Events with from_seq < seq <= to_seq that match; once they are processed, the watermark moves from `from_seq` to `to_seq`.
+    """The events with from_seq < seq <= to_seq that match.
 
-    `expired`: retention deleted events that the watermark had not passed, so some may be missing here.
+    Once they are processed, the watermark moves from `from_seq` to `to_seq`. `expired`: retention
+    deleted events that the watermark had not passed, so some may be missing here.
     """
 
     events: tuple[DataChangeEvent, ...]
@@ -27,11 +31,12 @@ class Fired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a look after the watermark found.
+    """The result of a look for events after the watermark.
 
-    `covered_seq`: no event that matches is up to there but those of `fired`, so where it did not fire the watermark may move there, and
-    retention need not wait for a consumer whose tables are quiet. `expired_seq`: the greatest seq of these tables that retention deleted;
-    if it is after the watermark, some may be missing.
+    `covered_seq`: up to there, only the events of `fired` match. Where the trigger did not fire,
+    the watermark may move there, and retention need not wait for a consumer whose tables are quiet.
+    `expired_seq`: the greatest seq of these tables that retention deleted. If it is after the
+    watermark, events may be missing.
     """
 
     fired: Fired | None
@@ -41,7 +46,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTrigger:
-    """Fires when any of the tables, or each of them, has an event with all of the tags after the watermark."""
+    """A trigger that fires when tables have events with its tags after the watermark.
+
+    Mode `any` needs an event of one of the tables, mode `all` an event of each.
+    """
 
     tables: Sequence[TableName]
     mode: Mode = "any"
@@ -55,57 +63,68 @@ class SnapshotTrigger:
             )
         if self.mode not in ("any", "all"):
             raise InvalidEventError(f"mode={self.mode!r} is unknown; write any or all")
-        named = dict.fromkeys(
-            table_name((self.cluster, table) if isinstance(table, str) else table)
-            for table in self.tables
-        )
-        object.__setattr__(self, "tables", tuple(named))
+        names = dict.fromkeys(self._full_name(table) for table in self.tables)
+        object.__setattr__(self, "tables", tuple(names))
         object.__setattr__(self, "tags", checked_tags(self.tags))
 
+    def _full_name(self, table: TableName) -> tuple[str, str]:
+        if isinstance(table, str):
+            return table_name((self.cluster, table))
+        return table_name(table)
+
     def interests(self, after_seq: int) -> tuple[Interest, ...]:
-        """To ask of many triggers at once, by `find`: it fires when each of these finds a seq."""
-        groups = [tuple(self.tables)] if self.mode == "any" else [(table,) for table in self.tables]
-        return tuple(Interest(tables=group, tags=self.tags, after=after_seq) for group in groups)
+        """Return the interests, with which one `find` asks for many triggers.
+
+        The trigger fires when each of them finds a seq.
+        """
+        if self.mode == "any":
+            return (Interest(tables=tuple(self.tables), tags=self.tags, after=after_seq),)
+        return tuple(
+            Interest(tables=(table,), tags=self.tags, after=after_seq) for table in self.tables
+        )
 
     def evaluate(self, reader: Reader, after_seq: int, max_events: int = 1000) -> Fired | None:
-        """The events after the watermark, at most `max_events`: the rest is for the next run.
+        """Return the events after the watermark, at most `max_events`.
 
-        Where each table has to have one there may be more: the first of every table is always among them.
+        The rest is for the next run. With mode `all` there may be more: the first event of every
+        table is always among them.
         """
         return self.look(reader, after_seq, max_events).fired
 
     def look(self, reader: Reader, after_seq: int, max_events: int = 1000) -> Look:
-        """The same, with what a look that found too little says."""
-        least = 0
+        """Return what `evaluate` returns, and how far a look without a result covers."""
+        least_to_seq = 0
         if self.mode == "all":
-            found = reader.find(self.interests(after_seq))
-            firsts = [seq for seq in found.seqs if seq is not None]
-            if len(firsts) < len(found.seqs):
-                # Found in several requests, one beyond the head may hide others before it
-                covered = min([found.head, *(first - 1 for first in firsts)])
-                page = reader.events(
-                    self.tables, after=after_seq, until=after_seq, limit=1
-                )  # for what has expired alone
-                return Look(
-                    fired=None, covered_seq=max(after_seq, covered), expired_seq=page.expired
-                )
-            least = max(firsts)
+            answer = reader.find(self.interests(after_seq))
+            firsts = [seq for seq in answer.seqs if seq is not None]
+            if len(firsts) < len(answer.seqs):
+                return self._unfired_look(reader, after_seq, firsts, answer.head)
+            least_to_seq = max(firsts)
         page = reader.events(self.tables, after=after_seq, tags=self.tags, limit=max_events)
         if not page.events:
             return Look(fired=None, covered_seq=page.next_after, expired_seq=page.expired)
-        events, to_seq = list(page.events), page.next_after
-        if to_seq < least:
-            events += self._up_to(reader, to_seq, least)
-            to_seq = least
-        matching = tuple(registered.event for registered in events)
+        events = list(page.events)
+        to_seq = page.next_after
+        if to_seq < least_to_seq:
+            events += self._up_to(reader, to_seq, least_to_seq)
+            to_seq = least_to_seq
         fired = Fired(
-            events=matching, from_seq=after_seq, to_seq=to_seq, expired=after_seq < page.expired
+            events=tuple(registered.event for registered in events),
+            from_seq=after_seq,
+            to_seq=to_seq,
+            expired=after_seq < page.expired,
         )
         return Look(fired=fired, covered_seq=to_seq, expired_seq=page.expired)
 
+    def _unfired_look(
+        self, reader: Reader, after_seq: int, firsts: Sequence[int], head: int
+    ) -> Look:
+        # Answers of several requests: a seq beyond the head may hide others before it
+        covered = min([head, *(first - 1 for first in firsts)])
+        # Only the page's `expired` is of interest
+        page = reader.events(self.tables, after=after_seq, until=after_seq, limit=1)
+        return Look(fired=None, covered_seq=max(after_seq, covered), expired_seq=page.expired)
+
     def _up_to(self, reader: Reader, after: int, until: int) -> list[Registered]:
-        return list(
-            read_all(
-                reader, Interest(tables=tuple(self.tables), tags=self.tags, after=after), until
-            )
-        )
+        interest = Interest(tables=tuple(self.tables), tags=self.tags, after=after)
+        return list(read_all(reader, interest, until))
