@@ -1,4 +1,7 @@
-"""Data-change events: the memory of what changed in a lake, for tables of every format. No Spark, no Airflow."""
+"""Data-change events: a record of what changed in the tables of a lake.
+
+Tables of every format are covered. Neither Spark nor Airflow is needed.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -85,7 +88,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: a DAG file pays for what it takes."""
+    """Import a name on its first use: a DAG file pays only for what it uses."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

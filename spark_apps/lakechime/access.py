@@ -1,4 +1,4 @@
-"""Who may do what with a service: tokens and their roles."""
+"""Tokens of the service and their roles."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,18 +7,20 @@ from typing import Any, Protocol
 from lakechime.errors import InvalidEventError
 from lakechime.event import check_name
 
-READ, WRITE, ADMIN = ROLES = ("read", "write", "admin")  # each may what those before it may
+# Each role includes the rights of those before it
+READ, WRITE, ADMIN = ROLES = ("read", "write", "admin")
 MEANINGS = {
     READ: "query events, tables and watermarks",
     WRITE: "also register events and move watermarks",
     ADMIN: "also expire events, and create and revoke tokens",
 }
 MAX_TOKEN_NAME_CHARS = 128
+_SHOWN_CHARS = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """What is known of a token; its secret is not. Times are milliseconds since 1970."""
+    """A token without its secret. Times are milliseconds since 1970."""
 
     name: str
     role: str
@@ -28,10 +30,10 @@ class Token:
 
 
 class TokenKeeper(Protocol):
-    """Creates, lists and revokes tokens, in a database or through a service."""
+    """A store of tokens, in a database or through a service."""
 
     def create(self, name: str, role: str) -> str:
-        """The secret, which nobody can read again."""
+        """Create a token and return its secret, which cannot be read again."""
         ...
 
     def tokens(self) -> Sequence[Token]: ...
@@ -40,23 +42,24 @@ class TokenKeeper(Protocol):
 
 
 def checked_token_name(name: Any) -> str:
-    if len(check_name("name", name)) > MAX_TOKEN_NAME_CHARS:
+    length = len(check_name("name", name))
+    if length > MAX_TOKEN_NAME_CHARS:
         raise InvalidEventError(
-            f"a token's name has at most {MAX_TOKEN_NAME_CHARS} characters, and this one has {len(name)}; shorten it"
+            f"a token's name has at most {MAX_TOKEN_NAME_CHARS} characters, "
+            f"and this one has {length}; shorten it"
         )
     return str(name)
 
 
 def checked_role(role: Any) -> str:
     if role not in ROLES:
-        raise InvalidEventError(
-            f"role={str(role)[:80]!r} is unknown; write one of {', '.join(ROLES)}"
-        )
+        shown = str(role)[:_SHOWN_CHARS]
+        raise InvalidEventError(f"role={shown!r} is unknown; write one of {', '.join(ROLES)}")
     return str(role)
 
 
 def allows(role: str, wanted: str) -> bool:
-    """Whether a role is enough."""
+    """Return whether a role includes the rights of the wanted one."""
     return ROLES.index(role) >= ROLES.index(wanted)
 
 

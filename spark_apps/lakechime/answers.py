@@ -1,4 +1,4 @@
-"""What is asked of a store and what it answers, in SQL and over HTTP; and the store itself, as a protocol."""
+"""Questions to a store and its answers, in SQL and over HTTP; and the store, as a protocol."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from lakechime.errors import InvalidEventError
 from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, JsonValue, check_name, json_text
 
-SEEN_EVENTS = "events"  # the key of the watermarks whose value is a seq: snapshot triggers keep them, and retention heeds them
+# The key of the watermarks whose value is a seq: snapshot triggers move them, retention heeds them
+SEEN_EVENTS = "events"
 MAX_VALUE_BYTES = 65_536  # of a watermark
 MAX_STEP_CHARS = 22
 _STEP_BYTES = 16  # 22 characters
@@ -16,27 +17,31 @@ TableName = str | tuple[str, str]  # a table of the default cluster, or (cluster
 
 
 def table_name(table: TableName) -> tuple[str, str]:
-    """(cluster, table) of either form."""
+    """Return (cluster, table) of either form."""
     cluster, name = (DEFAULT_CLUSTER, table) if isinstance(table, str) else table
     return check_name("cluster", cluster), check_name("table", name)
 
 
 def new_step() -> str:
-    """Return the name of one change of a watermark: sent again, it is known by it."""
+    """Return a name for one change of a watermark.
+
+    A change that is sent again is recognised by it.
+    """
     return secrets.token_urlsafe(_STEP_BYTES)
 
 
 def checked_step(step: str) -> str:
-    """Return the name of a change as the store keeps it."""
+    """Return the name of a change, or raise InvalidEventError."""
     if not 1 <= len(step) <= MAX_STEP_CHARS or not (step.isascii() and step.isprintable()):
         raise InvalidEventError(
-            f"step={step[:80]!r} is not the name of a step; write 1 to {MAX_STEP_CHARS} printable ASCII characters"
+            f"step={step[:80]!r} is not the name of a step; "
+            f"write 1 to {MAX_STEP_CHARS} printable ASCII characters"
         )
     return step
 
 
 def watermark_text(value: JsonValue) -> str:
-    """Return the value of a watermark as the store keeps it."""
+    """Return the value of a watermark as the text that a store keeps."""
     if value is None:
         raise InvalidEventError("a watermark has a value; delete it instead of setting it to null")
     return json_text("the value of a watermark", value, MAX_VALUE_BYTES)
@@ -44,7 +49,11 @@ def watermark_text(value: JsonValue) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """An event with its place. `duplicate`: it was there before, and this is the first one. `gap`: nobody registered its predecessor."""
+    """An event with its seq.
+
+    `duplicate`: it was registered before, and this is the first one. `gap`: nobody registered its
+    predecessor.
+    """
 
     event: DataChangeEvent
     duplicate: bool = False
@@ -64,7 +73,10 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which events are meant: of any of the tables (of all when none is named), of this partition, with all of these tags."""
+    """The wanted events: of any of the tables, of a partition, with all tags.
+
+    Without tables all are meant.
+    """
 
     tables: tuple[tuple[str, str], ...] = ()  # (cluster, table)
     partition: tuple[JsonValue, ...] | None = None
@@ -75,10 +87,13 @@ class Filter:
 class Page:
     """Events in the order that watermarks pass them.
 
-    `next_after` is what to ask after next time, and what a watermark may take once these events are done: also where events in between
-    did not match. `more`: ask again at once. `head`: the greatest seq that there was. `expired`: the greatest seq of these tables' events
-    that expired (of all tables where none was named; of the partition where one was named with tables); who asked after a lesser one may
-    have missed some.
+    `next_after` is what to ask after next time. A watermark may move there once these events are
+    processed, also where events in between did not match. `more`: ask again immediately. `head`:
+    the greatest seq at that moment.
+
+    `expired`: the greatest seq among the expired events of these tables: of all tables where none
+    was named, and of the partition where one was named with tables. Whoever asked after a lesser
+    seq may have missed some.
     """
 
     events: tuple[Registered, ...]
@@ -90,12 +105,13 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsBetween:
-    """The events of a range of times, and the part of it that is whole and final.
+    """The events of a time range, and the part of it that is complete and final.
 
-    No event from `covered_from_ts` on and before `covered_until_ts` is missing, and none will ever come.
-    `covered_from_ts` is the start of the range, unless retention deleted events of the table at that time or later: those may be missing.
-    `covered_until_ts` is the end of the range, where that has passed by the clock that gives events their times. Else ask again: events at
-    `covered_until_ts` or later may still get company.
+    No event from `covered_from_ts` on and before `covered_until_ts` is missing, and none will ever
+    come. `covered_from_ts` is the start of the range, unless retention deleted events of the table
+    at that time or later: those may be missing. `covered_until_ts` is the end of the range, where
+    that has passed by the clock that assigns times to events. Else ask again: more events may come
+    at `covered_until_ts` or later.
     """
 
     events: tuple[Registered, ...]
@@ -105,7 +121,7 @@ class EventsBetween:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interest:
-    """What somebody waits for: the first event after `after` that matches."""
+    """A wait for the first event after `after` that matches."""
 
     tables: tuple[TableName, ...]
     partition: tuple[JsonValue, ...] | None = None
@@ -115,7 +131,10 @@ class Interest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """For each interest, in the order asked, the first seq that matches or None; and the head that the answer speaks of."""
+    """The first seq that matches each interest, or None, in the order asked.
+
+    `head` is the head that the answer is about.
+    """
 
     seqs: tuple[int | None, ...]
     head: int
@@ -123,11 +142,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outbox:
-    """How far a producer's log is registered. It moves in the transaction of the events, and only from where the producer saw it.
+    """A producer's position: how far its log is registered.
 
-    `expected` is the position that was read (None: there was none); ConflictError when it is another one by now, unless it moved from there
-    by this very call: the same step with the same events is done once, and answered again. `seen`: what the producer has to remember by
-    item, such as each partition, since no position should grow with a table. It is kept in the same transaction.
+    It moves in the transaction of the events, and only from where the producer read it. `expected`
+    is the position that was read, or None where none existed. If it is another one by now,
+    ConflictError is raised, unless this very call moved it: the same step with the same events is
+    done once, and answered again.
+
+    `seen`: what the producer has to remember by item, such as each partition, since a position
+    should not grow with its table. It is stored in the same transaction.
     """
 
     table: str
@@ -139,7 +162,10 @@ class Outbox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenPage:
-    """What a producer remembers of a table, item by item. Ask again after `next_after`, unless it is None."""
+    """The items that a producer remembers of a table.
+
+    Ask again after `next_after`, until it is None.
+    """
 
     items: Mapping[str, JsonValue]
     next_after: str | None
@@ -147,7 +173,7 @@ class SeenPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """What is known of a table; `last_seq` is None when only a position was kept."""
+    """The state of a table. `last_seq` is None where only a position is known."""
 
     table: str
     cluster: str
@@ -159,7 +185,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """How far a consumer is. `revision` rises with every change."""
+    """A consumer's progress. `revision` rises with every change."""
 
     consumer: str
     key: str
@@ -170,7 +196,10 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """How far somebody is who reads events in their order; retention waits for him. `moved_ts`: when he moved last, or began."""
+    """The progress of a consumer that reads events in order; retention waits for it.
+
+    `moved_ts` is the time of its last move, or of its start.
+    """
 
     consumer: str
     seq: int
@@ -178,15 +207,18 @@ class Consumer:
 
 
 class Store(Protocol):
-    """Where events are kept. LakeChime checks arguments and asks a store; the SQL and the HTTP store pass one suite of tests."""
+    """The store of events. LakeChime checks arguments and asks a store.
+
+    The SQL and the HTTP store pass one suite of tests.
+    """
 
     def register(
         self, events: Sequence[DataChangeEvent], outbox: Outbox | None
     ) -> list[Registered]: ...
 
-    def events(self, meant: Filter, *, after: int, until: int | None, limit: int) -> Page: ...
+    def events(self, wanted: Filter, *, after: int, until: int | None, limit: int) -> Page: ...
 
-    def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> EventsBetween: ...
+    def events_between(self, wanted: Filter, start_ts: int, end_ts: int) -> EventsBetween: ...
 
     def find(self, interests: Sequence[Interest]) -> Found: ...
 
@@ -205,11 +237,11 @@ class Store(Protocol):
     def put_watermark(
         self, consumer: str, key: str, value: JsonValue, *, expected: int | None, step: str
     ) -> Watermark:
-        """Move it once, however often the same step is asked for."""
+        """Move a watermark once, however often the same step is asked for."""
         ...
 
     def delete_watermark(self, consumer: str, key: str, *, expected: int, step: str) -> None:
-        """Delete it once, as above."""
+        """Delete a watermark once, however often the same step is asked for."""
         ...
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int: ...

@@ -1,7 +1,7 @@
-"""Events of one table as a chain of snapshots: the range that an incremental read takes, and what is wrong with it.
+"""Events of one table as a chain of snapshots: the range of an incremental read, and its problems.
 
-A reader of (start, end] is right only if every snapshot between them is known. What is missing, forked or restored is said, never read
-over.
+A reader of (start, end] is right only if every snapshot between them is known. Missing, forked and
+restored snapshots are reported, and never read over.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,14 +13,13 @@ from lakechime.errors import ChainError, InvalidEventError
 from lakechime.event import DataChangeEvent
 from lakechime.tags import AGAIN, LOST, RESTORED
 
-RESTORED_TAGS = (
-    "opal.restored_version",
-    RESTORED,
-)  # a producer that knows of a restore tells it by one of these
+# A producer that knows of a restore reports it by one of these
+RESTORED_TAGS = ("opal.restored_version", RESTORED)
+_SHOWN_TABLES = 5
 
 
 class ProblemKind(StrEnum):
-    """What an incremental reader must not read over."""
+    """The kind of a problem that an incremental reader must not read over."""
 
     NO_SNAPSHOT = "no snapshot"
     GAP = "gap"
@@ -33,7 +32,7 @@ class ProblemKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """`snapshots` are those that it is about, in the order of the events."""
+    """A problem of a chain. `snapshots` has the affected ones, in order of the events."""
 
     kind: ProblemKind
     snapshots: tuple[str, ...]
@@ -42,9 +41,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Changes after `start` (None: from the table's beginning) up to and with `end`. `snapshots` lie between, `end` last.
+    """The changes after `start` up to and including `end`.
 
-    With problems the range is that of the first and the last event, and a reader has to read the whole table instead.
+    A `start` of None is the table's beginning. `snapshots` lie between them, with `end` last.
+    With problems the range is that of the first and the last event, and a reader has to read the
+    whole table instead.
     """
 
     table: str
@@ -57,7 +58,7 @@ class Chain:
 
 @dataclass(slots=True, kw_only=True)
 class _Links:
-    """Snapshots in the order of their first events, and the one before each."""
+    """Snapshots in the order of their first events, each with its predecessor."""
 
     before: dict[str, str | None] = field(default_factory=dict)
     again: dict[str, str | None] = field(default_factory=dict)
@@ -70,47 +71,56 @@ class _Links:
 def chain(
     events: Iterable[DataChangeEvent], *, on_problems: Literal["raise", "report"] = "raise"
 ) -> Chain:
-    """Of the events of one table, in whatever order they are given. Events of several partitions of a snapshot count once."""
-    listed = sorted(events, key=lambda event: (event.seq is None, event.seq or 0))
-    if not listed:
-        raise InvalidEventError("there are no events to chain; ask first whether there are any")
-    table, cluster = _one_table(listed)
+    """Return the chain of one table's events, which may come in any order.
+
+    Events of several partitions of a snapshot count once. Problems raise ChainError, or are
+    reported in the chain.
+    """
+    # Events that are not registered yet have no seq, and come last
+    ordered = sorted(events, key=lambda event: (event.seq is None, event.seq or 0))
+    if not ordered:
+        raise InvalidEventError("chain() got no events; ask first whether there are any")
+    table, cluster = _only_table(ordered)
     links = _Links()
-    for event in listed:
+    for event in ordered:
         _link(links, event)
     if not links.before:
         raise ChainError(
-            f"no event of {table} names a snapshot, as Hive's tables have none; read the partitions that the events name"
+            f"no event of {table} names a snapshot, as Hive's tables have none; "
+            "read the partitions that the events name"
         )
-    order = _follow(links)
-    found = Chain(
+    snapshots = _follow(links)
+    result = Chain(
         table=table,
         cluster=cluster,
-        start=links.before[order[0]],
-        end=order[-1],
-        snapshots=tuple(order),
+        start=links.before[snapshots[0]],
+        end=snapshots[-1],
+        snapshots=tuple(snapshots),
         problems=tuple(links.problems),
     )
-    if found.problems and on_problems == "raise":
-        said = "; ".join(problem.text for problem in found.problems)
+    if result.problems and on_problems == "raise":
+        problems = "; ".join(problem.text for problem in result.problems)
         raise ChainError(
-            f"the {len(listed):,} events of {table} are no chain of snapshots: {said}; read the whole table instead"
+            f"the {len(ordered):,} events of {table} do not form a chain of snapshots: "
+            f"{problems}; read the whole table instead"
         )
-    return found
+    return result
 
 
-def _one_table(events: Iterable[DataChangeEvent]) -> tuple[str, str]:
+def _only_table(events: Iterable[DataChangeEvent]) -> tuple[str, str]:
+    """Return the (table, cluster) of all events."""
     names = sorted({(event.table, event.cluster) for event in events})
     if len(names) > 1:
-        shown = ", ".join(table for table, _ in names[:5])
+        shown = ", ".join(table for table, _ in names[:_SHOWN_TABLES])
         raise InvalidEventError(
-            f"events of {len(names)} tables ({shown}) are no one chain; chain each table's events by themselves"
+            f"events of {len(names)} tables ({shown}) do not form one chain; "
+            "chain the events of each table separately"
         )
     return names[0]
 
 
 def _link(links: _Links, event: DataChangeEvent) -> None:
-    snapshot, before = event.snapshot_id, event.prev_snapshot_id
+    snapshot = event.snapshot_id
     if snapshot is None:
         links.add(ProblemKind.NO_SNAPSHOT, (), f"an event (seq {event.seq}) names no snapshot")
         return
@@ -119,56 +129,51 @@ def _link(links: _Links, event: DataChangeEvent) -> None:
         return
     _check_restore(links, event, snapshot)
     if LOST in event.tags:
-        links.add(
-            ProblemKind.GAP,
-            (snapshot,),
-            f"snapshots {event.tags[LOST]} expired before anybody registered them",
-        )
-    links.before[snapshot], links.again[snapshot] = before, event.tags.get(AGAIN)
+        text = f"snapshots {event.tags[LOST]} expired before anybody registered them"
+        links.add(ProblemKind.GAP, (snapshot,), text)
+    links.before[snapshot] = event.prev_snapshot_id
+    links.again[snapshot] = event.tags.get(AGAIN)
 
 
 def _check_again(links: _Links, event: DataChangeEvent, snapshot: str) -> None:
-    """Another event of a snapshot that is there already: of another partition, or, as its producer says, of another course of the table."""
+    """Check another event of a known snapshot.
+
+    Usually it is of another partition. Its tags say if the table was created again or restored.
+    """
+    is_restore = any(tag in event.tags for tag in RESTORED_TAGS)
     first, before = links.before[snapshot], event.prev_snapshot_id
-    if event.tags.get(AGAIN) != links.again[snapshot] and not any(
-        tag in event.tags for tag in RESTORED_TAGS
-    ):
-        links.add(
-            ProblemKind.RECREATED,
-            (snapshot,),
-            f"snapshot {snapshot} comes again, so the table was made again",
-        )
-    elif any(tag in event.tags for tag in RESTORED_TAGS):
+    if is_restore:
         _check_restore(links, event, snapshot)
+    elif event.tags.get(AGAIN) != links.again[snapshot]:
+        text = f"snapshot {snapshot} comes again, so the table was made again"
+        links.add(ProblemKind.RECREATED, (snapshot,), text)
     elif first != before:
-        links.add(
-            ProblemKind.CONTRADICTION,
-            (snapshot,),
-            f"snapshot {snapshot} comes after {first} by one event and after {before} by another",
-        )
+        text = f"snapshot {snapshot} comes after {first} by one event and after {before} by another"
+        links.add(ProblemKind.CONTRADICTION, (snapshot,), text)
 
 
 def _check_restore(links: _Links, event: DataChangeEvent, snapshot: str) -> None:
-    restored = next((event.tags[tag] for tag in RESTORED_TAGS if tag in event.tags), None)
-    if restored is not None:
-        links.add(
-            ProblemKind.RESTORE, (restored, snapshot), f"snapshot {snapshot} restored {restored}"
-        )
+    for tag in RESTORED_TAGS:
+        if tag in event.tags:
+            restored = event.tags[tag]
+            text = f"snapshot {snapshot} restored {restored}"
+            links.add(ProblemKind.RESTORE, (restored, snapshot), text)
+            return
 
 
 def _follow(links: _Links) -> list[str]:
-    """From the first snapshot to the last. Where there is no such way, the events' own order stands."""
+    """Return the snapshots from the first to the last.
+
+    Where their predecessors do not form one line, they stay in the order of the events.
+    """
     after: dict[str, list[str]] = {}
     for snapshot, before in links.before.items():
         if before is not None:
             after.setdefault(before, []).append(snapshot)
     for before, successors in after.items():
         if len(successors) > 1:
-            links.add(
-                ProblemKind.FORK,
-                (before, *successors),
-                f"{' and '.join(successors)} both come after {before}",
-            )
+            text = f"{' and '.join(successors)} both come after {before}"
+            links.add(ProblemKind.FORK, (before, *successors), text)
     heads = [
         snapshot
         for snapshot, before in links.before.items()
@@ -179,41 +184,43 @@ def _follow(links: _Links) -> list[str]:
     reached = _reached(heads, after)
     circle = [snapshot for snapshot in links.before if snapshot not in reached]
     if circle:
-        links.add(
-            ProblemKind.CIRCLE, circle, f"{', '.join(circle)} come after one another in a circle"
-        )
-    order = _walk(heads[0], after) if heads else []
-    return order if len(order) == len(links.before) else list(links.before)
+        text = f"{', '.join(circle)} come after one another in a circle"
+        links.add(ProblemKind.CIRCLE, circle, text)
+    if heads:
+        order = _walk(heads[0], after)
+        if len(order) == len(links.before):
+            return order
+    return list(links.before)
 
 
 def _reached(heads: Iterable[str], after: Mapping[str, list[str]]) -> set[str]:
     reached, waiting = set(heads), list(heads)
     while waiting:
-        new = [snapshot for snapshot in after.get(waiting.pop(), []) if snapshot not in reached]
+        successors = after.get(waiting.pop(), [])
+        new = [snapshot for snapshot in successors if snapshot not in reached]
         reached.update(new)
         waiting += new
     return reached
 
 
 def _explain_head(links: _Links, snapshot: str, after: Mapping[str, list[str]]) -> None:
+    """Add the problem of a snapshot that follows none of the others."""
     before = links.before[snapshot]
     if before is None:
-        links.add(
-            ProblemKind.RECREATED,
-            (snapshot,),
-            f"snapshot {snapshot} comes after none, so the table was made again",
-        )
+        text = f"snapshot {snapshot} comes after none, so the table was made again"
+        links.add(ProblemKind.RECREATED, (snapshot,), text)
+    # With several successors it is reported as a fork
     elif len(after[before]) == 1:
-        links.add(
-            ProblemKind.GAP,
-            (before, snapshot),
-            f"{before}, which comes before {snapshot}, is not among the events",
-        )
+        text = f"{before}, which comes before {snapshot}, is not among the events"
+        links.add(ProblemKind.GAP, (before, snapshot), text)
 
 
 def _walk(first: str, after: Mapping[str, list[str]]) -> list[str]:
+    """Return the first snapshot and its successors, the first of each, up to a circle."""
     order, seen = [first], {first}
-    while (successors := after.get(order[-1], [])) and successors[0] not in seen:
+    while True:
+        successors = after.get(order[-1], [])
+        if not successors or successors[0] in seen:
+            return order
         order.append(successors[0])
         seen.add(successors[0])
-    return order

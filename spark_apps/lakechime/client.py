@@ -1,4 +1,4 @@
-"""The one client of LakeChime: the same methods over a database and over the service."""
+"""The client of LakeChime: the same methods over a database and over the service."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +46,7 @@ _WEB = ("http://", "https://")
 
 
 class LakeChime:
-    """Registers events, finds them, and keeps the watermarks of who consumes them.
+    """A client that registers events, finds them, and moves consumers' watermarks.
 
     Several threads may use one client. Close it, or use it as a context manager.
     """
@@ -56,10 +56,14 @@ class LakeChime:
 
     @classmethod
     def open(cls, url: str, *, token: str | None = None, migrate: bool | None = None) -> Self:
-        """`sqlite:////path/to/lakechime.db`, `postgresql+psycopg2://...`, or the URL of the service with a token.
+        """Open a database or the service.
 
-        Tables are made where there are none. Older ones are upgraded in an SQLite file; in a server's database only with `migrate=True`,
-        since many use it. With `migrate=False` nothing is made.
+        `url` is `sqlite:////path/to/lakechime.db`, `postgresql+psycopg2://...`, or the URL of the
+        service, which needs a token.
+
+        Missing tables are created. Older ones are upgraded in an SQLite file; in a server's
+        database only with `migrate=True`, since many clients use it. With `migrate=False` the
+        database stays as it is.
         """
         if url.startswith(_WEB):
             from lakechime.remote.http import HttpStore
@@ -80,13 +84,20 @@ class LakeChime:
     def register(
         self, events: Sequence[DataChangeEvent], *, outbox: Outbox | None = None
     ) -> list[Registered]:
-        """Give each event its place, in the order given. An event that is there already keeps its first place."""
+        """Register events in the given order, and return each with its seq.
+
+        An event that is registered already keeps its first seq.
+        """
         for event in events:
             if event.seq is not None or event.event_ts is not None:
                 raise InvalidEventError(
-                    f"the event of {event.table} has seq={event.seq} and event_ts={event.event_ts}; registering gives them, leave them out"
+                    f"the event of {event.table} has seq={event.seq} and "
+                    f"event_ts={event.event_ts}; "
+                    "registration assigns them, leave them out"
                 )
-        return self._store.register(events, None if outbox is None else checked_outbox(outbox))
+        if outbox is not None:
+            outbox = checked_outbox(outbox)
+        return self._store.register(events, outbox)
 
     def events(
         self,
@@ -98,36 +109,39 @@ class LakeChime:
         tags: Mapping[str, str] | None = None,
         limit: int = 1000,
     ) -> Page:
-        """Events with after < seq <= until, ascending by seq."""
+        """Return events with after < seq <= until, ascending by seq."""
         _check_limit(limit)
         check_number("after", after)
         if until is not None:
             check_number("until", until)
-        meant = _filter(tables, partition, tags)
-        if len(meant.tables) <= MAX_TABLES:
-            return self._store.events(meant, after=after, until=until, limit=limit)
-        return self._events_of_many(meant, after, until, limit)
+        wanted = _filter(tables, partition, tags)
+        if len(wanted.tables) <= MAX_TABLES:
+            return self._store.events(wanted, after=after, until=until, limit=limit)
+        return self._events_of_many(wanted, after, until, limit)
 
-    def _events_of_many(self, meant: Filter, after: int, until: int | None, limit: int) -> Page:
-        """Ask for more tables than one statement looks up. What is registered after the first answer is for the next page."""
+    def _events_of_many(self, wanted: Filter, after: int, until: int | None, limit: int) -> Page:
+        """Return a page of more tables than one statement looks up.
+
+        What is registered after the first answer is for the next page.
+        """
         pages: list[Page] = []
-        for first in range(0, len(meant.tables), MAX_TABLES):
-            portion = replace(meant, tables=meant.tables[first : first + MAX_TABLES])
+        for first in range(0, len(wanted.tables), MAX_TABLES):
+            portion = replace(wanted, tables=wanted.tables[first : first + MAX_TABLES])
             pages.append(self._store.events(portion, after=after, until=until, limit=limit))
-            until = pages[0].head if until is None else min(until, pages[0].head)
+            head = pages[0].head
+            until = head if until is None else min(until, head)
+        # Beyond this seq some portion may have more events than its page
         next_after = min(page.next_after for page in pages)
-        events = sorted(
-            (event for page in pages for event in page.events),
-            key=lambda found: found.event.seq or 0,
-        )
-        fitting = [found for found in events if (found.event.seq or 0) <= next_after]
-        if len(fitting) > limit:
-            fitting = fitting[:limit]
-            next_after = fitting[-1].event.seq or 0
+        events = [event for page in pages for event in page.events]
+        events.sort(key=_seq_of)
+        complete = [event for event in events if _seq_of(event) <= next_after]
+        if len(complete) > limit:
+            complete = complete[:limit]
+            next_after = _seq_of(complete[-1])
         return Page(
-            events=tuple(fitting),
+            events=tuple(complete),
             next_after=next_after,
-            more=len(fitting) < len(events) or any(page.more for page in pages),
+            more=len(complete) < len(events) or any(page.more for page in pages),
             head=pages[0].head,
             expired=max(page.expired for page in pages),
         )
@@ -142,80 +156,91 @@ class LakeChime:
         partition: Sequence[JsonValue] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> EventsBetween:
-        """Events with start_ts <= event_ts < end_ts, and how far that is final: as far as the range has passed, it stays as it was read."""
+        """Return events with start_ts <= event_ts < end_ts, and the range that is final.
+
+        The part that has passed is final: a later call returns the same events.
+        """
         if check_number("start_ts", start_ts) > check_number("end_ts", end_ts):
             raise InvalidEventError(
                 f"start_ts={start_ts} is after end_ts={end_ts}; begin earlier, or end later"
             )
-        return self._store.events_between(
-            _filter([(cluster, table)], partition, tags), start_ts, end_ts
-        )
+        wanted = _filter([(cluster, table)], partition, tags)
+        return self._store.events_between(wanted, start_ts, end_ts)
 
     def find(self, interests: Sequence[Interest]) -> Found:
-        """For each interest the first seq that matches: one query for all of them, or one for each 10,000 tables that they name.
+        """Return for each interest the first seq that matches.
 
-        The head is then that of the first query: of what came after it, later queries may have found some, and earlier ones none.
+        One query answers all of them, or one for each 10,000 tables that they name. The head is
+        that of the first query. Of what came after it, later queries may have found some events,
+        and earlier ones none.
         """
-        parts = [
-            (number, part)
-            for number, interest in enumerate(interests)
-            for part in _parts_of(_checked(interest))
-        ]
-        answers = [self._store.find(batch) for batch in _portions([part for _, part in parts])]
+        parts: list[Interest] = []
+        numbers: list[int] = []  # the interest that each part belongs to
+        for number, interest in enumerate(interests):
+            parts_of_interest = _parts_of(_checked(interest))
+            parts += parts_of_interest
+            numbers += [number] * len(parts_of_interest)
+        answers = [self._store.find(portion) for portion in _portions(parts)]
         seqs = [seq for answer in answers for seq in answer.seqs]
         firsts: list[int | None] = [None] * len(interests)
-        for (number, _), seq in zip(parts, seqs, strict=True):
+        for number, seq in zip(numbers, seqs, strict=True):
             first = firsts[number]
             if seq is not None and (first is None or seq < first):
                 firsts[number] = seq
         return Found(seqs=tuple(firsts), head=min(answer.head for answer in answers))
 
     def tail(self, after: int, limit: int = 1000) -> Page:
-        """What is new for everybody."""
+        """Return the new events of all tables."""
         return self.events(after=after, limit=limit)
 
     def head(self) -> int:
-        """The greatest seq that a watermark may take now; 0 when there is no event."""
+        """Return the greatest seq that a watermark may have now; 0 without events."""
         return self._store.head()
 
     def table_state(self, table: str, cluster: str = DEFAULT_CLUSTER) -> TableState | None:
-        """What is known of a table, and how far its producer's log is registered; None of an unknown table."""
+        """Return the state of a table and its producer's position, or None if unknown."""
         return self._store.table_state(check_name("cluster", cluster), check_name("table", table))
 
     def seen(self, table: str, cluster: str = DEFAULT_CLUSTER) -> dict[str, JsonValue]:
-        """What the table's producer remembers, by item: see `Outbox`."""
+        """Return what the table's producer remembers, by item: see `Outbox`."""
         check_name("cluster", cluster)
         check_name("table", table)
-        found: dict[str, JsonValue] = {}
+        items: dict[str, JsonValue] = {}
         after: str | None = ""
         while after is not None:
             page = self._store.seen(cluster, table, after=after)
-            found.update(page.items)
+            items.update(page.items)
             after = page.next_after
-        return found
+        return items
 
     def watermark(self, consumer: str, key: str = "") -> Watermark | None:
         return self._store.watermark(check_name("consumer", consumer), checked_key(key))
 
     def watermarks(self, consumer: str) -> dict[str, Watermark]:
-        """By key."""
+        """Return the watermarks of a consumer by key."""
         return self._store.watermarks(check_name("consumer", consumer))
 
     def consumers(self, limit: int = 1000) -> list[Consumer]:
-        """Those who read events in their order (watermark `events`), the furthest behind first: retention waits for them."""
+        """Return the consumers with a watermark `events`, the furthest behind first.
+
+        Retention keeps the events that they have not passed.
+        """
         _check_limit(limit)
         return self._store.consumers(limit)
 
     def forget(self, consumer: str) -> list[str]:
-        """Delete all watermarks of a consumer that is gone for good, and say which there were. If it comes back, it begins anew."""
-        there = self.watermarks(consumer)
-        if not there:
+        """Delete all watermarks of a consumer, and return their keys.
+
+        This is for a consumer that is permanently gone. If it comes back, it begins again.
+        """
+        watermarks = self.watermarks(consumer)
+        if not watermarks:
             raise NotFoundError(
                 f"consumer {consumer} has no watermark; `lakechime consumers` shows which there are"
             )
-        for key, watermark in there.items():
+        for key, watermark in watermarks.items():
             self.delete_watermark(consumer, key, expected=watermark.revision)
-        return list(there)
+        return list(watermarks)
 
     def put_watermark(
         self,
@@ -226,14 +251,17 @@ class LakeChime:
         expected: int | None,
         step: str | None = None,
     ) -> Watermark:
-        """Set it, if its revision is still the one that was read (None: there is none yet); else ConflictError.
+        """Set a watermark if its revision is still the expected one.
 
-        `step` names this change: asked for again under the same name, it is done once, and answered as it was.
-        A watermark `events` names a place in the order of events: InvalidEventError where it is beyond the head.
+        Raises ConflictError otherwise. `expected` is the revision that was read, or None where no
+        watermark existed.
+
+        `step` names this change: asked for again under the same name, it is done once, and answered
+        as before. The value of a watermark `events` is a seq, and may not be beyond the head.
         """
         if expected is not None:
             check_number("expected", expected)
-        if key == SEEN_EVENTS:  # retention and triggers read it as a place
+        if key == SEEN_EVENTS:  # retention and triggers read it as a seq
             check_number("the value of a watermark 'events'", value)
         watermark_text(value)
         return self._store.put_watermark(
@@ -241,31 +269,35 @@ class LakeChime:
             checked_key(key),
             value,
             expected=expected,
-            step=new_step() if step is None else checked_step(step),
+            step=_step_or_new(step),
         )
 
     def delete_watermark(
         self, consumer: str, key: str, *, expected: int, step: str | None = None
     ) -> None:
-        """Delete it, if its revision is still the one that was read. `step` as above."""
+        """Delete a watermark if its revision is still the expected one.
+
+        `step` is that of `put_watermark`.
+        """
         check_number("expected", expected)
         self._store.delete_watermark(
             check_name("consumer", consumer),
             checked_key(key),
             expected=expected,
-            step=new_step() if step is None else checked_step(step),
+            step=_step_or_new(step),
         )
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool = True) -> int:
-        """Delete events registered before this time, and say how many. The newest of each table stays.
+        """Delete events registered before this time, and return their number.
 
-        What a consumer's watermark `events` has not passed stays too, unless `keep_unseen` is False.
+        The newest event of each table stays. What a consumer's watermark `events` has not passed
+        stays too, unless `keep_unseen` is False.
         """
         check_number("older_than_ms", older_than_ms)
         return self._store.expire(older_than_ms, keep_unseen=keep_unseen)
 
     def check(self) -> str:
-        """One line for a test of the connection."""
+        """Return one line for a test of the connection."""
         return self._store.check()
 
     def close(self) -> None:
@@ -283,30 +315,45 @@ class LakeChime:
         self.close()
 
 
+def _seq_of(registered: Registered) -> int:
+    return registered.event.seq or 0
+
+
 def _check_limit(limit: int) -> None:
     if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
         raise InvalidEventError(f"limit={limit} is outside of 1 to {MAX_LIMIT:,}; ask page by page")
 
 
+def _step_or_new(step: str | None) -> str:
+    return new_step() if step is None else checked_step(step)
+
+
 def checked_key(key: str) -> str:
-    """Of a watermark; a consumer that has one only may leave it empty."""
-    return key if key == "" else check_name("key", key)
+    """Return the key of a watermark, which may be empty, or raise InvalidEventError."""
+    if key == "":
+        return key
+    return check_name("key", key)
 
 
 def checked_outbox(outbox: Outbox) -> Outbox:
-    """A position stays small, however large its table is."""
+    """Return an outbox whose position and items fit, or raise InvalidEventError.
+
+    A position stays small, however large its table is.
+    """
     check_name("cluster", outbox.cluster)
     check_name("table", outbox.table)
-    for name, value in (("position", outbox.position), ("expected", outbox.expected)):
-        json_text(name, value, MAX_POSITION_BYTES)
+    json_text("position", outbox.position, MAX_POSITION_BYTES)
+    json_text("expected", outbox.expected, MAX_POSITION_BYTES)
     if len(outbox.seen) > MAX_SEEN:
         raise InvalidEventError(
-            f"seen has {len(outbox.seen):,} items, and a registration may have {MAX_SEEN:,}; make several"
+            f"seen has {len(outbox.seen):,} items, and a registration may have {MAX_SEEN:,}; "
+            "make several"
         )
     for item, value in outbox.seen.items():
         if not 1 <= len(item) <= MAX_ITEM_CHARS or not item.isprintable():
             raise InvalidEventError(
-                f"an item of seen is a text of 1 to {MAX_ITEM_CHARS:,} printable characters; shorten or quote it"
+                f"an item of seen is a text of 1 to {MAX_ITEM_CHARS:,} printable characters; "
+                "shorten or quote it"
             )
         json_text("an item of seen", value, MAX_ITEM_BYTES)
     return outbox
@@ -318,7 +365,7 @@ def _filter(
     tags: Mapping[str, str] | None,
 ) -> Filter:
     if isinstance(tables, str):
-        raise InvalidEventError(f"tables={tables!r} is one text; write a list of tables")
+        raise InvalidEventError(f"tables={tables!r} is a text; give a list: tables=[{tables!r}]")
     return Filter(
         tables=tuple(dict.fromkeys(table_name(table) for table in tables)),
         partition=None if partition is None else checked_partition(partition),
@@ -327,15 +374,15 @@ def _filter(
 
 
 def _portions(interests: Sequence[Interest]) -> list[list[Interest]]:
-    """What one statement answers: so many tables in all. One portion at least."""
+    """Split interests into portions that one statement answers; at least one portion."""
     portions: list[list[Interest]] = [[]]
-    count = 0
+    table_count = 0
     for interest in interests:
-        if portions[-1] and count + len(interest.tables) > MAX_TABLES:
+        if portions[-1] and table_count + len(interest.tables) > MAX_TABLES:
             portions.append([])
-            count = 0
+            table_count = 0
         portions[-1].append(interest)
-        count += len(interest.tables)
+        table_count += len(interest.tables)
     return portions
 
 
@@ -351,7 +398,7 @@ def _checked(interest: Interest) -> Interest:
     if not interest.tables:
         raise InvalidEventError("an interest names no table; name at least one")
     check_number("after", interest.after)
-    meant = _filter(interest.tables, interest.partition, interest.tags)
+    wanted = _filter(interest.tables, interest.partition, interest.tags)
     return Interest(
-        tables=meant.tables, partition=meant.partition, tags=meant.tags, after=interest.after
+        tables=wanted.tables, partition=wanted.partition, tags=wanted.tags, after=interest.after
     )

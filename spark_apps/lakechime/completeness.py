@@ -1,8 +1,11 @@
-"""How complete a partition is, by a convention of tags: `completeness.hourly` = `99` says that 99% of the hour's rows are there.
+"""The completeness of a partition, by a convention of tags.
 
-The period is the span of time that the producer counts (hourly, daily, or a name of its own). The value is a percentage in as few digits as
-say it: `99`, `99.5`, `100`. A trigger matches tags by equality, so a producer registers an event for each threshold that was agreed on:
-these tags, and no others, make events of one snapshot different ones.
+`completeness.hourly` = `99` states that 99% of the hour's rows have arrived. The period is the span
+of time that the producer counts (hourly, daily, or a name of its own). The value is a percentage in
+as few digits as possible: `99`, `99.5`, `100`.
+
+A trigger matches tags by equality, so a producer registers an event for each agreed threshold.
+These tags, and no others, make two events of one snapshot different.
 """
 
 import re
@@ -14,48 +17,58 @@ from lakechime.errors import InvalidEventError
 PREFIX = "completeness."
 HOURLY, DAILY = "hourly", "daily"
 _PERIOD = re.compile(r"[a-z][a-z0-9_-]{0,63}").fullmatch
+_MAX_PERCENT_CHARS = 16
 
 
 def completeness_tag(period: str, percent: Decimal | int | float | str) -> dict[str, str]:
-    """To be merged into an event's tags, and asked for by a trigger."""
+    """Return the tag to merge into an event's tags, or to ask a trigger for."""
     if not _PERIOD(period):
         raise InvalidEventError(
-            f"period={period!r} is no name of a period; write {HOURLY}, {DAILY}, or small letters, digits, - and _"
+            f"period={period!r} is not the name of a period; "
+            f"write {HOURLY}, {DAILY}, or small letters, digits, - and _"
         )
     return {f"{PREFIX}{period}": percent_text(percent)}
 
 
 def percent_text(percent: Decimal | int | float | str) -> str:
-    """The one text of a percentage, so that those who tell it and those who wait for it mean the same."""
+    """Return the canonical text of a percentage, which producers and triggers compare."""
     number = _percent(str(percent))
     if number is None:
         raise InvalidEventError(
-            f"completeness {percent!r} is no percentage; write a number from 0 to 100, as 99 or 99.5"
+            f"completeness {percent!r} is not a percentage; "
+            "write a number from 0 to 100, as 99 or 99.5"
         )
     return f"{number.normalize():f}"
 
 
 def read_completeness(tags: Mapping[str, str]) -> dict[str, Decimal]:
-    """Percent by period; tags that are none, or that no percentage can be read from, are left out."""
-    read = {
-        name.removeprefix(PREFIX): _percent(text)
-        for name, text in tags.items()
-        if name.startswith(PREFIX)
-    }
-    return {period: percent for period, percent in read.items() if percent is not None}
+    """Return the percentages by period.
+
+    Other tags are left out, and so are values that are not percentages.
+    """
+    percents = {}
+    for name, text in tags.items():
+        if not name.startswith(PREFIX):
+            continue
+        percent = _percent(text)
+        if percent is not None:
+            percents[name.removeprefix(PREFIX)] = percent
+    return percents
 
 
 def is_complete(
     tags: Mapping[str, str], period: str, at_least: Decimal | int | float | str = 100
 ) -> bool:
-    """Whether an event says at least this much of the period."""
-    told = read_completeness(tags).get(period)
-    return told is not None and told >= Decimal(percent_text(at_least))
+    """Return whether an event reports at least this percentage of the period."""
+    percent = read_completeness(tags).get(period)
+    return percent is not None and percent >= Decimal(percent_text(at_least))
 
 
 def _percent(text: str) -> Decimal | None:
+    """Return a percentage, or None where the text is not one."""
     try:
         number = Decimal(text)
     except InvalidOperation:
         return None
-    return number if number.is_finite() and 0 <= number <= 100 and len(text) <= 16 else None
+    is_percentage = number.is_finite() and 0 <= number <= 100
+    return number if is_percentage and len(text) <= _MAX_PERCENT_CHARS else None

@@ -9,35 +9,51 @@ class LakeChimeError(Exception):
 
 
 class InvalidEventError(LakeChimeError, ValueError):
-    """An event, a query or a value does not fit; trying again unchanged fails again."""
+    """An invalid event, query or value; trying again unchanged fails again."""
 
 
 class ChainError(LakeChimeError, ValueError):
-    """Events do not form one chain of snapshots: read the whole table instead, or ask for the report of what is wrong."""
+    """Events that do not form one chain of snapshots.
+
+    Read the whole table instead, or ask `chain` to report the problems.
+    """
 
 
 class ConflictError(LakeChimeError):
-    """Somebody else moved the watermark or the position: read it again and decide anew."""
+    """A watermark or a position that another process moved.
+
+    Read it again, and decide again.
+    """
 
 
 class NotFoundError(LakeChimeError, KeyError):
-    """The named thing is not there."""
+    """A name that does not exist."""
 
     def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""  # KeyError would print the repr
+        # KeyError would print the repr of the message
+        return str(self.args[0]) if self.args else ""
 
 
 class ExpiredError(LakeChimeError):
-    """Retention deleted the events that are asked for: read the table itself, or have them registered again."""
+    """Events that were asked for and that retention deleted.
+
+    Read the table itself, or have the events registered again.
+    """
 
 
 class UnavailableError(LakeChimeError):
-    """The database or the service is away, full or locked: try again later. What was not registered is still in the producer's outbox."""
+    """A database or service that is unreachable, full or locked: try again later.
+
+    What was not registered is still in the producer's outbox.
+    """
 
 
 class SchemaError(LakeChimeError):
-    """The tables in the database are older or newer than this client: upgrade the one that the message names."""
+    """Database tables that are older or newer than this client.
+
+    Upgrade the one that the message names.
+    """
 
 
 class AccessError(LakeChimeError):
-    """The database or the service refuses this user or token."""
+    """A user or a token that the database or the service refuses."""

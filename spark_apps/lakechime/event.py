@@ -1,4 +1,4 @@
-"""The data-change event: what happened to a table, as its producer tells it."""
+"""The data-change event: a change of a table, as its producer reports it."""
 
 import json
 import re
@@ -14,7 +14,8 @@ JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[st
 
 DEFAULT_CLUSTER = "default"
 MAX_NAME_CHARS = 512
-# An index row of PostgreSQL takes 2,704 bytes. Two names and a digest are in one: (cluster, table, item), (consumer, key).
+# An index row of PostgreSQL takes 2,704 bytes. Two names and a digest are in one:
+# (cluster, table, item), (consumer, key).
 MAX_NAME_BYTES = 1024
 MAX_SNAPSHOT_CHARS = 256  # at most 1,024 bytes, in an index with two numbers
 MAX_PARTITION_LEVELS = 32
@@ -25,12 +26,13 @@ MAX_TAG_VALUE_CHARS = 1024
 MAX_TAGS_BYTES = 16_384
 _MAX_LONG = (1 << 63) - 1
 _SHOWN_CHARS = 80
+_SHOWN_NAMES = 5
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _NOT_CLEAN = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class TableFormat(StrEnum):
-    """Whose metadata explains the snapshot id."""
+    """The format whose metadata explains the snapshot id."""
 
     HIVE = "HIVE"
     ICEBERG = "ICEBERG"
@@ -41,7 +43,7 @@ class TableFormat(StrEnum):
 
 
 class OperationType(StrEnum):
-    """What the change did. UPDATE says nothing: it may have appended, deleted, or both."""
+    """The kind of a change. UPDATE is unspecific: it appended, deleted, or both."""
 
     APPEND = "APPEND"
     DELETE = "DELETE"
@@ -55,8 +57,9 @@ _NO_TAGS: Mapping[str, str] = MappingProxyType({})
 class DataChangeEvent:
     """One change of one table, or of one partition of it.
 
-    `event_ts` and `seq` are given when the event is registered; whoever makes an event leaves them None. Times are milliseconds since 1970.
-    `partition` has one JSON value a level, and is None where the table is not partitioned or no partition is meant.
+    `event_ts` and `seq` are assigned at registration; whoever creates an event leaves them None.
+    Times are milliseconds since 1970. `partition` has one JSON value a level. It is None where the
+    table is not partitioned, or where the event names no partition.
     """
 
     table: str
@@ -74,28 +77,32 @@ class DataChangeEvent:
     def __post_init__(self) -> None:
         check_name("table", self.table)
         check_name("cluster", self.cluster)
-        object.__setattr__(
-            self, "table_format", _member(TableFormat, "table_format", self.table_format)
-        )
-        object.__setattr__(
-            self, "operation_type", _member(OperationType, "operation_type", self.operation_type)
-        )
+        table_format = _member(TableFormat, "table_format", self.table_format)
+        object.__setattr__(self, "table_format", table_format)
+        operation_type = _member(OperationType, "operation_type", self.operation_type)
+        object.__setattr__(self, "operation_type", operation_type)
         if self.partition is not None:
             object.__setattr__(self, "partition", checked_partition(self.partition))
+        self._check_snapshots()
+        for name in ("snapshot_ts", "event_ts", "seq"):
+            number = getattr(self, name)
+            if number is not None:
+                check_number(name, number)
+        object.__setattr__(self, "tags", checked_tags(self.tags))
+
+    def _check_snapshots(self) -> None:
         for name in ("snapshot_id", "prev_snapshot_id"):
             _check_snapshot(name, getattr(self, name))
         if self.snapshot_id is None and self.table_format is not TableFormat.HIVE:
             raise InvalidEventError(
-                f"an event of {self.table} has no snapshot_id; only {TableFormat.HIVE} may leave it out: name the snapshot"
+                f"an event of {self.table} has no snapshot_id; "
+                f"only {TableFormat.HIVE} may leave it out: name the snapshot"
             )
         if self.snapshot_id is not None and self.snapshot_id == self.prev_snapshot_id:
             raise InvalidEventError(
-                f"snapshot {_shown(self.snapshot_id)} of {self.table} names itself as prev_snapshot_id; name the one before it"
+                f"snapshot {_shown(self.snapshot_id)} of {self.table} names itself as "
+                "prev_snapshot_id; name the one before it"
             )
-        for name in ("snapshot_ts", "event_ts", "seq"):
-            if (number := getattr(self, name)) is not None:
-                check_number(name, number)
-        object.__setattr__(self, "tags", checked_tags(self.tags))
 
     def __hash__(self) -> int:
         return hash((self.cluster, self.table, self.snapshot_id, self.seq))
@@ -106,21 +113,19 @@ class DataChangeEvent:
         return event_from_json, (self.to_json(),)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it: every field by name, and what the registration has not given yet left out."""
-        shown: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
-        shown |= {
-            "partition": None if self.partition is None else _plain(self.partition),
-            "tags": dict(self.tags),
-        }
-        shown |= {
-            "table_format": str(self.table_format),
-            "operation_type": str(self.operation_type),
-        }
-        return {
-            name: value
-            for name, value in shown.items()
-            if value is not None or name not in GIVEN_AT_REGISTRATION
-        }
+        """Return every field by its name, as JSON values.
+
+        What registration has not assigned yet is left out.
+        """
+        values: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
+        values["partition"] = None if self.partition is None else _plain(self.partition)
+        values["tags"] = dict(self.tags)
+        values["table_format"] = str(self.table_format)
+        values["operation_type"] = str(self.operation_type)
+        for name in GIVEN_AT_REGISTRATION:
+            if values[name] is None:
+                del values[name]
+        return values
 
     @staticmethod
     def from_json(value: Any) -> "DataChangeEvent":
@@ -132,11 +137,14 @@ GIVEN_AT_REGISTRATION = frozenset({"event_ts", "seq"})
 
 
 def event_from_json(value: Any) -> DataChangeEvent:
-    """Of what `to_json` gave, or of a JSON text. Unknown fields are an error: a mistyped one would be lost without a word."""
+    """Return the event that `to_json` described, or that a JSON text describes.
+
+    Unknown fields are an error: a mistyped one would be lost silently.
+    """
     if isinstance(value, str | bytes):
         value = _parsed(value)
     if not isinstance(value, Mapping):
-        raise InvalidEventError(f"an event is a JSON object, and {_shown(value)} is none")
+        raise InvalidEventError(f"an event is a JSON object, and {_shown(value)} is not one")
     unknown = sorted(str(name) for name in set(value) - set(FIELDS))
     if unknown:
         raise InvalidEventError(
@@ -147,19 +155,23 @@ def event_from_json(value: Any) -> DataChangeEvent:
         raise InvalidEventError(
             f"an event needs {' and '.join(missing)}; its fields are {', '.join(FIELDS)}"
         )
-    given = dict(value)
+    values = dict(value)
+    # Null stands for the default in these fields
     for name, default in (
         ("operation_type", OperationType.UPDATE),
         ("cluster", DEFAULT_CLUSTER),
         ("tags", {}),
     ):
-        if given.get(name) is None:
-            given[name] = default
-    return DataChangeEvent(**given)
+        if values.get(name) is None:
+            values[name] = default
+    return DataChangeEvent(**values)
 
 
-def kept_event(values: Mapping[str, Any]) -> DataChangeEvent:
-    """Of a store's row with all fields: they were checked when the event was registered, and reading many should not cost that again."""
+def stored_event(values: Mapping[str, Any]) -> DataChangeEvent:
+    """Return the event of a store's row, which has all fields, without checking it.
+
+    It was checked when it was registered, and reading many events should not repeat that.
+    """
     event = object.__new__(DataChangeEvent)
     for name in FIELDS:
         object.__setattr__(event, name, values[name])
@@ -167,15 +179,20 @@ def kept_event(values: Mapping[str, Any]) -> DataChangeEvent:
 
 
 def check_name(what: str, value: Any) -> str:
-    """Of a table, a cluster, a consumer or a key of one."""
+    """Return a valid name, or raise InvalidEventError.
+
+    It names a table, a cluster, a consumer or a key.
+    """
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME_CHARS or not _is_clean(value):
         raise InvalidEventError(
-            f"{what}={_shown(value)} is no name; write 1 to {MAX_NAME_CHARS} characters without control characters"
+            f"{what}={_shown(value)} is not a valid name; "
+            f"write 1 to {MAX_NAME_CHARS} characters without control characters"
         )
-    if (size := len(value.encode())) > MAX_NAME_BYTES:
+    size = len(value.encode())
+    if size > MAX_NAME_BYTES:
         raise InvalidEventError(
-            f"{what}={_shown(value)} takes {size:,} bytes in UTF-8, and a name may take {MAX_NAME_BYTES:,}, "
-            "which is what every database indexes; shorten it"
+            f"{what}={_shown(value)} takes {size:,} bytes in UTF-8, and a name may take "
+            f"{MAX_NAME_BYTES:,}, which is what every database indexes; shorten it"
         )
     return value
 
@@ -183,44 +200,52 @@ def check_name(what: str, value: Any) -> str:
 def json_text(what: str, value: Any, max_bytes: int) -> str:
     """Return a value that is stored as JSON as its compact text, in ASCII.
 
-    Raises InvalidEventError for what JSON cannot say, for an unpaired surrogate, and for what is too long.
+    Raises InvalidEventError for what JSON cannot express, for an unpaired surrogate, and for what
+    is too long.
     """
     try:
         json.dumps(value, ensure_ascii=False).encode()
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     except UnicodeEncodeError as error:
         raise InvalidEventError(
-            f"{what} has an unpaired surrogate, which UTF-8 cannot say; leave it out"
+            f"{what} has an unpaired surrogate, which UTF-8 cannot express; leave it out"
         ) from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidEventError(f"{what} is JSON, and this is none: {error}") from error
+        raise InvalidEventError(f"{what} must be JSON: {error}") from error
     if len(text) > max_bytes:
         raise InvalidEventError(
-            f"{what} takes {len(text):,} bytes, and may take {max_bytes:,}; store a short value here, and what is long beside the data"
+            f"{what} takes {len(text):,} bytes, and may take {max_bytes:,}; "
+            "store a short value here, and the long one with the data"
         )
     return text
 
 
 def checked_partition(value: Any) -> tuple[JsonValue, ...]:
-    """One JSON value a level."""
+    """Return a partition as a tuple with a value a level, or raise InvalidEventError."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise InvalidEventError(
-            f'partition={_shown(value)} is no list; write one value a level, as ["2026-11-24", 7]'
+            f"partition={_shown(value)} is not a list; "
+            'write one value a level, as ["2026-11-24", 7]'
         )
     if not 1 <= len(value) <= MAX_PARTITION_LEVELS:
         raise InvalidEventError(
-            f"a partition has 1 to {MAX_PARTITION_LEVELS} levels, and this one has {len(value)}; leave it None if there is none"
+            f"a partition has 1 to {MAX_PARTITION_LEVELS} levels, and this one has {len(value)}; "
+            "write None for a table without partitions"
         )
     text = partition_text(value)
     if len(text.encode()) > MAX_PARTITION_BYTES:
         raise InvalidEventError(
-            f"partition {_shown(text)} takes more than {MAX_PARTITION_BYTES:,} bytes as JSON; name it by a shorter value"
+            f"partition {_shown(text)} takes more than {MAX_PARTITION_BYTES:,} bytes as JSON; "
+            "name it by a shorter value"
         )
     return tuple(value)
 
 
 def partition_text(value: Sequence[JsonValue]) -> str:
-    """The one text of a partition: JSON with sorted names and without spaces. 1 and 1.0 and "1" are three partitions."""
+    """Return the canonical text of a partition.
+
+    It is JSON with sorted names and without spaces.    1 and 1.0 and "1" are three partitions.
+    """
     try:
         text = json.dumps(
             _plain(value),
@@ -231,29 +256,33 @@ def partition_text(value: Sequence[JsonValue]) -> str:
         )
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidEventError(
-            f"partition={_shown(value)} is no JSON ({error}); use texts, numbers, booleans, lists and mappings"
+            f"partition={_shown(value)} is not JSON ({error}); "
+            "use texts, numbers, booleans, lists and mappings"
         ) from error
     if not _is_text(text):
         raise InvalidEventError(
-            f"partition={_shown(value)} has an unpaired surrogate, which no database keeps; leave it out"
+            f"partition={_shown(value)} has an unpaired surrogate, "
+            "which databases cannot store; leave it out"
         )
     return text
 
 
 def checked_tags(value: Any) -> Mapping[str, str]:
-    """A copy that nobody changes."""
+    """Return a read-only copy of the tags, or raise InvalidEventError."""
     if not isinstance(value, Mapping):
-        raise InvalidEventError(f"tags={_shown(value)} is no mapping of texts to texts")
+        raise InvalidEventError(f"tags={_shown(value)} is not a mapping of texts to texts")
     if len(value) > MAX_TAGS:
         raise InvalidEventError(
-            f"an event has at most {MAX_TAGS} tags, and this one has {len(value):,}; keep the rest with the data"
+            f"an event has at most {MAX_TAGS} tags, and this one has {len(value):,}; "
+            "store the rest with the data"
         )
     for name, text in value.items():
         _check_tag(name, text)
     size = sum(len(name.encode()) + len(text.encode()) for name, text in value.items())
     if size > MAX_TAGS_BYTES:
         raise InvalidEventError(
-            f"the tags take {size:,} bytes, and at most {MAX_TAGS_BYTES:,} are kept; store the rest with the data and tag its place"
+            f"the tags take {size:,} bytes, and may take {MAX_TAGS_BYTES:,}; "
+            "store the rest with the data, and tag where it is stored"
         )
     return MappingProxyType(dict(value))
 
@@ -261,38 +290,42 @@ def checked_tags(value: Any) -> Mapping[str, str]:
 def _check_tag(name: Any, text: Any) -> None:
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_TAG_NAME_CHARS or not _is_clean(name):
         raise InvalidEventError(
-            f"{_shown(name)} is no name of a tag; write 1 to {MAX_TAG_NAME_CHARS} characters without control characters"
+            f"{_shown(name)} is not a valid name of a tag; "
+            f"write 1 to {MAX_TAG_NAME_CHARS} characters without control characters"
         )
     if not isinstance(text, str):
         raise InvalidEventError(
-            f"tag {name} has the value {_shown(text)}, which is no text; write it as a text"
+            f"tag {name} has the value {_shown(text)}, which is not a text; write it as a text"
         )
     if len(text) > MAX_TAG_VALUE_CHARS:
         raise InvalidEventError(
-            f"tag {_shown(name)} has {len(text):,} characters, and at most {MAX_TAG_VALUE_CHARS:,} are kept; tag where it is stored"
+            f"tag {_shown(name)} has {len(text):,} characters, and may have "
+            f"{MAX_TAG_VALUE_CHARS:,}; tag where the value is stored"
         )
     if not _is_text(text):
         raise InvalidEventError(
-            f"tag {name} has a character that no database keeps (NUL, or an unpaired surrogate); leave it out"
+            f"tag {name} has a character that databases cannot store "
+            "(NUL, or an unpaired surrogate); leave it out"
         )
 
 
 def _check_snapshot(name: str, value: Any) -> None:
-    if value is not None and (
-        not isinstance(value, str)
-        or not 1 <= len(value) <= MAX_SNAPSHOT_CHARS
-        or not _is_clean(value)
-    ):
+    if value is None:
+        return
+    fits = isinstance(value, str) and 1 <= len(value) <= MAX_SNAPSHOT_CHARS and _is_clean(value)
+    if not fits:
         raise InvalidEventError(
-            f"{name}={_shown(value)} is no id of a snapshot; write 1 to {MAX_SNAPSHOT_CHARS} characters without control characters"
+            f"{name}={_shown(value)} is not a valid id of a snapshot; "
+            f"write 1 to {MAX_SNAPSHOT_CHARS} characters without control characters"
         )
 
 
 def check_number(name: str, value: Any) -> int:
-    """A seq, a revision, or a time in milliseconds."""
+    """Return a seq, a revision, or a time in milliseconds, or raise InvalidEventError."""
+    # `type`, since a bool is an int too
     if type(value) is not int or not 0 <= value <= _MAX_LONG:
         unit = ", in milliseconds since 1970" if name.endswith(("_ts", "_ms")) else ""
-        raise InvalidEventError(f"{name}={_shown(value)} is no whole number from 0 on{unit}")
+        raise InvalidEventError(f"{name}={_shown(value)} is not a whole number from 0 on{unit}")
     return value
 
 
@@ -311,16 +344,16 @@ def _parsed(text: str | bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidEventError(
-            f"an event is a JSON object, and this is no JSON: {error}"
+            f"an event is a JSON object, and this is not JSON: {error}"
         ) from error
 
 
 def _plain(value: Any) -> Any:
-    """Lists and dicts, which JSON knows, of whatever sequences and mappings were given."""
+    """Return sequences and mappings as the lists and dicts that `json` encodes."""
     if isinstance(value, Mapping):
         for name in value:
             if not isinstance(name, str):
-                raise TypeError(f"{name!r} is no name of a member")
+                raise TypeError(f"{name!r} is not a name of a member")
         return {name: _plain(member) for name, member in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return [_plain(member) for member in value]
@@ -328,7 +361,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_text(value: str) -> bool:
-    """Whether UTF-8 and PostgreSQL can say it."""
+    """Return whether UTF-8 and PostgreSQL can store a text."""
     return _NO_TEXT.search(value) is None
 
 
@@ -337,10 +370,15 @@ def _is_clean(value: str) -> bool:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(_shown(name) for name in names[:5])
-    return f"{shown} and {len(names) - 5:,} more" if len(names) > 5 else shown
+    shown = ", ".join(_shown(name) for name in names[:_SHOWN_NAMES])
+    hidden = len(names) - _SHOWN_NAMES
+    if hidden <= 0:
+        return shown
+    return f"{shown} and {hidden:,} more"
 
 
 def _shown(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+    if len(text) <= _SHOWN_CHARS:
+        return text
+    return f"{text[:_SHOWN_CHARS]}..."

@@ -1,4 +1,4 @@
-"""Where the events are, when nobody says it."""
+"""The URL of the events where none is configured."""
 
 import os
 from pathlib import Path
@@ -8,15 +8,13 @@ EMBEDDED = "lakechime.db"
 
 
 def embedded_path() -> Path:
-    """An SQLite file in AIRFLOW_HOME: on one machine that is all that is needed."""
-    return (
-        Path(os.path.expandvars(os.environ.get("AIRFLOW_HOME") or "~/airflow"))
-        .expanduser()
-        .absolute()
-        / EMBEDDED
-    )
+    """Return the path of the SQLite file in AIRFLOW_HOME, enough for one machine."""
+    # An empty AIRFLOW_HOME counts as unset
+    airflow_home = os.environ.get("AIRFLOW_HOME") or "~/airflow"
+    folder = Path(os.path.expandvars(airflow_home)).expanduser().absolute()
+    return folder / EMBEDDED
 
 
 def default_url() -> str:
-    """That of the environment, else the embedded one."""
+    """Return the URL that the environment names, or that of the embedded database."""
     return os.environ.get(URL_VARIABLE) or f"sqlite:///{embedded_path()}"

@@ -1,6 +1,14 @@
-"""Tags by which producers say that snapshots do not simply follow one another. Consumers and `chain` look for them."""
+"""Tags of events whose snapshots do not simply follow one another.
 
-AGAIN = "lakechime.again"  # tells a snapshot from an earlier one of the same id: of a table that was made again, or went back to it
-OTHER_PARTITION = "lakechime.partition"  # as JSON, where a table's partitions have other levels than its events: one, or the list of them
-LOST = "lost_snapshots"  # which snapshots expired before they were registered; the event stands for them
-RESTORED = "restored_snapshot_id"  # the older snapshot that the table went back to
+Producers set them; consumers and `chain` read them.
+"""
+
+# Distinguishes two snapshots of one id: the table was created again, or went back to the older one
+AGAIN = "lakechime.again"
+# The partition as JSON, where the table's partitions have other levels than its events: one, or a
+# list of them
+OTHER_PARTITION = "lakechime.partition"
+# The snapshots that expired before they were registered; the event stands for them
+LOST = "lost_snapshots"
+# The older snapshot that the table went back to
+RESTORED = "restored_snapshot_id"

@@ -1,4 +1,4 @@
-"""The command `lakechime`: its verbs register events, show them, serve them, and keep the database."""
+"""The command `lakechime`, which registers events, shows, serves and maintains them."""
 
 from importlib import import_module
 
@@ -6,7 +6,8 @@ from lakechime.cli.command import exit_code, overview
 from opal_lake.cli.command import Verbs
 from opal_lake.cli.program import Program
 
-# Each has a function `commands(verbs)` that registers its verbs; what they need is imported when one runs.
+# Each has a function `commands(verbs)` that registers its verbs. Their dependencies are imported
+# when a verb runs.
 MODULES = (
     "lakechime.cli.register",
     "lakechime.cli.sync",
@@ -19,7 +20,7 @@ MODULES = (
 
 
 def add_verbs(verbs: Verbs) -> None:
-    """Those of all modules."""
+    """Register the verbs of all modules."""
     for module in MODULES:
         import_module(module).commands(verbs)
 

@@ -1,4 +1,7 @@
-"""What all verbs share: the database or service they speak to, `--json`, exit codes, and help with an example. Add a verb by `add_verb`."""
+"""The common part of all verbs: the database or service, `--json`, exit codes and help.
+
+Add a verb by `add_verb`.
+"""
 
 import argparse
 import json
@@ -31,7 +34,7 @@ from opal_lake.cli.help_page import exit_lines, verb_lines
 from opal_lake.cli.render import Style
 from opal_lake.clock import EPOCH, parse_moment_ms
 from opal_lake.errors import InvalidInputError, OpalError
-from opal_lake.exit_codes import BUG, FINDINGS, INPUT, OK, RETRY
+from opal_lake.exit_codes import BUG, FINDINGS, INPUT, OK, RETRY, STOPPED
 from opal_lake.exit_codes import exit_code as opal_exit_code
 
 if TYPE_CHECKING:
@@ -40,19 +43,29 @@ if TYPE_CHECKING:
 EVENTS, KEEP, SERVE = "Events", "Keep the database", "Serve others"
 GROUPS = (EVENTS, SERVE, KEEP)
 TOKEN_VARIABLE = "LAKECHIME_TOKEN"
-DATABASE_FORMS = "sqlite:////path/to/lakechime.db, postgresql+psycopg2://user@host/database, or a service's http://host:8765"
+DATABASE_FORMS = (
+    "sqlite:////path/to/lakechime.db, postgresql+psycopg2://user@host/database, "
+    "or a service's http://host:8765"
+)
+_SHOWN_CHARS = 80
 
 MEANINGS = {
     OK: "done",
     FINDINGS: "some of what was asked for could not be done: standard error says what",
-    INPUT: "wrong input, access refused, or something that does not exist: the same command fails again",
-    RETRY: "the database or the service is away or busy, or another process moved first: try again",
+    INPUT: (
+        "wrong input, access refused, or something that does not exist: "
+        "the same command fails again"
+    ),
+    RETRY: (
+        "the database or the service is away or busy, or another process moved first: try again"
+    ),
     BUG: "a bug in this program",
+    STOPPED: "stopped by Ctrl-C: what was registered stays, run the same command again",
 }
 
 
 def exit_code(error: BaseException) -> int:
-    """What the command ends with that met this error."""
+    """Return the exit code of a command that failed with this error."""
     if isinstance(error, OpalError):
         return opal_exit_code(error)
     if isinstance(error, InvalidEventError | NotFoundError | AccessError | SchemaError):
@@ -63,7 +76,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def add_verb(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
-    """Register a verb; the caller adds what is its own."""
+    """Register a verb; the caller adds its own options."""
     parser = begin_verb(verbs, verb, MEANINGS)
     add_shared(parser)
     return parser
@@ -89,12 +102,14 @@ def is_service(url: str) -> bool:
 
 
 def own_token(url: str) -> str | None:
-    """For a service only: a database takes none."""
-    return os.environ.get(TOKEN_VARIABLE) or None if is_service(url) else None
+    """Return the token of the environment for a service; a database takes none."""
+    if not is_service(url):
+        return None
+    return os.environ.get(TOKEN_VARIABLE) or None
 
 
 def open_client(args: argparse.Namespace) -> "LakeChime":
-    """Of the database or the service that the options name. Close it."""
+    """Return a client of the options' database or service; the caller closes it."""
     from lakechime.client import LakeChime
 
     url = database_url(args)
@@ -102,7 +117,7 @@ def open_client(args: argparse.Namespace) -> "LakeChime":
 
 
 def show(args: argparse.Namespace, value: Any, page: Callable[[Style], Iterable[str]]) -> None:
-    """Print for programs or for people."""
+    """Print JSON for programs, or a page for people."""
     if args.json:
         print(json.dumps(value, indent=2, ensure_ascii=False))
         return
@@ -120,33 +135,34 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def add_partition(parser: argparse.ArgumentParser) -> None:
-    """Texts for levels, or any JSON."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
+    """Add the options for a partition: texts for levels, or any JSON."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
         "--partition",
         action="append",
         metavar="TEXT",
         help="a level of the partition, as text; repeat for more levels",
     )
-    which.add_argument(
+    group.add_argument(
         "--partition-json",
         metavar="LIST",
-        help="the whole partition as JSON, where levels are no texts: '[\"NL\", 7]'",
+        help="the whole partition as JSON, where levels are not texts: '[\"NL\", 7]'",
     )
 
 
 def partition_of(args: argparse.Namespace) -> tuple[Any, ...] | None:
     if args.partition_json is None:
         return None if args.partition is None else tuple(args.partition)
+    shown = args.partition_json[:_SHOWN_CHARS]
     try:
         value = json.loads(args.partition_json)
     except (ValueError, RecursionError) as error:
         raise InvalidEventError(
-            f"--partition-json {args.partition_json[:80]!r} is no JSON ({error}); write it as '[\"NL\", 7]'"
+            f"--partition-json {shown!r} is not JSON ({error}); write it as '[\"NL\", 7]'"
         ) from error
     if not isinstance(value, list):
         raise InvalidEventError(
-            f"--partition-json {args.partition_json[:80]!r} is no list; write one value a level, as '[\"NL\", 7]'"
+            f"--partition-json {shown!r} is not a list; write one value a level, as '[\"NL\", 7]'"
         )
     return tuple(value)
 
@@ -160,7 +176,10 @@ def tags_of(args: argparse.Namespace) -> dict[str, str]:
 
 
 def moment_ms(text: str) -> int:
-    """An argument that is a moment: ISO 8601 (UTC where it names no zone), or milliseconds since 1970."""
+    """Return a time argument in milliseconds since 1970.
+
+    It is such a number already, or ISO 8601, in UTC where it names no zone.
+    """
     try:
         return parse_moment_ms(text)
     except InvalidInputError as error:
@@ -168,7 +187,7 @@ def moment_ms(text: str) -> int:
 
 
 def moment_text(moment: int) -> str:
-    """To the second, in UTC; years that Python does not hold stay numbers."""
+    """Return a time in UTC, or the number for a year that Python cannot represent."""
     try:
         return (EPOCH + timedelta(milliseconds=moment)).strftime("%Y-%m-%d %H:%M:%S")
     except OverflowError:
@@ -176,21 +195,30 @@ def moment_text(moment: int) -> str:
 
 
 def overview(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> str:
-    """The page that `lakechime` and `lakechime --help` show."""
+    """Return the page that `lakechime` and `lakechime --help` show."""
     return "\n".join([*_head(style), *verb_lines(verbs, GROUPS, style), *_foot(style)])
 
 
 def _head(style: Style) -> Iterator[str]:
-    yield f"{style.strong('lakechime')} {__version__}: what changed in the tables of a lake, and who has seen it"
+    yield (
+        f"{style.strong('lakechime')} {__version__}: "
+        "what changed in the tables of a lake, and who has seen it"
+    )
     yield ""
-    yield f"{style.strong('usage:')} lakechime COMMAND [options]      {style.faint('lakechime COMMAND --help says more')}"
+    yield (
+        f"{style.strong('usage:')} lakechime COMMAND [options]      "
+        f"{style.faint('lakechime COMMAND --help says more')}"
+    )
 
 
 def _foot(style: Style) -> Iterator[str]:
     yield ""
     yield style.strong("Everywhere")
     yield f"  --database URL  {DATABASE_FORMS}"
-    yield f"                  (default: ${URL_VARIABLE}, else lakechime.db in $AIRFLOW_HOME; ${TOKEN_VARIABLE} has a service's token)"
+    yield (
+        f"                  (default: ${URL_VARIABLE}, else lakechime.db in $AIRFLOW_HOME; "
+        f"${TOKEN_VARIABLE} has a service's token)"
+    )
     yield "  --json          for programs: nothing but JSON on standard output"
     yield f"  --traceback     {traceback_help('lakechime')}"
     yield "  --version       of this program"

@@ -1,4 +1,4 @@
-"""The verbs about who consumes events: how far each is, and one that is gone for good."""
+"""The verbs about consumers, which show their progress and forget those that are gone."""
 
 import argparse
 import sys
@@ -33,7 +33,7 @@ def commands(verbs: Verbs) -> None:
         help="how many (default: %(default)s)",
     )
     summary, example = (
-        "delete the watermarks of a consumer that is gone for good",
+        "delete the watermarks of a consumer that is permanently gone",
         "lakechime forget nightly.report --yes",
     )
     parser = add_verb(
@@ -51,20 +51,21 @@ def commands(verbs: Verbs) -> None:
     parser.add_argument(
         "--yes",
         action="store_true",
-        help="really delete them; if the consumer comes back, it begins anew",
+        help="really delete them; if the consumer comes back, it begins again",
     )
 
 
 def consumers(args: argparse.Namespace) -> None:
     with open_client(args) as client:
-        found = client.consumers(max(args.limit, 1))
+        listed = client.consumers(max(args.limit, 1))
         head = client.head()
-    rows = [consumer_json(consumer, head) for consumer in found]
+    rows = [consumer_json(consumer, head) for consumer in listed]
     show(args, rows, lambda style: _page(rows, style))
 
 
 def consumer_json(consumer: "Consumer", head: int) -> dict[str, Any]:
-    """How far a consumer is, for programs. The head may have been read before the consumer moved on."""
+    """Return the progress of a consumer as JSON."""
+    # The head may have been read before the consumer moved on
     return {**asdict(consumer), "behind": max(head - consumer.seq, 0)}
 
 
@@ -86,12 +87,13 @@ def forget(args: argparse.Namespace) -> None:
         if not args.yes:
             keys = ", ".join(client.watermarks(args.consumer)) or "none"
             raise InvalidEventError(
-                f"consumer {args.consumer} would begin anew if it came back (its watermarks: {keys}); add --yes if that is meant"
+                f"consumer {args.consumer} would begin again if it came back "
+                f"(its watermarks: {keys}); add --yes to delete them"
             )
-        gone = client.forget(args.consumer)
-    text = f"deleted {count_text(len(gone), 'watermark')} of {args.consumer}"
+        deleted = client.forget(args.consumer)
+    text = f"deleted {count_text(len(deleted), 'watermark')} of {args.consumer}"
     show(
         args,
-        {"consumer": args.consumer, "deleted": gone},
+        {"consumer": args.consumer, "deleted": deleted},
         lambda style: [style.good(escaped(text))],
     )

@@ -1,4 +1,4 @@
-"""`lakechime events`: what has been registered."""
+"""The verb `lakechime events`, which shows registered events."""
 
 import argparse
 import json
@@ -21,6 +21,7 @@ from lakechime.cli.command import (
     tags_of,
 )
 from lakechime.errors import InvalidEventError
+from lakechime.event import DEFAULT_CLUSTER
 from opal_lake.cli.command import Verb, Verbs, whole_number
 from opal_lake.cli.render import Column, Style, escaped, output_width, text_table
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from lakechime.answers import Page, Registered
     from lakechime.client import LakeChime
 
-_POLL_SECONDS = 1.0
-_PAGE = 1000
+_POLL_SECONDS = 1.0  # between two looks of --follow
+_PAGE = 1000  # events of one request
 
 
 def commands(verbs: Verbs) -> None:
@@ -82,7 +83,7 @@ def commands(verbs: Verbs) -> None:
     parser.add_argument(
         "--follow",
         action="store_true",
-        help="go on, and show what comes; with --json a JSON object a line",
+        help="go on, and show new events; with --json a JSON object a line",
     )
 
 
@@ -90,40 +91,48 @@ def events(args: argparse.Namespace) -> None:
     if args.after is not None and (args.start is not None or args.end is not None):
         raise InvalidEventError("--after counts by seq, --from and --to by time; use one of them")
     with open_client(args) as client:
-        found, more_after = _found(client, args)
+        matching, more_after = _matching(client, args)
         if not args.follow:
             shown = {
-                "events": [registered.to_json() for registered in found],
+                "events": [registered.to_json() for registered in matching],
                 "more_after": more_after,
             }
-            show(args, shown, lambda style: _page(found, more_after, style))
+            show(args, shown, lambda style: _page(matching, more_after, style))
             return
-        _print_each(args, found)
-        _follow(client, args, found[-1].event.seq or 0 if found else client.head())
+        _print_each(args, matching)
+        if matching:
+            last_seq = matching[-1].event.seq or 0
+        else:
+            last_seq = client.head()
+        _follow(client, args, last_seq)
 
 
-def _found(client: "LakeChime", args: argparse.Namespace) -> tuple[list["Registered"], int | None]:
-    """And the seq to go on after, where there is more."""
+def _matching(
+    client: "LakeChime", args: argparse.Namespace
+) -> tuple[list["Registered"], int | None]:
+    """Return the events, and the seq to go on after if there are more."""
     limit = max(args.limit, 1)
     if args.after is not None:
         page = _ask(client, args, args.after, None, limit)
         return list(page.events), page.next_after if page.more else None
-    if args.start is not None or args.end is not None:
-        found = _between(client, args)
-        return found[:limit], found[limit - 1].event.seq if len(found) > limit else None
-    return _newest(client, args, limit), None
+    if args.start is None and args.end is None:
+        return _newest(client, args, limit), None
+    events = _between(client, args)
+    if len(events) <= limit:
+        return events, None
+    return events[:limit], events[limit - 1].event.seq
 
 
 def _between(client: "LakeChime", args: argparse.Namespace) -> list["Registered"]:
     from opal_lake.clock import SystemClock
 
-    start, end = (
-        args.start or 0,
-        SystemClock().now_us() // 1000 + 1 if args.end is None else args.end,
-    )
+    start = args.start or 0
+    end = args.end
+    if end is None:
+        end = SystemClock().now_us() // 1000 + 1
     if len(args.paths) != 1:
         raise InvalidEventError("--from and --to are for one table; name it, or use --after")
-    found = client.events_between(
+    answer = client.events_between(
         args.paths[0],
         start,
         end,
@@ -131,29 +140,32 @@ def _between(client: "LakeChime", args: argparse.Namespace) -> list["Registered"
         partition=partition_of(args),
         tags=tags_of(args),
     )
-    if found.covered_from_ts > start and args.start is not None:
+    if answer.covered_from_ts > start and args.start is not None:
         print(
-            f"lakechime: events of {escaped(args.paths[0])} have expired: those from before {moment_text(found.covered_from_ts)} may be "
-            "missing; read the table itself for that time",
+            f"lakechime: events of {escaped(args.paths[0])} have expired: "
+            f"those from before {moment_text(answer.covered_from_ts)} may be missing; "
+            "read the table itself for that time",
             file=sys.stderr,
         )
-    return list(found.events)
+    return list(answer.events)
 
 
 def _newest(client: "LakeChime", args: argparse.Namespace, limit: int) -> list["Registered"]:
     """Look back from the head, twice as far each time, until there are enough."""
-    head, back = client.head(), limit
+    # Fixed now: events that come meanwhile would shift the range
+    head = client.head()
+    distance = limit
     while True:
-        after = max(head - back, 0)
-        found: list[Registered] = []
-        at, more = after, head > after
-        while more:
-            page = _ask(client, args, at, head, _PAGE)
-            found = [*found, *page.events][-limit:]
-            at, more = page.next_after, page.more
-        if len(found) == limit or after == 0:
-            return found
-        back *= 2
+        start = max(head - distance, 0)
+        newest: list[Registered] = []
+        after, has_more = start, head > start
+        while has_more:
+            page = _ask(client, args, after, head, _PAGE)
+            newest = [*newest, *page.events][-limit:]
+            after, has_more = page.next_after, page.more
+        if len(newest) == limit or start == 0:
+            return newest
+        distance *= 2
 
 
 def _ask(
@@ -179,26 +191,32 @@ def _follow(client: "LakeChime", args: argparse.Namespace, after: int) -> None:
             time.sleep(_POLL_SECONDS)
 
 
-def _print_each(args: argparse.Namespace, found: Sequence["Registered"]) -> None:
+def _print_each(args: argparse.Namespace, events: Sequence["Registered"]) -> None:
     style = Style.of(sys.stdout)
-    for registered in found:
-        print(
-            json.dumps(registered.to_json(), ensure_ascii=False)
-            if args.json
-            else _line(registered, style),
-            flush=True,
-        )
+    for registered in events:
+        line = _json_line(registered) if args.json else _line(registered, style)
+        print(line, flush=True)
+
+
+def _json_line(registered: "Registered") -> str:
+    return json.dumps(registered.to_json(), ensure_ascii=False)
 
 
 def _line(registered: "Registered", style: Style) -> str:
     row = _row(registered)
-    where = f" {row['partition']}" if row["partition"] else ""
-    what = f"{escaped(row['operation'])} {escaped(row['snapshot'])}"
-    return f"{row['seq']:>8}  {style.faint(row['registered'])}  {escaped(row['table'])}{where}  {what}  {style.faint(row['tags'])}".rstrip()
+    partition = f" {row['partition']}" if row["partition"] else ""
+    parts = [
+        f"{row['seq']:>8}",
+        style.faint(row["registered"]),
+        f"{escaped(row['table'])}{partition}",
+        f"{escaped(row['operation'])} {escaped(row['snapshot'])}",
+        style.faint(row["tags"]),
+    ]
+    return "  ".join(parts).rstrip()
 
 
-def _page(found: Sequence["Registered"], more_after: int | None, style: Style) -> Iterator[str]:
-    if not found:
+def _page(events: Sequence["Registered"], more_after: int | None, style: Style) -> Iterator[str]:
+    if not events:
         yield style.faint("no event")
         return
     columns = [
@@ -212,9 +230,8 @@ def _page(found: Sequence["Registered"], more_after: int | None, style: Style) -
         Column(key="format", title="format", optional=True),
         Column(key="tags", title="tags", show=escaped, shrinks=True, optional=True),
     ]
-    yield from text_table(
-        columns, [_row(registered) for registered in found], style, output_width(sys.stdout)
-    )
+    rows = [_row(registered) for registered in events]
+    yield from text_table(columns, rows, style, output_width(sys.stdout))
     if more_after is not None:
         yield style.faint(f"there is more: --after {more_after}")
 
@@ -222,13 +239,14 @@ def _page(found: Sequence["Registered"], more_after: int | None, style: Style) -
 def _row(registered: "Registered") -> dict[str, Any]:
     event = registered.event
     gap = " (gap)" if registered.gap else ""
+    table = event.table
+    if event.cluster != DEFAULT_CLUSTER:
+        table = f"{event.cluster}: {table}"
     return {
         "seq": event.seq,
         "registered": moment_text(event.event_ts or 0),
-        "table": event.table if event.cluster == "default" else f"{event.cluster}: {event.table}",
-        "partition": ""
-        if event.partition is None
-        else "/".join(_level(level) for level in event.partition),
+        "table": table,
+        "partition": "/".join(_level_text(level) for level in event.partition or ()),
         "operation": str(event.operation_type),
         "snapshot": event.snapshot_id or "-",
         "previous": f"{event.prev_snapshot_id or '-'}{gap}",
@@ -237,5 +255,7 @@ def _row(registered: "Registered") -> dict[str, Any]:
     }
 
 
-def _level(level: Any) -> str:
-    return level if isinstance(level, str) else json.dumps(level, ensure_ascii=False)
+def _level_text(level: Any) -> str:
+    if isinstance(level, str):
+        return level
+    return json.dumps(level, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The verbs that keep the database: what may go, its tables, and whether it is well."""
+"""The verbs that maintain the database: retention, its tables, and a check."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lakechime.client import LakeChime
 
 MAX_NAMED = 5  # consumers that hold back retention
-_MS = 1000
+_US_PER_MS = 1000
 
 
 def commands(verbs: Verbs) -> None:
@@ -33,7 +33,7 @@ def commands(verbs: Verbs) -> None:
     _add_expire(verbs)
     _add_migrate(verbs)
     summary, example = (
-        "say what is there: the database, its revision, and how many events",
+        "show the database, its revision, and the number of events",
         "lakechime check",
     )
     add_verb(verbs, Verb(name="check", group=KEEP, summary=summary, example=example, run=check))
@@ -61,42 +61,46 @@ def _add_expire(verbs: Verbs) -> None:
 
 
 def expire(args: argparse.Namespace) -> None:
-    before_ms = (
-        SystemClock().now_us() - parse_duration(args.older_than, name="--older-than")
-    ) // _MS
+    older_than_us = parse_duration(args.older_than, name="--older-than")
+    before_ms = (SystemClock().now_us() - older_than_us) // _US_PER_MS
     with open_client(args) as client:
-        gone = client.expire(max(before_ms, 0), keep_unseen=not args.unseen)
-        holding = [] if args.unseen else _holding(client, before_ms)
-    show(
-        args, {"expired": gone, "waited_for": holding}, lambda style: _expired(gone, holding, style)
-    )
+        count = client.expire(max(before_ms, 0), keep_unseen=not args.unseen)
+        # With --unseen retention waits for nobody
+        holders = [] if args.unseen else _holders(client, before_ms)
+    value = {"expired": count, "waited_for": holders}
+    show(args, value, lambda style: _expired_page(count, holders, style))
 
 
-def _holding(client: "LakeChime", before_ms: int) -> list[dict[str, Any]]:
-    """Of those furthest behind, who has not passed an event that is old enough to go."""
+def _holders(client: "LakeChime", before_ms: int) -> list[dict[str, Any]]:
+    """Return the furthest consumers behind an event that is old enough to be deleted."""
     head = client.head()
-    found = []
+    holders = []
     for consumer in client.consumers(MAX_NAMED):
-        waiting = client.events(after=max(consumer.seq, 0), limit=1).events
-        if not waiting or (waiting[0].event.event_ts or 0) >= before_ms:
+        unseen = client.events(after=max(consumer.seq, 0), limit=1).events
+        # The furthest behind come first
+        if not unseen or (unseen[0].event.event_ts or 0) >= before_ms:
             break
-        found.append(consumer_json(consumer, head))
-    return found
+        holders.append(consumer_json(consumer, head))
+    return holders
 
 
-def _expired(gone: int, holding: Sequence[Mapping[str, Any]], style: Style) -> Iterator[str]:
-    yield style.good(f"deleted {count_text(gone, 'event')}")
-    for row in holding:
-        behind, moved = count_text(row["behind"], "event"), moment_text(row["moved_ts"])
+def _expired_page(count: int, holders: Sequence[Mapping[str, Any]], style: Style) -> Iterator[str]:
+    yield style.good(f"deleted {count_text(count, 'event')}")
+    for row in holders:
+        behind = count_text(row["behind"], "event")
+        moved = moment_text(row["moved_ts"])
         yield style.warn(
-            f"kept for {escaped(row['consumer'])}: it is at {row['seq']}, {behind} behind, and moved last at {moved}"
+            f"kept for {escaped(row['consumer'])}: it is at {row['seq']}, {behind} behind, "
+            f"and moved last at {moved}"
         )
-    if holding:
-        yield style.faint("a consumer that is gone for good: lakechime forget CONSUMER --yes")
+    if holders:
+        yield style.faint(
+            "to forget a consumer that is permanently gone: lakechime forget CONSUMER --yes"
+        )
 
 
 def _add_migrate(verbs: Verbs) -> None:
-    summary, example = "make or upgrade the tables; serve does it by itself", "lakechime migrate"
+    summary, example = "create or upgrade the tables; serve does it too", "lakechime migrate"
     parser = add_verb(
         verbs, Verb(name="migrate", group=KEEP, summary=summary, example=example, run=migrate)
     )
@@ -124,19 +128,17 @@ def migrate(args: argparse.Namespace) -> None:
     database = open_database(url)
     try:
         before = database.read(read_revision)
-        if (
-            args.to is None
-            or (before is not None and args.to != BASE and args.to >= before)
-            or (before is None and args.to != BASE)
-        ):
-            upgrade(database) if args.to is None else upgrade(database, args.to)
-        elif not args.yes:
-            raise InvalidEventError(
-                f"going back from {before} to {args.to} deletes what revision {args.to} has no columns for; back up the "
-                "database, then add --yes"
-            )
-        else:
+        if args.to is None:
+            upgrade(database)
+        elif args.to != BASE and (before is None or args.to >= before):
+            upgrade(database, args.to)
+        elif args.yes:
             downgrade(database, args.to)
+        else:
+            raise InvalidEventError(
+                f"going back from {before} to {args.to} deletes what revision {args.to} has no "
+                "columns for; back up the database, then add --yes"
+            )
         after = database.read(read_revision)
     finally:
         database.close()
@@ -152,5 +154,5 @@ def _migrated(before: str | None, after: str | None, style: Style) -> Iterator[s
 
 def check(args: argparse.Namespace) -> None:
     with open_client(args) as client:
-        found = client.check()
-    show(args, {"check": found}, lambda style: [found])
+        line = client.check()
+    show(args, {"check": line}, lambda style: [line])

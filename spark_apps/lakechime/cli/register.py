@@ -1,7 +1,8 @@
-"""`lakechime register`: one event by options, or many as JSON lines."""
+"""The verb `lakechime register`, for one event by options or many as JSON lines."""
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -43,7 +44,10 @@ _OF_ONE = (
 
 def commands(verbs: Verbs) -> None:
     """Register the verb."""
-    example = "lakechime register shop.orders --format ICEBERG --snapshot 4711 --previous 4710 --partition 2026-11-24"
+    example = (
+        "lakechime register shop.orders --format ICEBERG --snapshot 4711 --previous 4710 "
+        "--partition 2026-11-24"
+    )
     summary = "register a data-change event, or JSON lines of them"
     parser = add_verb(
         verbs,
@@ -105,19 +109,19 @@ def register(args: argparse.Namespace) -> None:
             [registered] = client.register([event])
         show(args, registered.to_json(), lambda style: [_line(registered, style)])
         return
-    if given := [name for name in _OF_ONE if getattr(args, name) is not None]:
-        raise InvalidEventError(
-            f"--{given[0].replace('_', '-')} is for one event; with - each line says it"
-        )
-    registered_all: list[dict[str, Any]] = []
-    totals = [0, 0, 0]
+    for name in _OF_ONE:
+        if getattr(args, name) is not None:
+            option = name.replace("_", "-")
+            raise InvalidEventError(f"--{option} is for one event; with - each line has it")
+    json_answers: list[dict[str, Any]] = []
+    counts: Counter[str] = Counter()
     with open_client(args) as client:
         for batch in _batches(sys.stdin.buffer):
             answers = client.register(batch)
-            _count(totals, answers)
+            _count(counts, answers)
             if args.json:
-                registered_all += [answer.to_json() for answer in answers]
-    show(args, registered_all, lambda style: [_summary(totals, style)])
+                json_answers += [answer.to_json() for answer in answers]
+    show(args, json_answers, lambda style: [_summary(counts, style)])
 
 
 def _event(args: argparse.Namespace) -> DataChangeEvent:
@@ -151,65 +155,69 @@ def _partition(args: argparse.Namespace) -> tuple[Any, ...] | None:
 
 
 def _completeness(args: argparse.Namespace) -> dict[str, str]:
-    """By the convention of tags."""
-    told = pairs(args.complete, "--complete")
-    return {
-        name: text
-        for period, percent in told.items()
-        for name, text in completeness_tag(period, percent).items()
-    }
+    """Return the tags of --complete."""
+    tags: dict[str, str] = {}
+    for period, percent in pairs(args.complete, "--complete").items():
+        tags |= completeness_tag(period, percent)
+    return tags
 
 
 def _batches(stream: BinaryIO) -> Iterator[list[DataChangeEvent]]:
-    """What is there is registered at once: a pipe may go on for days."""
-    number, rest = 0, b""
+    """Yield events as they arrive: a pipe may go on for days."""
+    line_count = 0
+    rest = b""
+    # `read` would wait for a whole chunk
     read = getattr(stream, "read1", stream.read)
     while chunk := read(_CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
-        yield from _parsed(lines, number)
-        number += len(lines)
-    yield from _parsed([rest], number)
+        yield from _parsed(lines, line_count)
+        line_count += len(lines)
+    yield from _parsed([rest], line_count)
 
 
-def _parsed(lines: Sequence[bytes], before: int) -> Iterator[list[DataChangeEvent]]:
-    """The events of the lines, and before a bad line those that come before it."""
+def _parsed(lines: Sequence[bytes], lines_before: int) -> Iterator[list[DataChangeEvent]]:
+    """Yield the events of the lines; before a bad line, those that precede it."""
     events: list[DataChangeEvent] = []
-    for number, line in enumerate(lines, start=before + 1):
-        if line.strip():
-            try:
-                events.append(event_from_json(line))
-            except InvalidEventError as error:
-                if events:
-                    yield events
-                raise InvalidEventError(
-                    f"line {number:,} of standard input: {error}. The lines before it are registered"
-                ) from error
+    for number, line in enumerate(lines, start=lines_before + 1):
+        if not line.strip():
+            continue
+        try:
+            events.append(event_from_json(line))
+        except InvalidEventError as error:
+            if events:
+                yield events
+            raise InvalidEventError(
+                f"line {number:,} of standard input: {error}. The lines before it are registered"
+            ) from error
     if events:
         yield events
 
 
-def _count(totals: list[int], answers: Sequence["Registered"]) -> None:
-    totals[0] += sum(not answer.duplicate for answer in answers)
-    totals[1] += sum(answer.duplicate for answer in answers)
-    totals[2] += sum(answer.gap and not answer.duplicate for answer in answers)
+def _count(counts: "Counter[str]", answers: Sequence["Registered"]) -> None:
+    for answer in answers:
+        if answer.duplicate:
+            counts["known"] += 1
+        else:
+            counts["new"] += 1
+            counts["gaps"] += answer.gap
 
 
 def _line(registered: "Registered", style: Style) -> str:
     event = registered.event
-    done = style.warn("was there already") if registered.duplicate else style.good("registered")
-    gap = (
-        style.warn(f"; nobody registered its predecessor {escaped(event.prev_snapshot_id or '')}")
-        if registered.gap
-        else ""
-    )
-    return f"{done}: {escaped(event.table)} as seq {event.seq}{gap}"
+    state = style.good("registered")
+    if registered.duplicate:
+        state = style.warn("was registered already")
+    line = f"{state}: {escaped(event.table)} as seq {event.seq}"
+    if registered.gap:
+        predecessor = escaped(event.prev_snapshot_id or "")
+        line += style.warn(f"; nobody registered its predecessor {predecessor}")
+    return line
 
 
-def _summary(totals: Sequence[int], style: Style) -> str:
-    new, known, gaps = totals
-    parts = [style.good(f"registered {count_text(new, 'event')}")]
-    if known:
-        parts.append(f"{known:,} were there already")
-    if gaps:
-        parts.append(style.warn(f"{count_text(gaps, 'predecessor')} unknown"))
+def _summary(counts: "Counter[str]", style: Style) -> str:
+    parts = [style.good(f"registered {count_text(counts['new'], 'event')}")]
+    if counts["known"]:
+        parts.append(f"{counts['known']:,} were registered already")
+    if counts["gaps"]:
+        parts.append(style.warn(f"{count_text(counts['gaps'], 'predecessor')} unknown"))
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""`lakechime serve`: the service in a process of its own."""
+"""The verb `lakechime serve`, which runs the service in its own process."""
 
 import argparse
 import sys
@@ -24,7 +24,7 @@ def commands(verbs: Verbs) -> None:
         "--host",
         default=HOST,
         metavar="ADDRESS",
-        help="where to listen; 0.0.0.0 is everywhere (default: %(default)s)",
+        help="the address to listen on; 0.0.0.0 is every one (default: %(default)s)",
     )
     parser.add_argument(
         "--port", type=whole_number, default=PORT, metavar="N", help="(default: %(default)s)"
@@ -47,9 +47,7 @@ def serve(args: argparse.Namespace) -> None:
 
     url = database_url(args)
     if is_service(url):
-        raise InvalidEventError(
-            f"{url} is a service itself; name the database that is to be served"
-        )
+        raise InvalidEventError(f"{url} is a service itself; name the database to serve")
     if (args.certificate is None) != (args.key is None):
         raise InvalidEventError("HTTPS needs both --certificate and --key; give both or none")
     listener = Listener(host=args.host, port=args.port, certificate=args.certificate, key=args.key)

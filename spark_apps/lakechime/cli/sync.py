@@ -1,4 +1,7 @@
-"""`lakechime sync` and `lakechime watch`: register what tables say by their own logs, once, or again and again."""
+"""The verbs `lakechime sync` and `lakechime watch`.
+
+They register the changes in tables' own logs, once or until they are stopped.
+"""
 
 import argparse
 import json
@@ -27,44 +30,36 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 def commands(verbs: Verbs) -> None:
     """Register the verbs."""
-    summary = "register what tables committed and nobody registered yet, from their own logs"
-    _add_tables(
-        add_verb(
-            verbs,
-            Verb(
-                name="sync",
-                group=EVENTS,
-                summary=summary,
-                example=f"lakechime sync {_EXAMPLE}",
-                run=sync,
-                operands=_OPERANDS,
-            ),
-        )
+    sync_verb = Verb(
+        name="sync",
+        group=EVENTS,
+        summary="register the commits of tables that are not registered yet, from their own logs",
+        example=f"lakechime sync {_EXAMPLE}",
+        run=sync,
+        operands=_OPERANDS,
     )
-    summary = "do that again and again, until it is stopped"
-    parser = add_verb(
-        verbs,
-        Verb(
-            name="watch",
-            group=EVENTS,
-            summary=summary,
-            example="lakechime watch --file tables.yaml",
-            run=watch,
-            operands=_OPERANDS,
-        ),
+    _add_tables(add_verb(verbs, sync_verb))
+    watch_verb = Verb(
+        name="watch",
+        group=EVENTS,
+        summary="sync again and again, until it is stopped",
+        example="lakechime watch --file tables.yaml",
+        run=watch,
+        operands=_OPERANDS,
     )
+    parser = add_verb(verbs, watch_verb)
     _add_tables(parser)
     parser.add_argument(
         "--interval",
         metavar="SPAN",
-        help=f"between two looks at a table (default: the file's, else {INTERVAL})",
+        help=f"time between two looks at a table (default: the file's, else {INTERVAL})",
     )
 
 
 def _add_tables(parser: argparse.ArgumentParser) -> None:
     forms = (
-        "NAME=FORMAT:PLACE, of format opal, iceberg, delta or hive; for Iceberg a folder or CATALOG:NAME; a path alone is an Opal table, "
-        "and its property event_table its name"
+        "NAME=FORMAT:PLACE, of format opal, iceberg, delta or hive; for Iceberg a folder or "
+        "CATALOG:NAME; a path alone is an Opal table, and its property event_table its name"
     )
     parser.add_argument("paths", nargs="*", metavar="TABLE", help=forms)
     parser.add_argument(
@@ -76,26 +71,25 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
 
 
 def _tables(args: argparse.Namespace) -> "tuple[Mapping[str, Source], float]":
-    """And how often to look."""
+    """Return the sources by name, and the interval of looks in seconds."""
     from lakechime.producers.tables import interval_seconds, read_tables, tables_of_words
 
     if bool(args.paths) == bool(args.file):
         raise InvalidEventError(
             f"lakechime {args.command} needs tables: TABLE..., or --file; {_EXAMPLE} names two"
         )
-    given = getattr(args, "interval", None)
-    if args.file is not None:
-        tables = read_tables(args.file)
-        return tables.sources, tables.interval_seconds if given is None else interval_seconds(
-            given, "--interval"
-        )
-    return tables_of_words(args.paths, args.cluster), interval_seconds(
-        given or INTERVAL, "--interval"
-    )
+    interval = getattr(args, "interval", None)
+    if args.file is None:
+        sources = tables_of_words(args.paths, args.cluster)
+        return sources, interval_seconds(interval or INTERVAL, "--interval")
+    tables = read_tables(args.file)
+    if interval is None:
+        return tables.sources, tables.interval_seconds
+    return tables.sources, interval_seconds(interval, "--interval")
 
 
 def sync(args: argparse.Namespace) -> int:
-    """One table's failure does not stop the others."""
+    """Register tables' new commits; one table's failure does not stop the others."""
     from lakechime.producers.outbox import sync as sync_source
 
     sources, _ = _tables(args)
@@ -105,7 +99,7 @@ def sync(args: argparse.Namespace) -> int:
         for name, source in sources.items():
             try:
                 synced = sync_source(client, source)
-            except Exception as error:  # whatever a library of a table's format raises
+            except Exception as error:  # the library of a format may raise any
                 if len(sources) == 1:
                     raise
                 failures.append(error)
@@ -120,7 +114,7 @@ def sync(args: argparse.Namespace) -> int:
 
 
 def watch(args: argparse.Namespace) -> None:
-    """SIGTERM and Ctrl-C end it after the looks that are under way."""
+    """Watch tables until SIGTERM or Ctrl-C; running looks are finished."""
     from lakechime.producers.watch import Watch
 
     sources, interval = _tables(args)
@@ -129,6 +123,7 @@ def watch(args: argparse.Namespace) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         stop.set()
 
+    # Restored at the end: a caller in the same process has its own handlers
     before = {number: signal.signal(number, end) for number in _STOPPING}
     print(
         f"watching {count_text(len(sources), 'table')}, every {interval:g} s",
@@ -140,7 +135,7 @@ def watch(args: argparse.Namespace) -> None:
             client=lambda: open_client(args),
             sources=sources,
             interval_seconds=interval,
-            at_result=lambda name, synced: _tell(args, name, synced),
+            at_result=lambda name, synced: _print_result(args, name, synced),
             at_failure=lambda name, error, pause: _complain(
                 name, error, f"; next look in {pause:g} s"
             ),
@@ -150,8 +145,8 @@ def watch(args: argparse.Namespace) -> None:
             signal.signal(number, handler)
 
 
-def _tell(args: argparse.Namespace, name: str, synced: "Synced") -> None:
-    """Looks that found nothing are not worth a line."""
+def _print_result(args: argparse.Namespace, name: str, synced: "Synced") -> None:
+    # Most looks find nothing, and would fill the output
     if not synced.events and not synced.notes:
         return
     if args.json:
@@ -166,20 +161,20 @@ def _print_page(name: str, synced: "Synced") -> None:
 
 
 def _page(name: str, synced: "Synced", style: Style) -> Iterator[str]:
-    if synced.events:
-        last = "" if synced.last is None else f", up to snapshot {escaped(synced.last)}"
-        of = f" of {count_text(synced.snapshots, 'snapshot')}" if synced.last is not None else ""
-        yield f"{style.good('registered')} {count_text(synced.events, 'event')}{of}: {escaped(name)}{last}"
-    else:
+    events = f"{style.good('registered')} {count_text(synced.events, 'event')}"
+    if not synced.events:
         yield f"nothing new: {escaped(name)}"
+    elif synced.last is None:
+        yield f"{events}: {escaped(name)}"
+    else:
+        snapshots = count_text(synced.snapshots, "snapshot")
+        last = escaped(synced.last)
+        yield f"{events} of {snapshots}: {escaped(name)}, up to snapshot {last}"
     for note in synced.notes:
         yield f"{style.warn('note')}  {escaped(note)}"
 
 
-def _complain(name: str, error: Exception, then: str = "") -> None:
-    shown = str(error) or repr(error)
-    print(
-        f"{Style.of(sys.stderr).bad('lakechime:')} {escaped(name)}: {escaped(shown)}{then}",
-        file=sys.stderr,
-        flush=True,
-    )
+def _complain(name: str, error: Exception, suffix: str = "") -> None:
+    program = Style.of(sys.stderr).bad("lakechime:")
+    reason = escaped(str(error) or repr(error))
+    print(f"{program} {escaped(name)}: {reason}{suffix}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`lakechime token`: who may use the service."""
+"""The verb `lakechime token`, which creates, lists and revokes tokens."""
 
 import argparse
 import sys
@@ -29,7 +29,7 @@ def commands(verbs: Verbs) -> None:
     """Register the verb."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         "token",
-        help="who may use the service: create, list, revoke",
+        help="create, list and revoke the tokens of the service",
         description="Create, list and revoke the tokens of the service.",
         epilog=exit_code_lines(EXIT_CODES),
     )
@@ -40,23 +40,22 @@ def commands(verbs: Verbs) -> None:
         traceback=False,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=OpalParser)
-    made = _add(actions, "create", "create a token and print it, once", create)
-    made.add_argument("name", metavar="NAME", help="who or what uses it; no name is used twice")
-    made.add_argument(
+    creator = _add(actions, "create", "create a token and print it, once", create)
+    creator.add_argument("name", metavar="NAME", help="who or what uses it; no name is used twice")
+    creator.add_argument(
         "--role",
         required=True,
         choices=ROLES,
         help="; ".join(f"{role}: {meaning}" for role, meaning in MEANINGS.items()),
     )
-    made.epilog = "example:\n  lakechime token create etl --role write"
-    _add(
-        actions, "list", "list the tokens, without their secrets", list_tokens
-    ).epilog = "example:\n  lakechime token list"
-    gone = _add(
+    creator.epilog = "example:\n  lakechime token create etl --role write"
+    lister = _add(actions, "list", "list the tokens, without their secrets", list_tokens)
+    lister.epilog = "example:\n  lakechime token list"
+    revoker = _add(
         actions, "revoke", "revoke a token; the next request that bears it is refused", revoke
     )
-    gone.add_argument("name", metavar="NAME", help="as `lakechime token list` shows it")
-    gone.epilog = "example:\n  lakechime token revoke etl"
+    revoker.add_argument("name", metavar="NAME", help="as `lakechime token list` shows it")
+    revoker.epilog = "example:\n  lakechime token revoke etl"
 
 
 def _add(
@@ -80,7 +79,7 @@ def _usage(parser: argparse.ArgumentParser) -> "Callable[[argparse.Namespace], i
 
 @contextmanager
 def _keeper(args: argparse.Namespace) -> Iterator[TokenKeeper]:
-    """In the database, or through a service with an admin's token."""
+    """Yield the tokens of the database, or of a service with an admin's token."""
     url = database_url(args)
     if is_service(url):
         from lakechime.remote.http import HttpTokens
@@ -106,6 +105,7 @@ def create(args: argparse.Namespace) -> None:
     with _keeper(args) as keeper:
         secret = keeper.create(args.name, args.role)
     if not args.json:
+        # On standard error, so that standard output holds the secret alone
         print(
             f"token {escaped(args.name)} with the role {args.role}; it is not shown again:",
             file=sys.stderr,
@@ -130,9 +130,8 @@ def _page(tokens: Sequence[Token], style: Style) -> Iterator[str]:
         Column(key="last_used", title="last used", show=_when, optional=True),
         Column(key="revoked", title="revoked", show=_when),
     ]
-    yield from text_table(
-        columns, [token_json(token) for token in tokens], style, output_width(sys.stdout)
-    )
+    rows = [token_json(token) for token in tokens]
+    yield from text_table(columns, rows, style, output_width(sys.stdout))
 
 
 def _when(moment: int | None) -> str:
