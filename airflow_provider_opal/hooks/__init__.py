@@ -1,5 +1,7 @@
-"""The lake for Airflow's tasks: `opal` is the connection, with its tables and secrets; `submit` starts jobs and passes secrets to them.
+"""Connections for Airflow's tasks.
 
-`causes` says what a signal or a line of Spark's log means; what an exit code means says `opal_lake.exit_codes`. Which arguments are
-secrets, and how they are taken out of a command line: `airflow_provider_opal.secrets`.
+`opal` is that of a lake, with its tables and secrets; `submit` starts jobs and passes secrets to
+them. `causes` explains signals and lines of Spark's log; `opal_lake.exit_codes` explains exit
+codes. `airflow_provider_opal.secrets` knows which arguments are secrets, and keeps them out of
+command lines.
 """

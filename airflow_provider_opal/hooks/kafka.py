@@ -1,8 +1,10 @@
-"""A connection of the type `kafka`, as Airflow's Kafka provider has it. That provider need not be installed.
+"""Connections of the type `kafka`, as of Airflow's Kafka provider, which need not be installed.
 
-Its extra holds settings of librdkafka: {"bootstrap.servers": "...", "security.protocol": "..."}. Host and port may say the servers instead,
-login and password the user of SASL. Beside them `schema.registry.url` and `schema.registry.basic.auth.user.info` (user:password), as
-Confluent's clients call them. Settings of consumer groups, as group.id, are left out: others may share the connection.
+The extra holds settings of librdkafka: {"bootstrap.servers": "...", "security.protocol": "..."}.
+Host and port may name the servers instead, login and password the user of SASL. The extra may also
+have `schema.registry.url` and `schema.registry.basic.auth.user.info` (user:password), as
+Confluent's clients call them. Settings of consumer groups, as group.id, are left out: others may
+share the connection.
 """
 
 from collections.abc import Mapping
@@ -21,13 +23,14 @@ _SERVERS, _REGISTRY, _LOGIN = (
     "schema.registry.url",
     "schema.registry.basic.auth.user.info",
 )
-# What a stream gives itself, but for what would change which messages are read: that is refused
+# Settings that a stream sets itself. ISOLATION stays: it would change which messages are read, and
+# is refused.
 _LEFT_OUT = {*OWN_SETTINGS, "client.id"} - {ISOLATION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaAccess:
-    """How Kafka and its registry are reached; holds secrets."""
+    """The addresses and settings of Kafka and its registry, with secrets."""
 
     bootstrap_servers: str
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -35,59 +38,58 @@ class KafkaAccess:
     registry_login: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """For a process: command lines are seen by everybody on the machine."""
-        given = {
-            "OPAL_KAFKA_SETTINGS": "\n".join(
-                f"{name}={value}" for name, value in self.settings.items()
-            )
-        }
-        return given | (
-            {"SCHEMA_REGISTRY_LOGIN": self.registry_login} if self.registry_login else {}
-        )
+        """Return the variables of a process: everybody on the machine sees command lines."""
+        settings = "\n".join(f"{name}={value}" for name, value in self.settings.items())
+        variables = {"OPAL_KAFKA_SETTINGS": settings}
+        if self.registry_login:
+            variables["SCHEMA_REGISTRY_LOGIN"] = self.registry_login
+        return variables
 
 
 def kafka_access(kafka_conn_id: str | None, bootstrap_servers: str | None = None) -> KafkaAccess:
-    """Of a connection, or of servers that need none. ValueError if neither says where Kafka is."""
+    """Return the access of a connection, or of servers that need none.
+
+    Raises ValueError if neither names the servers.
+    """
     if kafka_conn_id is None:
         if not bootstrap_servers:
             raise ValueError(
-                "where is Kafka? give kafka_conn_id='kafka_default' or bootstrap_servers='host:9092'"
+                "a stream needs Kafka's servers; "
+                "give kafka_conn_id='kafka_default' or bootstrap_servers='host:9092'"
             )
         return KafkaAccess(bootstrap_servers=bootstrap_servers)
     try:
         connection = BaseHook.get_connection(kafka_conn_id)
     except AirflowNotFoundException as error:
         raise AirflowNotFoundException(
-            f'there is no Kafka connection {kafka_conn_id!r}; add it (type kafka, extra {{"{_SERVERS}": "host:9092"}}), or name '
-            "another with kafka_conn_id=, or the servers with bootstrap_servers="
+            f"the Kafka connection {kafka_conn_id!r} does not exist; "
+            f'add it (type kafka, extra {{"{_SERVERS}": "host:9092"}}), or name another with '
+            "kafka_conn_id=, or the servers with bootstrap_servers="
         ) from error
     return access_of(connection, bootstrap_servers)
 
 
 def access_of(connection: Any, bootstrap_servers: str | None = None) -> KafkaAccess:
-    extra = {
-        name: str(value)
-        for name, value in connection.extra_dejson.items()
-        if value is not None and not isinstance(value, dict | list)
-    }
-    host = (
-        f"{connection.host}:{connection.port}"
-        if connection.host and connection.port
-        else connection.host
-    )
-    servers = bootstrap_servers or extra.pop(_SERVERS, None) or host
-    extra.pop(_SERVERS, None)
+    extra = {}
+    for name, value in connection.extra_dejson.items():
+        if value is not None and not isinstance(value, dict | list):
+            extra[name] = str(value)
+    host = connection.host
+    if host and connection.port:
+        host = f"{host}:{connection.port}"
+    extra_servers = extra.pop(_SERVERS, None)
+    servers = bootstrap_servers or extra_servers or host
     if not servers:
         raise ValueError(
-            f"the Kafka connection {connection.conn_id!r} names no servers; write {_SERVERS!r} into its extra, or a host"
+            f"the Kafka connection {connection.conn_id!r} names no servers; "
+            f"write {_SERVERS!r} into its extra, or a host"
         )
-    user = {"sasl.username": connection.login, "sasl.password": connection.password}
     registry, login = extra.pop(_REGISTRY, None), extra.pop(_LOGIN, None)
-    settings = {
-        name: str(value)
-        for name, value in {**user, **extra}.items()
-        if value and name not in _LEFT_OUT
-    }
+    user = {"sasl.username": connection.login, "sasl.password": connection.password}
+    settings = {}
+    for name, value in {**user, **extra}.items():
+        if value and name not in _LEFT_OUT:
+            settings[name] = str(value)
     mask([*settings.items(), ("registry.password", (login or "").partition(":")[2])])
     return KafkaAccess(
         bootstrap_servers=servers, settings=settings, registry=registry, registry_login=login

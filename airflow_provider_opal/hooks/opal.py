@@ -1,7 +1,7 @@
-"""The connection type `opal`: where a lake is and how to reach it. Reads tables' state without Spark."""
+"""The connection type `opal`: the location of a lake and its access, without Spark."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -34,27 +34,32 @@ class Lake:
     create_root: bool = False
 
     def uri(self, table: str) -> str:
-        """A table's address: `shop.orders` lies in `<root>/shop/orders`; a path or a URI stands for itself."""
+        """Return a table's address: that of `shop.orders` is `<root>/shop/orders`.
+
+        A path or a URI stands for itself.
+        """
         if "://" in table or table.startswith("/"):
             return table
         if not self.root:
             raise ValueError(
-                f"table {table!r} is relative, but the connection has no root; set its root, or give the table's whole path"
+                f"table {table!r} is relative, but the connection has no root; "
+                "set its root, or give the table's whole path"
             )
         if not self.root.startswith("/") and "://" not in self.root:
             raise ValueError(
-                f"the connection's root {self.root!r} is neither an absolute path nor a URI; write /data/lake or s3a://bucket/lake"
+                f"the connection's root {self.root!r} is neither an absolute path nor a URI; "
+                "write /data/lake or s3a://bucket/lake"
             )
         return f"{self.root.rstrip('/')}/{table.replace('.', '/')}"
 
     def holds(self, uri: str) -> bool:
-        """Whether this address lies below the root."""
+        """Return whether this address is below the root."""
         return bool(self.root) and uri.startswith(f"{self.root.rstrip('/')}/")
 
     def missing_root(self) -> str | None:
-        """Say what is wrong with a root that is not a folder of this machine; None otherwise.
+        """Return what is wrong with a root that is not a folder of this machine, or None.
 
-        Only a local root can be looked at: S3 knows no folders, so an absent prefix is an empty one.
+        Only a local root can be checked: S3 has no folders, so a missing prefix is an empty one.
         """
         from opal_lake.storage.uris import local_root, split_scheme
 
@@ -69,16 +74,17 @@ class Lake:
         if self.create_root:
             return None
         return (
-            f"the lake's root {self.root} does not exist on {host}: correct the root, mount it, or create the folder. "
-            'With the extra {"create_root": true} in the connection, the first ingest creates it'
+            f"the lake's root {self.root} does not exist on {host}: correct the root, mount it, "
+            'or create the folder. With the extra {"create_root": true} in the connection, '
+            "the first ingest creates it"
         )
 
     def options_for(self, uri: str) -> Mapping[str, str]:
-        """The storage options for this address; empty for a local path."""
+        """Return the storage options for this address; none for a local path."""
         return options_for(uri, self.options)
 
     def spark_conf(self) -> dict[str, str]:
-        """The Spark settings for the same store; they hold secrets."""
+        """Return the Spark settings for the same store; they hold secrets."""
         return spark_settings(self.options)
 
 
@@ -96,18 +102,19 @@ class OpalHook(BaseHook):
 
     @cached_property
     def lake(self) -> Lake:
-        """The connection, read once."""
+        """The settings of the connection, which is read once."""
         try:
             connection = self.get_connection(self.opal_conn_id)
         except AirflowNotFoundException as error:
             raise AirflowNotFoundException(
-                f"there is no Opal connection {self.opal_conn_id!r}; add it (type opal, host /data/lake or s3a://bucket/lake), "
+                f"the Opal connection {self.opal_conn_id!r} does not exist; "
+                "add it (type opal, host /data/lake or s3a://bucket/lake), "
                 "or name another with opal_conn_id="
             ) from error
         if connection.conn_type not in (self.conn_type, "", None):
             raise ValueError(
-                f"the connection {self.opal_conn_id!r} is of type {connection.conn_type!r}, and a lake's is of type 'opal'; "
-                "name another with opal_conn_id="
+                f"the connection {self.opal_conn_id!r} is of type {connection.conn_type!r}, "
+                "and a lake's is of type 'opal'; name another with opal_conn_id="
             )
         extra: dict[str, Any] = connection.extra_dejson
         given = {
@@ -127,14 +134,14 @@ class OpalHook(BaseHook):
         )
 
     def get_conn(self) -> Lake:
-        """Airflow's name for it."""
+        """Return the lake, under the name that Airflow calls."""
         return self.lake
 
     def table(self, table: str) -> "Table":
-        """Open a table; NotFoundError when there is none.
+        """Open a table, or raise NotFoundError.
 
-        A root that does not exist fails the task finally: whoever took the table for one that is yet
-        to be created would create it in the wrong place, or wait for it forever.
+        A missing root fails the task without retries. Otherwise a caller would create the table in
+        the wrong place, or wait for it forever.
         """
         from opal_lake.errors import NotFoundError, StorageError
         from opal_lake.table import Table
@@ -143,9 +150,11 @@ class OpalHook(BaseHook):
         try:
             return Table.open(uri, self.lake.options_for(uri))
         except NotFoundError:
-            wrong = self.lake.missing_root() if self.lake.holds(uri) else None
-            if wrong is not None:
-                raise AirflowFailException(f"connection {self.opal_conn_id!r}: {wrong}") from None
+            problem = None
+            if self.lake.holds(uri):
+                problem = self.lake.missing_root()
+            if problem is not None:
+                raise AirflowFailException(f"connection {self.opal_conn_id!r}: {problem}") from None
             raise
         except StorageError as error:
             if _lacks_bucket(error):
@@ -155,7 +164,7 @@ class OpalHook(BaseHook):
             raise
 
     def exists(self, table: str) -> bool:
-        """Whether there is such a table by now."""
+        """Return whether the table exists by now."""
         from opal_lake.errors import NotFoundError
 
         try:
@@ -165,45 +174,49 @@ class OpalHook(BaseHook):
         return True
 
     def head(self, table: str) -> int:
-        """The newest version's number."""
+        """Return the number of the newest version."""
         return self.table(table).snapshot_at().version
 
     def versions_after(
         self, table: str, seen: int, most: int | None = None, *, feed: bool = False
     ) -> tuple[int, int] | None:
-        """The range (seen, newest] that changed the view, at most `most` such versions; None when there is none. For a `feed` its commits
-        have to be there.
+        """Return the range (seen, newest] of versions that changed the view, or None.
+
+        It has at most `most` such versions. For a `feed` their commits must not have expired.
         """
         opened = self.table(table)
         head = opened.snapshot_at().version
         if seen > head:
             raise AirflowFailException(
-                f"version {seen} of {opened.uri} has been seen, but the newest is {head}: the table was created again, or restored from "
-                "a backup. Give the consumer another name (consumer=) to start over"
+                f"version {seen} of {opened.uri} has been seen, but the newest is {head}: "
+                "the table was created again, or restored from a backup. "
+                "Give the consumer another name (consumer=) to start over"
             )
         oldest = oldest_after(opened, seen, feed=feed)
         new = range(max(seen, oldest) + 1, head + 1)
-        changed = (
-            version
-            for version in (reversed(new) if most is None else new)
-            if opened.log.read_commit(version).changes_view
-        )
-        expired = (
-            [oldest] if seen < oldest and opened.snapshot_at(oldest).root.viewed > seen else []
-        )
-        selected = list(
-            islice(chain(changed, expired) if most is None else chain(expired, changed), most or 1)
-        )
+        # The oldest version stands for expired ones that changed the view
+        expired = []
+        if seen < oldest and opened.snapshot_at(oldest).root.viewed > seen:
+            expired = [oldest]
+        # Commits are read one by one, and only as far as needed: without a limit from the newest
+        if most is None:
+            newest = next(_changed(opened, reversed(new)), None)
+            selected = expired if newest is None else [newest]
+        else:
+            selected = list(islice(chain(expired, _changed(opened, new)), most or 1))
         return (seen, selected[-1]) if selected else None
 
     def is_readable(self, table: str, version: int) -> bool:
-        """Whether the version is there still."""
+        """Return whether a version can still be read."""
         from opal_lake.log.version_window import is_readable
 
         return is_readable(self.table(table).snapshot_at().root, version)
 
     def ingests_as_of(self, table: str, key: str, version: int | None) -> tuple[int, int]:
-        """The version (by default the newest; the oldest for an expired one), and how many visible ingests of the key it holds."""
+        """Return a version, and how many visible ingests of the key it holds.
+
+        The default is the newest version; the oldest stands for an expired one.
+        """
         from opal_lake.log.version_window import is_readable
         from opal_lake.read.read import visible_ingests
 
@@ -221,27 +234,22 @@ class OpalHook(BaseHook):
         from opal_lake.ids import segment_part
 
         opened = self.table(table)
-        numbers = {
-            segment_part(segment.id)
-            for commit in opened.log.commits_after(after, until)
-            for segment in commit.actions.processed
-        }
+        numbers = set[int]()
+        for commit in opened.log.commits_after(after, until):
+            numbers.update(segment_part(segment.id) for segment in commit.actions.processed)
         partitions = opened.snapshot_at().partitions
         return sorted(key for key, ingests in partitions.items() if ingests & numbers)
 
     def settled_version(self, table: str, until: datetime) -> int | None:
-        """The last version up to a moment that changed the view."""
-        return next(
-            (
-                commit.version
-                for commit in self.table(table).commits()
-                if commit.changes_view and _time(commit) <= until
-            ),
-            None,
-        )
+        """Return the last version up to a moment that changed the view, or None."""
+        # The newest come first
+        for commit in self.table(table).commits():
+            if commit.changes_view and _time(commit) <= until:
+                return commit.version
+        return None
 
     def find_result(self, table: str, operation: str, token: str) -> "JobResult | None":
-        """The result of the job with this token, if it committed, even if it failed to report."""
+        """Return the result of a job by its token, if it committed."""
         from opal_lake.engine.results import find_result
         from opal_lake.errors import NotFoundError
 
@@ -252,59 +260,76 @@ class OpalHook(BaseHook):
         return find_result(opened.log, opened.snapshot_at(), operation, token)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Airflow's connection test: whether the root exists and can be listed."""
+        """Return whether the root exists and can be listed, for Airflow's connection test."""
         from opal_lake.errors import OpalError
         from opal_lake.storage import open_storage
 
         try:
-            if not self.lake.root:
+            root = self.lake.root
+            if not root:
                 return (
                     True,
                     "The connection has no root: every table has to be named by its whole path",
                 )
-            self.lake.uri("any")
-            if (wrong := self.lake.missing_root()) is not None:
-                return False, wrong
-            next(
-                iter(open_storage(self.lake.root, self.lake.options_for(self.lake.root)).list("")),
-                None,
-            )
+            self.lake.uri("any")  # raises for a relative root
+            problem = self.lake.missing_root()
+            if problem is not None:
+                return False, problem
+            paths = open_storage(root, self.lake.options_for(root)).list("")
+            next(iter(paths), None)
         except (OpalError, OSError, ValueError) as error:
             return False, str(error)
-        return True, f"{self.lake.root} can be listed"
+        return True, f"{root} can be listed"
+
+
+def _changed(table: "Table", versions: Iterable[int]) -> Iterator[int]:
+    """Yield the versions that changed the view."""
+    for version in versions:
+        if table.log.read_commit(version).changes_view:
+            yield version
 
 
 def oldest_after(table: "Table", seen: int, *, feed: bool = False) -> int:
-    """The oldest version. Fails if changes after the seen version have expired; after version 0, the empty table, all rows are new.
+    """Return the oldest version, or fail if changes after the seen one expired.
 
-    A savepoint keeps the rows of its version, and with them what is new since; a feed needs the commits in between, too.
+    After version 0, the empty table, all rows are new. A savepoint keeps the rows of its version,
+    and so what is new since then. A feed needs the commits in between, too.
     """
     from opal_lake.log.version_window import is_readable
 
     root = table.snapshot_at().root
     oldest = root.oldest_version
-    is_lost = seen < oldest if feed else 0 < seen < oldest and not is_readable(root, seen)
-    if is_lost and (viewed := table.snapshot_at(oldest).root.viewed) > seen:
-        start = (
-            f"start={oldest}: it begins with the changes after that version"
-            if feed
-            else "it starts over, with all rows"
-        )
-        raise AirflowFailException(
-            f"version {seen} of {table.uri} has been seen, and {viewed}, which changed rows after it, has expired: the changes in "
-            f"between can no longer be read. Give the consumer another name (consumer=){' and ' if feed else ': '}{start}. Also give "
-            f"the table and its maintenance a longer window than consumers may be paused: opal set {table.uri} window=30d"
-        )
-    return oldest
+    if feed:
+        may_be_lost = seen < oldest
+    else:
+        may_be_lost = 0 < seen < oldest and not is_readable(root, seen)
+    if not may_be_lost:
+        return oldest
+    viewed = table.snapshot_at(oldest).root.viewed
+    if viewed <= seen:
+        return oldest
+    next_step = ": it starts over, with all rows"
+    if feed:
+        next_step = f" and start={oldest}: it begins with the changes after that version"
+    raise AirflowFailException(
+        f"version {seen} of {table.uri} has been seen, and {viewed}, which changed rows after it, "
+        "has expired: the changes in between can no longer be read. "
+        f"Give the consumer another name (consumer=){next_step}. "
+        "Also give the table and its maintenance a longer window than consumers may be paused: "
+        f"opal set {table.uri} window=30d"
+    )
 
 
-def _is_true(given: Any) -> bool:
-    """Whether a switch of the connection's extra is on; the UI and the command line may store text."""
-    return str(given).lower() in ("true", "1")
+def _is_true(value: Any) -> bool:
+    """Return whether a flag of the connection's extra is on.
+
+    The UI and the command line may store it as text.
+    """
+    return str(value).lower() in ("true", "1")
 
 
 def _lacks_bucket(error: Exception) -> bool:
-    """Whether S3 answered that the bucket does not exist."""
+    """Return whether S3 answered that the bucket does not exist."""
     answer = getattr(error.__cause__, "response", None) or {}
     return bool(answer.get("Error", {}).get("Code") == "NoSuchBucket")
 

@@ -1,4 +1,8 @@
-"""Spark's submit hook with additions for Opal jobs: no secrets on the command line, a process group to kill, the URL of the Spark UI."""
+"""Spark's submit hook with additions for Opal jobs.
+
+Secrets stay off the command line, the process group can be killed, and the URL of the Spark UI is
+reported.
+"""
 
 import logging
 import os
@@ -26,13 +30,13 @@ _log = logging.getLogger(__name__)
 _UI = re.compile(r"^Spark UI: (\S+)")
 _HISTORY = re.compile(r"^Spark history: (\S+)")
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|k8s://.+|spark://[^/]+:\d+")
-# How YARN's and Kubernetes' reports name the exit code of an app that ran elsewhere
+# The exit code of a remote app, in the reports of YARN and Kubernetes
 _APP_STATUS = re.compile(
     r"User application exited with (?:status )?(\d+)|phase=Failed exit_code=(\d+)"
 )
 _EVENTS_URL = "LAKECHIME_URL"
 _PYTHON = "spark.pyspark.python"
-# With one of them an app may find its packages on a cluster
+# Settings by which an app may find its packages on a cluster
 _PACKAGES = (
     _PYTHON,
     "spark.archives",
@@ -44,52 +48,56 @@ _PACKAGES = (
 )
 _UPLOAD = "spark.kubernetes.file.upload.path"
 _GRACE_S = 3.0  # Airflow itself waits five seconds between SIGTERM and SIGKILL
+_LOOK_S = 0.1
 
 
 class OpalSubmitHook(SparkSubmitHook):
-    """Starts spark-submit in a process group of its own, because killing the JVM alone leaves the Python driver alive, able to commit."""
+    """A hook that starts spark-submit in its own process group.
 
-    # What happens while the job runs; the operator sets them
+    A kill of the JVM alone would leave the Python driver alive, and able to commit.
+    """
+
+    # Callbacks while the job runs; the operator sets them
     on_started: Callable[[dict[str, Any]], None] = staticmethod(lambda process: None)
     on_ui: Callable[[str], None] = staticmethod(lambda url: None)
     on_history: Callable[[str], None] = staticmethod(lambda url: None)
 
-    # What is shown nowhere; see `hiding`
+    # Secrets, which are neither logged nor shown; see `hiding`
     _secrets: tuple[str, ...] = ()
     _hidden_environment: Mapping[str, str] = MappingProxyType({})
 
-    # What a line has said of why it will fail
+    # The cause of the coming failure, as a line of the log names it
     _cause: str | None = None
 
-    # What spark-submit found missing on this machine, so that nothing was submitted
+    # What spark-submit misses on this machine, so that nothing was submitted
     lack: str | None = None
 
     @property
     def is_client(self) -> bool:
-        """Whether the driver runs beside spark-submit, on this machine."""
+        """A flag: the driver runs next to spark-submit, on this machine."""
         return bool(self._connection["deploy_mode"] != "cluster")
 
     @property
     def is_local(self) -> bool:
-        """Whether the workers run on this machine, too."""
+        """A flag: the workers run on this machine, too."""
         return str(self._connection["master"]).startswith("local")
 
     @property
     def is_yarn_cluster(self) -> bool:
-        """Whether the driver runs in YARN."""
+        """A flag: the driver runs in YARN."""
         return bool(self._is_yarn_cluster_mode)
 
     def app_status(self, failure: Exception | None) -> int | None:
-        """The app's exit code, if Spark reports it. For a remote driver it is only in the log."""
+        """Return the app's exit code, if Spark reports it."""
         if self.is_client:
             return None if self._submit_sp is None else self._submit_sp.returncode
-        statuses = _APP_STATUS.findall(
-            "\n".join([*self._last_submit_log_lines, str(failure or "")])
-        )
+        # That of a remote driver is only in the log
+        report = "\n".join([*self._last_submit_log_lines, str(failure or "")])
+        statuses = _APP_STATUS.findall(report)
         return int("".join(statuses[-1])) if statuses else self._spark_exit_code
 
     def cause(self, failure: Exception | None) -> str | None:
-        """Why it failed, and what to do about it, where that is known."""
+        """Return why the job failed and what to do about it, or None if unknown."""
         from airflow_provider_opal.hooks.causes import cause_of_end, cause_of_start
 
         return (
@@ -101,50 +109,59 @@ class OpalSubmitHook(SparkSubmitHook):
 
     @property
     def log_command(self) -> str | None:
-        """How to read the log of a remote driver."""
-        if not self.is_client and self._yarn_application_id:
+        """The command that shows the log of a remote driver."""
+        if self.is_client:
+            return None
+        if self._yarn_application_id:
             return f"yarn logs -applicationId {self._yarn_application_id}"
-        if not self.is_client and self._kubernetes_driver_pod:
-            return f"kubectl logs {self._kubernetes_driver_pod} --namespace {self._connection['namespace'] or 'default'}"
+        if self._kubernetes_driver_pod:
+            namespace = self._connection["namespace"] or "default"
+            return f"kubectl logs {self._kubernetes_driver_pod} --namespace {namespace}"
         return None
 
     def check_master(self) -> None:
-        """Refuse what spark-submit would refuse, or take for something else, with a stack trace."""
+        """Fail for a master that spark-submit refuses with a stack trace, or misreads."""
         master = self._connection["master"]
         if not _MASTER.fullmatch(master):
             raise AirflowFailException(
-                f"the Spark connection {self._conn_id!r} leads to the master {master!r}, which Spark does not know. Set its host to "
-                "local[2], spark://host:7077, yarn or k8s://https://host:6443, without a prefix"
+                f"the Spark connection {self._conn_id!r} leads to the master {master!r}, which "
+                "Spark does not know. Set its host to local[2], spark://host:7077, yarn or "
+                "k8s://https://host:6443, without a prefix"
             )
         if not self.is_client and (self.is_local or master.startswith("spark://")):
             raise AirflowFailException(
-                f"Spark cannot run a Python driver inside the cluster of {master!r}: give the Spark connection {self._conn_id!r} "
-                "the deploy mode client, so that the driver runs beside the Airflow worker"
+                f"Spark cannot run a Python driver inside the cluster of {master!r}: give the "
+                f"Spark connection {self._conn_id!r} the deploy mode client, so that the driver "
+                "runs next to the Airflow worker"
             )
 
     def doubts(self, application: str) -> Iterator[str]:
-        """What the cluster may lack. Its nodes may have all, or Spark's own settings say it, so that these are no errors."""
+        """Yield warnings of what the cluster may lack.
+
+        They are not errors: its nodes may have everything, or Spark's own settings may provide it.
+        """
         if self.is_local or self._properties_file:
             return
-        if not (self._archives or self._py_files or any(name in self._conf for name in _PACKAGES)):
+        has_packages = any(name in self._conf for name in _PACKAGES)
+        if not (self._archives or self._py_files or has_packages):
             yield (
-                "the Python workers of the cluster need opal_lake and pyarrow. Unless they are installed there, build "
-                "an archive with `opal pack`, and give what it prints: archives='environment.tar.gz#environment', and in conf "
+                "the Python workers of the cluster need opal_lake and pyarrow. Unless they are "
+                "installed there, build an archive with `opal pack`, and give what it prints: "
+                "archives='environment.tar.gz#environment', and in conf "
                 f"{_PYTHON}='./environment/bin/python'"
             )
-        if (
-            self._is_kubernetes
-            and not self.is_client
-            and "://" not in application
-            and _UPLOAD not in self._conf
-        ):
+        is_remote_pod = self._is_kubernetes and not self.is_client
+        if is_remote_pod and "://" not in application and _UPLOAD not in self._conf:
             yield (
-                f"the driver's pod cannot see {application}. Set {_UPLOAD} in conf, or name the app in the image: "
-                "app='local:///path/to/opal_spark/submit/app.py'"
+                f"the driver's pod cannot see {application}. Set {_UPLOAD} in conf, "
+                "or name the app in the image: app='local:///path/to/opal_spark/submit/app.py'"
             )
 
     def track_on_yarn(self) -> bool:
-        """Poll the resource manager for the application's state, if the connection names its address."""
+        """Poll YARN's resource manager for the application's state, if it is configured.
+
+        Returns whether the connection names its address.
+        """
         extra = self.get_connection(self._conn_id).extra_dejson
         self._yarn_track_via_rm_api = self._yarn_track_via_rm_api or bool(
             extra.get(self._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY)
@@ -152,73 +169,75 @@ class OpalSubmitHook(SparkSubmitHook):
         return self._yarn_track_via_rm_api
 
     def find_modules_in(self, folders: Iterable[str]) -> None:
-        """Let the driver and local workers import modules of these folders. A cluster needs them by other means."""
-        if self.is_client:
-            given = dict(self._env_vars or {})
-            before = given.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
-            self._env_vars = {
-                **given,
-                "PYTHONPATH": os.pathsep.join([*folders, *filter(None, [before])]),
-            }
+        """Let the driver and local workers import modules of these folders.
+
+        A cluster needs them by other means.
+        """
+        if not self.is_client:
+            return
+        variables = dict(self._env_vars or {})
+        paths = [*folders]
+        existing = variables.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
+        if existing:
+            paths.append(existing)
+        variables["PYTHONPATH"] = os.pathsep.join(paths)
+        self._env_vars = variables
 
     def follow(self, external_id: str) -> None:
-        """Remember the application of an earlier try, so that a kill reaches it."""
+        """Follow the application of an earlier try, so that a kill reaches it."""
         if self._is_yarn_cluster_mode:
             self._yarn_application_id = external_id
 
     @contextmanager
     def hiding(self, conf: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[None]:
-        """While the block runs, give Spark these settings, and its driver these variables, and show them nowhere."""
+        """Pass secret settings to Spark and secret variables to its driver in a block."""
         given = self._properties_file
         self._hidden_environment = environment
         self._secrets = mask([*conf.items(), *environment.items()])
+        secret_conf = {**conf, **self._as_conf(environment)}
         try:
-            with properties_file(
-                {**conf, **self._as_conf(environment)}, given
-            ) as self._properties_file:
+            with properties_file(secret_conf, given) as self._properties_file:
                 yield
         finally:
             self._properties_file = given
 
     def redacted(self, text: str) -> str:
-        """The text with secrets masked."""
+        """Return the text with secrets masked."""
         return redacted(text, self._secrets)
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """As Airflow's, in a new process session."""
+        """Submit an application as Airflow's hook does, in a new process session."""
         return super().submit(application, start_new_session=True, **kwargs)
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
-        if (
-            self.is_client and not self.is_local and _PYTHON in self._conf
-        ):  # a path on the cluster, and the driver runs here
-            self._conf = {
-                "spark.pyspark.driver.python": os.environ.get(
-                    "PYSPARK_DRIVER_PYTHON", sys.executable
-                ),
-                **self._conf,
-            }
+        if self.is_client and not self.is_local and _PYTHON in self._conf:
+            # That Python is a path on the cluster, and the driver runs here
+            driver_python = os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable)
+            self._conf = {"spark.pyspark.driver.python": driver_python, **self._conf}
         command: list[str] = super()._build_spark_submit_command(application)
         # Here and no earlier: Airflow's method replaces the environment by `env_vars`
         self._env = {**self._own_environment(), **(self._env or {}), **self._hidden_environment}
         return command
 
     def _own_environment(self) -> dict[str, str]:
-        """The Java that Spark is installed with, and this Python for what runs on this machine; YARN would carry it to the cluster.
-
-        The task registers what the job commits, under its own name of the table: the job itself does not.
-        """
-        names = ["PYSPARK_DRIVER_PYTHON"] if self.is_client else []
-        names += ["PYSPARK_PYTHON"] if self.is_local else []
-        silenced = {_EVENTS_URL: ""} if _EVENTS_URL in os.environ else {}
-        return {
-            **java_environment(),
-            **{name: sys.executable for name in names if name not in os.environ},
-            **silenced,
-        }
+        """Return the variables of Java, and of this Python for what runs on this machine."""
+        environment = java_environment()
+        # Elsewhere YARN would carry the path of this Python to the cluster
+        names = []
+        if self.is_client:
+            names.append("PYSPARK_DRIVER_PYTHON")
+        if self.is_local:
+            names.append("PYSPARK_PYTHON")
+        for name in names:
+            if name not in os.environ:
+                environment[name] = sys.executable
+        # The task registers the job's commits, under its own name of the table. The job must not.
+        if _EVENTS_URL in os.environ:
+            environment[_EVENTS_URL] = ""
+        return environment
 
     def _as_conf(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Environment variables of a remote driver are Spark settings."""
+        """Return the Spark settings that set variables of a remote driver."""
         if self.is_client:
             return {}
         prefix = "spark.yarn.appMasterEnv" if self._is_yarn else "spark.kubernetes.driverEnv"
@@ -226,9 +245,11 @@ class OpalSubmitHook(SparkSubmitHook):
 
     def _get_spark_binary_path(self) -> list[str]:
         [binary] = super()._get_spark_binary_path()
-        beside = Path(sys.executable).with_name(binary)
-        command = [str(beside)] if shutil.which(binary) is None and beside.exists() else [binary]
-        return [*command, "--load-spark-defaults"] if self._properties_file else command
+        # A virtual environment that is not active is not on the PATH
+        in_environment = Path(sys.executable).with_name(binary)
+        if shutil.which(binary) is None and in_environment.exists():
+            binary = str(in_environment)
+        return [binary, "--load-spark-defaults"] if self._properties_file else [binary]
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
         if self._submit_sp is not None:
@@ -250,25 +271,20 @@ class OpalSubmitHook(SparkSubmitHook):
             yield self.redacted(line)
 
     def on_kill(self) -> None:
-        """Ends the whole group, and what Airflow's hook knows to end.
-
-        A driver on a cluster comes first: Airflow's hook asks for its end only while spark-submit runs.
-        """
-        running = (
-            self._submit_sp
-            if self._submit_sp is not None and self._submit_sp.poll() is None
-            else None
-        )
+        """End the whole process group, and what Airflow's hook ends."""
+        # A driver on a cluster comes first: Airflow's hook ends it only while spark-submit runs
+        process = self._submit_sp
+        is_running = process is not None and process.poll() is None
         if not self.is_client:
             super().on_kill()
-        if running is not None:
-            end_group(running.pid, lambda: running.poll() is not None)
+        if process is not None and is_running:
+            end_group(process.pid, lambda: process.poll() is not None)
         if self.is_client:
             super().on_kill()
 
 
 def java_environment() -> dict[str, str]:
-    """The Java of the `java` extra, if there is no other."""
+    """Return the variables of the `java` extra's Java, if no other is installed."""
     if "JAVA_HOME" in os.environ or shutil.which("java"):
         return {}
     answer = subprocess.run(
@@ -277,7 +293,8 @@ def java_environment() -> dict[str, str]:
         text=True,
         check=False,
     )
-    if answer.returncode != 0:  # Spark's own settings may still name one, so that this is no error
+    if answer.returncode != 0:
+        # This is not an error: Spark's own settings may still name one
         _log.warning("%s", answer.stderr.strip())
         return {}
     return {"JAVA_HOME": answer.stdout.strip()}
@@ -285,19 +302,22 @@ def java_environment() -> dict[str, str]:
 
 @contextmanager
 def properties_file(conf: Mapping[str, str], given: str | None) -> Iterator[str | None]:
-    """Secret properties in a temporary file that only this user can read, appended to those `given`."""
+    """Yield a temporary file of secret properties, after those of a given file.
+
+    Only this user can read it.
+    """
     if not conf:
         yield given
         return
+    given_text = Path(given).read_text(encoding="utf-8") if given else ""
+    lines = [f"{name}={_escaped(value)}" for name, value in conf.items()]
+    text = "\n".join([given_text, *lines, ""])
     with tempfile.TemporaryDirectory(prefix="opal-submit-") as folder:
         path = Path(folder) / "spark.properties"
-        lines = [f"{name}={_escaped(value)}" for name, value in conf.items()]
-        with os.fdopen(
-            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
-        ) as file:
-            file.write(
-                "\n".join([Path(given).read_text(encoding="utf-8") if given else "", *lines, ""])
-            )
+        # With these permissions from the start: a later chmod would leave a moment to read it
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
         yield str(path)
 
 
@@ -307,12 +327,14 @@ def _escaped(value: str) -> str:
 
 
 def process_identity(pid: int) -> dict[str, Any]:
-    """An identity that tells a process from a later one with the same id, here or on another machine."""
+    """Return an identity that no later process, here or on another machine, has."""
     return {"host": socket.gethostname(), "pid": pid, "started": _started(pid)}
 
 
 def _started(pid: int) -> str | None:
+    """Return when a process started, in a form that only comparison understands."""
     try:
+        # The 22nd field, counted after the name, which may hold spaces
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         answer = subprocess.run(
@@ -322,24 +344,27 @@ def _started(pid: int) -> str | None:
 
 
 def end_left_over(process: Mapping[str, Any]) -> bool:
-    """End the process group that an earlier try left running. False if it is gone, or on another machine."""
+    """End the process group that an earlier try left running.
+
+    Returns False if it has ended, or is on another machine.
+    """
     pid = int(process["pid"])
-    if (
-        process["host"] != socket.gethostname()
-        or process["started"] is None
-        or _started(pid) != process["started"]
-    ):
+    if process["host"] != socket.gethostname() or process["started"] is None:
+        return False
+    if _started(pid) != process["started"]:
         return False
     end_group(pid, lambda: _started(pid) != process["started"])
     return True
 
 
 def end_group(leader: int, is_gone: Callable[[], bool]) -> None:
-    """Ask, then insist."""
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(leader, how)
-        waited = 0.0
-        while how == signal.SIGTERM and waited < _GRACE_S and not is_gone():
-            time.sleep(0.1)
-            waited += 0.1
+    """End a process group by SIGTERM, and what is left after a while by SIGKILL."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGTERM)
+    waited_s = 0.0
+    while waited_s < _GRACE_S and not is_gone():
+        time.sleep(_LOOK_S)
+        waited_s += _LOOK_S
+    # Also after the leader's end: others of its group may still run
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
