@@ -1,5 +1,6 @@
-"""Data-change events on Airflow's side: their assets, how they reach tasks, who waits for them, and how tables register theirs.
+"""Data-change events in Airflow: their assets, tasks and triggers, and their registration.
 
-`interest` says which events are meant, `poller` waits for them, `consumer` gives each run its range, by `claims`, and `state` keeps how far
-it is. `handover` brings events to tasks, `commits` registers those of an Opal table.
+`interest` defines the wanted events, `poller` waits for them, `consumer` gives each run its range
+by `claims`, and `state` stores its progress. `handover` passes events to tasks, `commits` registers
+those of an Opal table.
 """

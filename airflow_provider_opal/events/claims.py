@@ -1,8 +1,9 @@
-"""Which run took which events. It is decided in LakeChime in one step, so that it holds wherever a run is killed.
+"""Claims of runs on events. LakeChime records a claim in one step, so it survives a killed run.
 
-The watermark of a consumer is a number: it cannot say whose step it was. So a run first claims its range, by compare-and-set under the key
-`claims`, and then the watermark moves over it, by the run or by whoever looks next. A claim stays until its run has noted its range with
-itself. A run that was killed in between finds by it what is its own; one without a claim took nothing.
+The watermark of a consumer is a number: it cannot say whose step it was. So a run first claims its
+range, by compare-and-set under the key `claims`. Then the watermark moves over it, by the run or by
+the next one that looks. A claim stays until its run has stored its range with itself. A run that
+was killed in between finds its range by the claim; a run without a claim has none.
 """
 
 from collections.abc import Mapping
@@ -13,13 +14,18 @@ if TYPE_CHECKING:
     from lakechime import LakeChime, Watermark
 
 CLAIMS = "claims"
-MAX_CLAIMS = 200  # of runs that were killed at just this moment and never tried again; a watermark's value has its limit
+# Claims of runs that were killed at just this moment and never tried again. The value of a
+# watermark has a maximum size.
+MAX_CLAIMS = 200
 NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """The last step that was claimed: from the watermark's revision `at`, to the place `to`. And the claims of runs, by the run's token."""
+    """The last claimed step, and the claims of runs by their tokens.
+
+    The step leads from the watermark's revision `at` to the seq `to`.
+    """
 
     at: int = NOWHERE
     to: int = NOWHERE
@@ -28,8 +34,10 @@ class Claims:
 
     @classmethod
     def read(cls, client: "LakeChime", consumer: str) -> "Claims":
-        kept: Any = client.watermark(consumer, CLAIMS)
-        return cls() if kept is None else cls(**kept.value, revision=kept.revision)
+        stored: Any = client.watermark(consumer, CLAIMS)
+        if stored is None:
+            return cls()
+        return cls(**stored.value, revision=stored.revision)
 
     def claim(
         self,
@@ -38,21 +46,19 @@ class Claims:
         to: int,
         runs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """The step from this watermark, for a run or for nobody. ConflictError if anything was claimed since these claims were read."""
-        self._put(
-            client, before.consumer, at=before.revision, to=to, runs={**self.runs, **(runs or {})}
-        )
+        """Claim the step from a watermark, for a run or for nobody.
+
+        Raises ConflictError if anything was claimed since these claims were read.
+        """
+        all_runs = {**self.runs, **(runs or {})}
+        self._put(client, before.consumer, at=before.revision, to=to, runs=all_runs)
 
     def drop(self, client: "LakeChime", consumer: str, run: str) -> None:
-        """The run has noted its range. ConflictError as above."""
+        """Delete the claim of a run that has stored its range; raise as `claim` does."""
         if run in self.runs:
-            self._put(
-                client,
-                consumer,
-                at=self.at,
-                to=self.to,
-                runs={name: what for name, what in self.runs.items() if name != run},
-            )
+            other_runs = dict(self.runs)
+            del other_runs[run]
+            self._put(client, consumer, at=self.at, to=self.to, runs=other_runs)
 
     def _put(
         self,
@@ -64,6 +70,5 @@ class Claims:
         runs: Mapping[str, Mapping[str, Any]],
     ) -> None:
         newest: Any = dict(list(runs.items())[-MAX_CLAIMS:])
-        client.put_watermark(
-            consumer, CLAIMS, {"at": at, "to": to, "runs": newest}, expected=self.revision
-        )
+        value = {"at": at, "to": to, "runs": newest}
+        client.put_watermark(consumer, CLAIMS, value, expected=self.revision)

@@ -1,4 +1,7 @@
-"""An Opal table's jobs register its commits in LakeChime. Its log is the outbox: what one job could not register the next one does."""
+"""The registration of an Opal table's commits in LakeChime, by its jobs.
+
+The table's log is the outbox: the next job registers what a job could not.
+"""
 
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -10,17 +13,27 @@ from airflow_provider_opal.hooks.opal import OpalHook
 if TYPE_CHECKING:
     from opal_lake.table import Table
 
-PATIENCE_S = 10.0  # a database that is away does not hold up the job's task
+PATIENCE_S = 10.0  # an unreachable database does not delay the job's task for longer
 
 
-def register_commits(opal: OpalHook, table: str, lakechime_conn_id: str, log: Any) -> None:
-    """All that the table has committed and nobody has registered. Never fails, and never waits for long: says so, and leaves it."""
+def register_commits(
+    opal: OpalHook,
+    table: str,
+    lakechime_conn_id: str,
+    log: Any,
+    *,
+    patience_s: float = PATIENCE_S,
+) -> None:
+    """Register the table's commits that are not registered yet.
+
+    It never fails, and waits for `patience_s` at most: a warning reports what is left to do.
+    """
     try:
-        hook, opened = LakeChimeHook(lakechime_conn_id), opal.table(table)
-        said = (
-            hook.address.shown
-        )  # read here: a thread of ours may not outlive the talk with Airflow's supervisor
-    except Exception as error:  # noqa: BLE001  # the commit is there, and must not be called failed
+        hook = LakeChimeHook(lakechime_conn_id)
+        opened = opal.table(table)
+        # Read here: the thread may outlive the connection to Airflow's supervisor
+        address = hook.address.shown
+    except Exception as error:  # noqa: BLE001  # the commit exists, and must not count as failed
         log.warning(
             "%s: its commits are not registered in LakeChime %s: %s",
             table,
@@ -36,26 +49,27 @@ def register_commits(opal: OpalHook, table: str, lakechime_conn_id: str, log: An
         name="register commits",
     )
     thread.start()
-    thread.join(PATIENCE_S)
-    failure = outcome[0] if outcome else f"no answer within {PATIENCE_S:.0f} s"
+    thread.join(patience_s)
+    failure = outcome[0] if outcome else f"no answer within {patience_s:.0f} s"
     if failure is not None:
         log.warning(
-            "%s: its commits are not registered in LakeChime %s (%s) yet, the next job does it: %s",
+            "%s: its commits are not registered in LakeChime %s (%s) yet, "
+            "the next job registers them: %s",
             table,
             lakechime_conn_id,
-            said,
+            address,
             failure,
         )
 
 
 def _sync(hook: LakeChimeHook, table: "Table", name: str, cluster: str, outcome: list[Any]) -> None:
-    """Notes None, or what went wrong."""
+    """Register commits, and append None or the error to `outcome`."""
     try:
         from lakechime.producers.opal import sync_opal
 
         with hook.get_conn() as client:
             sync_opal(client, table, name, cluster=cluster)
-    except BaseException as error:  # noqa: BLE001  # a thread has nobody to raise it to
+    except BaseException as error:  # noqa: BLE001  # nobody would catch it in a thread
         outcome.append(error)
     else:
         outcome.append(None)

@@ -1,6 +1,7 @@
-"""A consumer of data-change events: from its watermark to the newest event without a gap, and the same range again for a cleared run.
+"""Consumers of data-change events, from their watermarks to the newest event without a gap.
 
-The watermark is in LakeChime, under the consumer's name and the key `events`: a place in their order. It moves by compare-and-set.
+A cleared run gets the same range again. The watermark is in LakeChime, under the consumer's name
+and the key `events`. It is a seq, and moves by compare-and-set.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,10 @@ HandOver = Callable[[Sequence["DataChangeEvent"]], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventConsumer:
-    """What a task waits for, under which name, and how much it takes at once. `acknowledges`: what it takes counts as done."""
+    """The consumer of a task: its name, its events, and how many it takes at once.
+
+    `acknowledges`: the events that it takes count as processed.
+    """
 
     context: "Context"
     client: "LakeChime"
@@ -44,21 +48,22 @@ class EventConsumer:
     mirrors: Sequence[AssetState] = ()
 
     def take(self, hand_over: HandOver) -> Range | None:
-        """The range of this run: what it was given before, or else what matched since the watermark. None when nothing did.
+        """Return the range of this run, or None if nothing matches.
 
-        The events are handed over first, then claimed (`events/claims.py`), and noted as the run's own last. Who comes second to claim them
-        takes them back, and begins anew.
+        It is the range that the run got before, or the events that match since the watermark. They
+        are handed over first, then claimed (`events/claims.py`), and stored as the run's own last.
+        A run that is second to claim them takes them back, and begins again.
         """
         from lakechime import ConflictError
 
         note = given_to(self.context) or {}
         if "to" in note and (note.get("taken") or not self.acknowledges):
-            return self._again(note, hand_over)
+            return self._repeat(note, hand_over)
         run = str(note.get("run") or uuid4().hex)
         while True:
             claims, before = self._settled()
-            if own := claims.runs.get(run):
-                return self._again({**own, "run": run}, hand_over)
+            if claim := claims.runs.get(run):
+                return self._repeat({**claim, "run": run}, hand_over)
             look = self._look(seq_of(before))
             if look.fired is None:
                 self._pass_over(claims, before, look.covered_seq)
@@ -74,95 +79,106 @@ class EventConsumer:
                 return _span(given)
             try:
                 claims.claim(self.client, before, given["to"], {run: given})
-            except ConflictError:  # another run of this consumer took these events
+            except ConflictError:
+                # Another run of this consumer claimed these events first
                 give_to(self.context, {"run": run})
                 hand_over(())
                 continue
-            return self._own({**given, "run": run})
+            return self._confirm({**given, "run": run})
 
-    def _again(self, note: Range, hand_over: HandOver) -> Range:
-        """What the run was given before."""
+    def _repeat(self, note: Range, hand_over: HandOver) -> Range:
+        """Hand over the range that the run got before."""
         hand_over(self._events(note))
-        return self._own(note) if self.acknowledges else _span(note)
+        return self._confirm(note) if self.acknowledges else _span(note)
 
-    def _own(self, note: Range) -> Range:
-        """The events are the run's for good: the watermark passes them, and the run knows them without its claim."""
+    def _confirm(self, note: Range) -> Range:
+        """Make a claimed range permanently the run's own.
+
+        The watermark passes it, and the run stores it, so that the claim is no longer needed.
+        """
         from lakechime import ConflictError
 
         self._settled()
         give_to(self.context, {**note, "taken": True})
         while True:
             with suppress(ConflictError):
-                Claims.read(self.client, self.consumer).drop(
-                    self.client, self.consumer, str(note.get("run"))
-                )
+                claims = Claims.read(self.client, self.consumer)
+                claims.drop(self.client, self.consumer, str(note.get("run")))
                 return _span(note)
 
     def _settled(self) -> tuple[Claims, "Watermark"]:
-        """The claims, and the watermark behind the last one: who claimed it may have been killed before it moved."""
+        """Return the claims, and the watermark, which has passed the last of them."""
         from lakechime import ConflictError
 
         while True:
-            claims, before = Claims.read(self.client, self.consumer), self.watermark()
+            claims = Claims.read(self.client, self.consumer)
+            before = self.watermark()
             if claims.at != before.revision:
                 return claims, before
+            # The run that claimed this step may have been killed before it moved the watermark
             with suppress(ConflictError):
                 self._put(claims.to, before.revision)
 
     def _pass_over(self, claims: Claims, before: "Watermark", covered: int) -> None:
-        """Nothing that matches is up to there, so retention need not keep it for this consumer."""
+        """Move the watermark over events that do not match; retention may delete them."""
         from lakechime import ConflictError
 
         if covered > seq_of(before):
-            with suppress(ConflictError):  # a run took something meanwhile
+            with suppress(ConflictError):  # a run claimed events meanwhile
                 claims.claim(self.client, before, covered)
                 self._settled()
 
     def _events(self, given: Range) -> list["DataChangeEvent"]:
-        """Those of a range that match: as many as the run had when it got the range."""
+        """Return the events of a range that match, or fail if some of them have expired."""
         from lakechime import Interest
         from lakechime.triggers.reader import read_all
 
         interest = Interest(tables=tuple(self.tables), tags=self.tags, after=given["from"])
-        found = [registered.event for registered in read_all(self.client, interest, given["to"])]
-        if len(found) < given.get("events", 0):
+        registered = read_all(self.client, interest, given["to"])
+        events = [match.event for match in registered]
+        if len(events) < given.get("events", 0):
+            tables = ", ".join(table for _, table in self.tables)
             raise AirflowFailException(
-                f"this run was given {given['events']} events after {given['from']} up to {given['to']}, and only {len(found)} of them are "
-                f"left: the others have expired. Read the tables whole ({', '.join(table for _, table in self.tables)}), and keep events "
-                "longer than runs are cleared"
+                f"this run was given {given['events']} events after {given['from']} up to "
+                f"{given['to']}, and only {len(events)} of them are left: the others have expired. "
+                f"Read the tables whole ({tables}), and keep events longer than runs are cleared"
             )
-        return found
+        return events
 
     def watermark(self) -> "Watermark":
-        """A new consumer's begins at its start, which is kept, so that later events count as new."""
+        """Return the watermark; that of a new consumer is stored at its start.
+
+        Events that come later then count as new.
+        """
         from lakechime import ConflictError
 
         check_interest(self.client, self.consumer, self.tables, self.tags)
-        while (kept := self.client.watermark(self.consumer, SEEN_EVENTS)) is None:
-            try:
+        while True:
+            watermark = self.client.watermark(self.consumer, SEEN_EVENTS)
+            if watermark is not None:
+                return watermark
+            with suppress(ConflictError):  # another run stored it first
                 return self._put(first_seq(self.client, self.start), None)
-            except ConflictError:
-                continue
-        return kept
 
     def acknowledge(self, seq: int) -> None:
         """Raise the watermark; it never falls."""
         from lakechime import ConflictError
 
-        while seq_of(before := self.watermark()) < seq:
-            try:
+        while True:
+            before = self.watermark()
+            if seq_of(before) >= seq:
+                return
+            with suppress(ConflictError):  # another run moved it: look again
                 self._put(seq, before.revision)
-            except ConflictError:
-                continue
 
     def _put(self, seq: int, expected: int | None) -> "Watermark":
-        kept = self.client.put_watermark(self.consumer, SEEN_EVENTS, seq, expected=expected)
+        watermark = self.client.put_watermark(self.consumer, SEEN_EVENTS, seq, expected=expected)
         for mirror in self.mirrors:
             show(mirror, "seen", {"seq": seq})
-        return kept
+        return watermark
 
     def _look(self, seen: int) -> "Look":
-        """What is new. What went unseen is never passed over in silence."""
+        """Look for new events; fail if some expired unseen."""
         from lakechime.triggers.snapshot import SnapshotTrigger
 
         trigger = SnapshotTrigger(tables=tuple(self.tables), mode=self.mode, tags=self.tags)
@@ -172,7 +188,7 @@ class EventConsumer:
 
 
 class Begun(Protocol):
-    """What is known of a consumer: its name, what it waits for, and where it began."""
+    """A consumer's name, the tables that it waits for, and its start."""
 
     @property
     def consumer(self) -> str: ...
@@ -185,21 +201,24 @@ class Begun(Protocol):
 
 
 def check_expired(consumer: Begun, seen: int, expired: int) -> None:
-    """Whether retention deleted events of these tables up to `expired` that the consumer has not seen.
+    """Fail if retention deleted events up to `expired` that the consumer missed.
 
-    To one that begins with whatever there is, nothing is missing before it has seen anything.
+    A consumer that begins with all existing events misses nothing before it has seen the first one.
     """
     if seen < expired and (seen > 0 or consumer.start == "head"):
         names = ", ".join(name for _, name in consumer.tables)
         raise AirflowFailException(
-            f"consumer {consumer.consumer!r} has seen the events up to {seen}, and later ones, up to {expired}, have expired unseen. Read "
-            f"{names} whole, and give the consumer another name (consumer=); it then begins at its start"
+            f"consumer {consumer.consumer!r} has missed events: it has seen those up to {seen}, "
+            f"and retention deleted those up to {expired}. Read the whole of {names}. Then give "
+            "the consumer another name (consumer=), so that it begins at its start"
         )
 
 
 def first_seq(client: "LakeChime", start: Start) -> int:
-    """What counts as seen before a consumer's first look."""
-    return client.head() if start == "head" else 0 if start == "all" else int(start)
+    """Return the seq that counts as seen before a consumer's first look."""
+    if start == "head":
+        return client.head()
+    return 0 if start == "all" else int(start)
 
 
 def _span(given: Range) -> Range:
@@ -209,28 +228,36 @@ def _span(given: Range) -> Range:
 def check_interest(
     client: "LakeChime", consumer: str, tables: Sequence[Sequence[str]], tags: Mapping[str, str]
 ) -> None:
-    """What a consumer waits for belongs to its watermark: whoever waits for other tables has not seen what it passed."""
-    from lakechime import ConflictError
+    """Fail if a consumer waits for other events than before.
 
-    meant: Any = {"tables": sorted([*table] for table in tables), "tags": dict(tags)}
-    while (kept := client.watermark(consumer, INTEREST)) is None:
-        try:
-            kept = client.put_watermark(consumer, INTEREST, meant, expected=None)
-            break
-        except ConflictError:
-            continue
-    if kept.value != meant:
+    They belong to its watermark, which has passed events of other tables that nobody saw.
+    """
+    interest: Any = {"tables": sorted([*table] for table in tables), "tags": dict(tags)}
+    stored = _stored_interest(client, consumer, interest)
+    if stored != interest:
         raise AirflowFailException(
-            f"consumer {consumer!r} has followed {kept.value} until now, and is asked for {meant}, whose earlier events it never saw. "
-            "Give what follows those another name (consumer=)"
+            f"consumer {consumer!r} has followed {stored} until now, and is asked for {interest}, "
+            "whose earlier events it never saw. Give it another name (consumer=)"
         )
 
 
+def _stored_interest(client: "LakeChime", consumer: str, interest: Any) -> Any:
+    """Return the stored interest of a consumer, and store that of a new one."""
+    from lakechime import ConflictError
+
+    while True:
+        watermark = client.watermark(consumer, INTEREST)
+        if watermark is not None:
+            return watermark.value
+        with suppress(ConflictError):  # another run stored it first
+            return client.put_watermark(consumer, INTEREST, interest, expected=None).value
+
+
 def seq_of(watermark: "Watermark") -> int:
-    """The place that it names. A consumer of another kind may have the same name."""
+    """Return the seq of a watermark, or fail if its value is of another kind."""
     if not isinstance(watermark.value, int) or isinstance(watermark.value, bool):
         raise AirflowFailException(
-            f"the watermark of consumer {watermark.consumer!r} is {watermark.value!r}, which is no place in the order of events; give the "
-            "consumer another name (consumer=)"
+            f"the watermark of consumer {watermark.consumer!r} is {watermark.value!r}, which is "
+            "not a seq of events; give the consumer another name (consumer=)"
         )
     return watermark.value

@@ -1,4 +1,4 @@
-"""How data-change events reach the tasks of a flow: as plain dicts in XCom, and as environment variables."""
+"""The way of data-change events to tasks: plain dicts in XCom, and environment variables."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,14 @@ def hand_over(
     partition: Sequence[Any] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Pushes the variables for other tasks' `env=`, and returns the events as plain dicts.
+    """Push the variables for tasks' `env=`, and return the events as plain dicts.
 
-    `partition` and `tags` are what they were found by: they name the events where those are too many for a variable.
+    `partition` and `tags` are the filter that found the events. They name them where these are too
+    many for a variable.
     """
     from lakechime.triggers.environment import Query, event_variables
 
-    query = Query(partition=None if partition is None else tuple(partition), tags=dict(tags or {}))
+    values = None if partition is None else tuple(partition)
+    query = Query(partition=values, tags=dict(tags or {}))
     context["ti"].xcom_push(key=ENVIRONMENT_KEY, value=event_variables(events, query=query))
     return [event.to_json() for event in events]

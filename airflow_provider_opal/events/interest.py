@@ -1,4 +1,4 @@
-"""Which events a sensor, a trigger or an operator means: tables by cluster, partition values, tags."""
+"""The events that a sensor, a trigger or an operator wants: tables, partition values, tags."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,18 @@ MAX_KEY = 250  # Airflow's own limit
 
 
 def table_pairs(tables: Sequence[Any], cluster: str = DEFAULT_CLUSTER) -> list[tuple[str, str]]:
-    """(cluster, table) of each: a name alone is one of `cluster`."""
-    return [
-        (cluster, table) if isinstance(table, str) else (str(table[0]), str(table[1]))
-        for table in tables
-    ]
+    """Return (cluster, table) of each; a name alone is a table of `cluster`."""
+    pairs = []
+    for table in tables:
+        if isinstance(table, str):
+            pairs.append((cluster, table))
+        else:
+            pairs.append((str(table[0]), str(table[1])))
+    return pairs
 
 
 def foreign_assets(tables: Sequence[tuple[str, str]]) -> list["Asset"]:
-    """Their assets, without those that a run has to fill in, and those whose names no asset may have."""
+    """Return the assets of tables, without templates and invalid names."""
     assets = []
     for cluster, table in tables:
         with suppress(ValueError):
@@ -35,20 +38,24 @@ def foreign_assets(tables: Sequence[tuple[str, str]]) -> list["Asset"]:
 
 
 def partition_key(partition: Sequence[Any]) -> str:
-    """The values of a partition as one key: '2026-11-01/DE'. A text stands for itself, anything else is JSON."""
-    return "/".join(
-        value
-        if isinstance(value, str)
-        else json.dumps(value, separators=(",", ":"), sort_keys=True)
-        for value in partition
-    )
+    """Return the values of a partition as one key, such as '2026-11-01/DE'."""
+    return "/".join(_value_text(value) for value in partition)
+
+
+def _value_text(value: Any) -> str:
+    """Return a text unchanged, and any other value as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)
 
 
 def asset_keys(event: "DataChangeEvent") -> tuple[str | None, str | None]:
-    """The partition key and the snapshot's key of an event; None where it has none, or one that Airflow does not take."""
-    return _allowed(None if event.partition is None else partition_key(event.partition)), _allowed(
-        event.snapshot_id
-    )
+    """Return the keys of an event's partition and snapshot.
+
+    They are None where they are missing, or where Airflow does not accept them.
+    """
+    partition = None if event.partition is None else partition_key(event.partition)
+    return _allowed(partition), _allowed(event.snapshot_id)
 
 
 def _allowed(key: str | None) -> str | None:
@@ -56,44 +63,49 @@ def _allowed(key: str | None) -> str | None:
 
 
 def checked_tables(tables: Any) -> list[Any]:
-    """Names, or (cluster, name), of one table at least."""
+    """Return tables as a list of names, or of (cluster, name), or raise ValueError."""
     if isinstance(tables, str) or not isinstance(tables, Sequence) or not tables:
         raise ValueError(
-            f"tables={tables!r} is no list of tables; write ['shop.orders'], or [('prod', 'shop.orders')] with their clusters"
+            f"tables={tables!r} is not a list of tables; "
+            "write ['shop.orders'], or [('prod', 'shop.orders')] with their clusters"
         )
     for table in tables:
         if not isinstance(table, str) and not (isinstance(table, Sequence) and len(table) == 2):
             raise ValueError(
-                f"{table!r} is no table; write 'shop.orders', or ('prod', 'shop.orders') with its cluster"
+                f"{table!r} is not a table; "
+                "write 'shop.orders', or ('prod', 'shop.orders') with its cluster"
             )
     return list(tables)
 
 
 def checked_partition(partition: Any) -> list[Any]:
-    """One value a level."""
+    """Return a partition as a list of one value a level, or raise ValueError."""
     if isinstance(partition, str) or not isinstance(partition, Sequence) or len(partition) == 0:
         raise ValueError(
-            f"partition={partition!r} is no list of values; write one a level, as ['{{{{ partition_key }}}}', 'DE']"
+            f"partition={partition!r} is not a list of values; "
+            "write one a level, as ['{{ partition_key }}', 'DE']"
         )
     return list(partition)
 
 
 def checked_tags(tags: Any) -> dict[str, str]:
-    """Texts by names."""
-    if not isinstance(tags, Mapping | None) or any(
-        not isinstance(value, str) for value in (tags or {}).values()
-    ):
+    """Return tags as a dict of texts by names, or raise ValueError."""
+    if tags is None:
+        return {}
+    if not isinstance(tags, Mapping) or not all(isinstance(text, str) for text in tags.values()):
         raise ValueError(
-            f"tags={tags!r} are no texts by names; write {{'completeness.hourly': '99'}}"
+            f"tags={tags!r} is not a mapping of names to texts; "
+            "write {'completeness.hourly': '99'}"
         )
-    return dict(tags or {})
+    return dict(tags)
 
 
 def checked_mode(mode: str) -> str:
-    """Whether one table is enough."""
+    """Return a mode, 'any' or 'all', or raise ValueError."""
     if mode not in MODES and not is_templated(mode):
         raise ValueError(
-            f"mode={mode!r} is unknown; use 'any' (of the tables) or 'all'; a sensor's may be Airflow's 'poke' or 'reschedule', too"
+            f"mode={mode!r} is unknown; use 'any' (of the tables) or 'all'; "
+            "a sensor's may be Airflow's 'poke' or 'reschedule', too"
         )
     return mode
 
@@ -106,11 +118,13 @@ def interests_of(
     tags: Mapping[str, str] | None = None,
     mode: str = "any",
 ) -> list["Interest"]:
-    """One for all tables, or one for each of them."""
+    """Return one interest for all tables, or with mode 'all' one for each of them."""
     from lakechime import Interest
 
     pairs = tuple((cluster, table) for cluster, table in tables)
-    groups = [(pair,) for pair in pairs] if mode == "all" else [pairs]
+    groups = [pairs]
+    if mode == "all":
+        groups = [(pair,) for pair in pairs]
     values = None if partition is None else tuple(partition)
     return [
         Interest(tables=group, after=after, partition=values, tags=dict(tags or {}))

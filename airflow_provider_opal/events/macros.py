@@ -1,6 +1,7 @@
-"""Macros for templates: `DAG(user_defined_macros={"encode_events": encode_events})`, or `macros.lakechime.encode_events` of the plugin.
+"""Macros for templates, such as `macros.lakechime.encode_events` of the plugin.
 
-Both are LakeChime's own, so that a job on a cluster, which has no Airflow, decodes what a template has encoded.
+A DAG may also take them by `DAG(user_defined_macros={"encode_events": encode_events})`. They are
+LakeChime's own, so that a job on a cluster, which has no Airflow, decodes what a template encoded.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def encode_events(events: "Iterable[DataChangeEvent | Mapping[str, Any]] | None") -> str:
-    """What a task returned, as `ti.xcom_pull(task_ids='fetched_events')` has it, as one argument of a command."""
+    """Return the events of a task as one argument of a command.
+
+    A template gets them by `ti.xcom_pull(task_ids='fetched_events')`.
+    """
     from lakechime.triggers import argument
 
     return argument.encode_events(events)
@@ -20,7 +24,10 @@ def encode_events(events: "Iterable[DataChangeEvent | Mapping[str, Any]] | None"
 def decode_events(
     argument: str, client: "LakeChime | None" = None
 ) -> "tuple[DataChangeEvent, ...]":
-    """The events of an argument. `client`: needed where there were too many for one."""
+    """Return the events of an argument.
+
+    `client` is needed where the events were too many for an argument.
+    """
     from lakechime.triggers import argument as codec
 
     return codec.decode_events(argument, client)
@@ -29,10 +36,11 @@ def decode_events(
 def event_variables(
     events: "Iterable[DataChangeEvent | Mapping[str, Any]] | None",
 ) -> dict[str, str]:
-    """The same as environment variables, LAKECHIME_EVENTS and others."""
+    """Return events as environment variables, LAKECHIME_EVENTS and others."""
     from lakechime import DataChangeEvent as Event
     from lakechime.triggers import environment
 
-    return environment.event_variables(
-        [event if isinstance(event, Event) else Event.from_json(event) for event in events or ()]
-    )
+    parsed = [
+        event if isinstance(event, Event) else Event.from_json(event) for event in events or ()
+    ]
+    return environment.event_variables(parsed)

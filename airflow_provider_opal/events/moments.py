@@ -1,6 +1,6 @@
-"""Moments as users write them, each maybe filled in by a template; and the moments at which a paced sensor looks.
+"""Moments as users write them, and the moments at which a paced sensor looks.
 
-A moment is a datetime, ISO text, or milliseconds since 1970.
+A moment is a datetime, ISO text, or milliseconds since 1970; a template may fill it in.
 """
 
 import asyncio
@@ -12,21 +12,26 @@ from opal_lake.clock import milliseconds_of
 
 
 def moment_ms(name: str, value: Any) -> int:
-    """Milliseconds since 1970. ValueError for what is not a moment."""
+    """Return a moment in milliseconds since 1970, or raise ValueError."""
     if isinstance(value, bool):
         raise ValueError(f"{name}={value!r} is not a moment; {_HINT}")
     if isinstance(value, int):
         return value
-    text = value.strip() if isinstance(value, str) else ""
-    if text.removeprefix("-").isdecimal():
-        return int(text)
-    moment = value if isinstance(value, datetime) else _parsed(name, value, text)
+    moment = value
+    if not isinstance(moment, datetime):
+        text = value.strip() if isinstance(value, str) else ""
+        if text.removeprefix("-").isdecimal():
+            return int(text)
+        moment = _parsed(name, value, text)
     if moment.tzinfo is None:
         raise ValueError(f"{name}={value!s} has no time zone; {_HINT}")
     return milliseconds_of(moment)
 
 
-_HINT = "write milliseconds since 1970, as '{{ data_interval_start.int_timestamp * 1000 }}', or 2026-11-01T00:00:00Z"
+_HINT = (
+    "write milliseconds since 1970, as '{{ data_interval_start.int_timestamp * 1000 }}', "
+    "or 2026-11-01T00:00:00Z"
+)
 
 
 def _parsed(name: str, value: Any, text: str) -> datetime:
@@ -37,7 +42,7 @@ def _parsed(name: str, value: Any, text: str) -> datetime:
 
 
 def newest_tick(ticks: Sequence[Any]) -> int | None:
-    """Return the number of the newest moment that has passed; None before the first one.
+    """Return the number of the newest past moment, or None before the first one.
 
     `ticks` are the first moment in milliseconds, the frequency and its unit.
     """

@@ -1,9 +1,10 @@
-"""One look at LakeChime a poll for all that wait in this process, however many they are.
+"""The poller, with one look at LakeChime a poll for all waiters of this process.
 
-A triggerer runs a thousand triggers in one event loop. If each asked for its own events, that would be a thousand queries a poll; so all
-triggers of a connection wait for one poller. Those who are new are answered by one query for all who are new (`find`), each from where it
-has got to. After that one query a poll reads what came for anybody (`tail`), and events are matched here. Nothing is kept but who waits: a
-triggerer that is killed and started again finds by `after` what came meanwhile.
+A triggerer runs a thousand triggers in one event loop. If each asked for its own events, that would
+be a thousand queries a poll; so all triggers of a connection wait for one poller. One query
+(`find`) answers all new waiters, each from its own seq. After that, one query a poll reads the new
+events of all tables (`tail`), and they are matched here. Only the waiters are stored: a triggerer
+that is killed and started again finds by `after` what came meanwhile.
 """
 
 import asyncio
@@ -26,13 +27,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_S = 60.0
-GATHER_S = 0.1  # a triggerer starts its triggers one by one: those that come together are answered together
+# A triggerer starts its triggers one by one: those within this time are answered together
+GATHER_S = 0.1
 PAGE = 1000
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Waiter:
-    """Waits for the first event after `interest.after`; if it does not stay, for an answer right away."""
+    """A wait for the first event after `interest.after`.
+
+    A waiter that does not stay gets an answer immediately.
+    """
 
     interest: "Interest"
     interval_s: float
@@ -41,22 +46,20 @@ class Waiter:
     answer: "asyncio.Future[int | None]"
 
     def wants(self, event: "DataChangeEvent", partition: str | None) -> bool:
-        """Whether the event, of a table that it waits for, is of interest."""
+        """Return whether an event of one of the waiter's tables matches."""
         interest = self.interest
-        is_new = event.seq is not None and event.seq > interest.after
-        is_there = self.partition is None or self.partition == partition
-        return (
-            is_new
-            and is_there
-            and all(event.tags.get(name) == value for name, value in interest.tags.items())
-        )
+        if event.seq is None or event.seq <= interest.after:
+            return False
+        if self.partition is not None and self.partition != partition:
+            return False
+        return all(event.tags.get(name) == value for name, value in interest.tags.items())
 
     @property
     def waits_for_partition(self) -> bool:
-        """Whether any event of a partition is enough: if one expired, no other may come."""
+        """A flag: any event of a partition is enough. If one expired, no other may come."""
         return self.partition is not None and not self.interest.tags
 
-    def tell(self, seq: int | None) -> None:
+    def answer_with(self, seq: int | None) -> None:
         if not self.answer.done():
             self.answer.set_result(seq)
 
@@ -67,9 +70,10 @@ class Waiter:
 
 @dataclass(slots=True, kw_only=True)
 class Poller:
-    """All that wait on one connection. It runs as long as somebody waits."""
+    """The poller of one connection. It runs as long as somebody waits."""
 
     conn_id: str
+    longest_pause_s: float = LONGEST_PAUSE_S
     polls: int = 0
     _new: list[Waiter] = field(default_factory=list)
     _waiting: dict[tuple[str, str], list[Waiter]] = field(default_factory=dict)
@@ -78,49 +82,49 @@ class Poller:
     _task: "asyncio.Task[None] | None" = None
 
     async def wait(self, interest: "Interest", interval_s: float) -> int:
-        """The place of the first event that is of interest."""
+        """Return the seq of the first event that matches, once it is registered."""
         seq = await self._answer(interest, interval_s, stays=True)
         assert seq is not None
         return seq
 
     async def look(self, interest: "Interest") -> int | None:
-        """The same without waiting for one."""
-        return await self._answer(interest, LONGEST_PAUSE_S, stays=False)
+        """Return the seq of the first event that matches now, or None."""
+        return await self._answer(interest, self.longest_pause_s, stays=False)
 
     async def _answer(self, interest: "Interest", interval_s: float, *, stays: bool) -> int | None:
         from lakechime.event import partition_text
 
         partition = None if interest.partition is None else partition_text(interest.partition)
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        self._new.append(
-            Waiter(
-                interest=interest,
-                interval_s=interval_s,
-                stays=stays,
-                partition=partition,
-                answer=future,
-            )
+        waiter = Waiter(
+            interest=interest,
+            interval_s=interval_s,
+            stays=stays,
+            partition=partition,
+            answer=future,
         )
+        self._new.append(waiter)
         self._wake.set()
         if self._task is None:
-            # With no context of its own, or all that it logs would go to the log of the task whose trigger came first
+            # In an empty context: otherwise its log would go to the task whose trigger came first
             self._task = asyncio.create_task(
                 self._run(), name=f"LakeChime {self.conn_id}", context=contextvars.Context()
             )
-        return await future  # a trigger that is cancelled cancels it, and the next poll forgets it
+        # A trigger that is cancelled cancels it, and the next poll forgets it
+        return await future
 
     async def _run(self) -> None:
-        """Until nobody waits. Of an error that no waiting mends all who wait are told."""
+        """Poll until nobody waits; an error that does not pass fails all waiters."""
         client: LakeChime | None = None
         failures = 0
         try:
-            while self._somebody():
+            while self._has_waiters():
                 try:
                     if client is None:
                         client = await asyncio.to_thread(LakeChimeHook(self.conn_id).get_conn)
                     await self._poll(client)
                     failures = 0
-                except Exception as error:  # noqa: BLE001  # whoever waits has to hear of it
+                except Exception as error:  # noqa: BLE001  # the waiters have to get it
                     if not _may_pass(error):
                         self._fail(error)
                         continue
@@ -133,7 +137,8 @@ class Poller:
                     )
                 await self._pause(failures)
         finally:
-            self._task = None  # whoever comes while the client is being closed needs another one
+            # A waiter that comes while the client is being closed needs another task
+            self._task = None
             if client is not None:
                 await asyncio.to_thread(client.close)
 
@@ -147,115 +152,127 @@ class Poller:
         self.polls += 1
 
     async def _find(self, client: "LakeChime") -> None:
-        asking = list(self._new)
-        found = await self._asked(client, asking)
+        """Answer the new waiters, or put them among those who wait."""
+        new = list(self._new)
+        answers = await self._first_seqs(client, new)
         if not self._waiting:
-            self._cursor = found.head  # else what is known of the others stays: they may see an event twice, and never miss one
-        self._new = self._new[len(asking) :]
-        for waiter, seq in zip(asking, found.seqs, strict=True):
-            self._take(waiter, seq)
+            # Otherwise the cursor of the others stays: they may see an event twice, and miss none
+            self._cursor = answers.head
+        # More waiters may have come during the query
+        self._new = self._new[len(new) :]
+        for waiter, seq in zip(new, answers.seqs, strict=True):
+            self._answer_or_keep(waiter, seq)
         try:
-            await self._fail_behind(client, asking, found.head)
+            await self._fail_behind(client, new, answers.head)
         finally:
-            for waiter in asking:
+            for waiter in new:
                 if not waiter.stays:
-                    waiter.tell(None)
+                    waiter.answer_with(None)
 
-    async def _fail_behind(self, client: "LakeChime", asking: Sequence[Waiter], head: int) -> None:
-        """Those who are new, and for whom something expired before they looked."""
-        # To one who begins with whatever there is nothing is missing; but a partition that was there comes no more
-        behind = [
-            (waiter, waiter.interest.after)
-            for waiter in asking
-            if (waiter.interest.after > 0 or waiter.waits_for_partition)
-            and not waiter.answer.done()
-        ]
+    async def _fail_behind(self, client: "LakeChime", new: Sequence[Waiter], head: int) -> None:
+        """Fail new waiters whose events expired before they looked."""
+        behind = []
+        for waiter in new:
+            # A waiter from the beginning misses nothing, but an expired partition comes no more
+            can_miss = waiter.interest.after > 0 or waiter.waits_for_partition
+            if can_miss and not waiter.answer.done():
+                behind.append((waiter, waiter.interest.after))
         if behind:
             page = await asyncio.to_thread(client.tail, head, 1)
             await self._fail_expired(client, behind, page.expired)
 
-    async def _asked(self, client: "LakeChime", asking: Sequence[Waiter]) -> "Found":
-        """By one query; or, if that is refused, one by one, so that only who asks what cannot be asked is told so."""
+    async def _first_seqs(self, client: "LakeChime", new: Sequence[Waiter]) -> "Found":
+        """Return the first seqs of new waiters, by one query.
+
+        If that is refused, each waiter is asked for separately, so that only an invalid one fails.
+        """
         from lakechime import Found, InvalidEventError
 
         with suppress(InvalidEventError):
-            return await asyncio.to_thread(client.find, [waiter.interest for waiter in asking])
-        answers: list[Found | None] = []
-        for waiter in asking:
+            return await asyncio.to_thread(client.find, [waiter.interest for waiter in new])
+        seqs: list[int | None] = []
+        heads: list[int] = []
+        for waiter in new:
             try:
-                answers.append(await asyncio.to_thread(client.find, [waiter.interest]))
+                answer = await asyncio.to_thread(client.find, [waiter.interest])
             except InvalidEventError as error:
                 waiter.fail(error)
-                answers.append(None)
-        seqs = tuple(None if answer is None else answer.seqs[0] for answer in answers)
-        return Found(
-            seqs=seqs,
-            head=min((answer.head for answer in answers if answer is not None), default=0),
-        )
+                seqs.append(None)
+            else:
+                seqs.append(answer.seqs[0])
+                heads.append(answer.head)
+        return Found(seqs=tuple(seqs), head=min(heads, default=0))
 
     async def _read_on(self, client: "LakeChime") -> None:
-        from lakechime.event import partition_text
-
-        begun, expired, more = self._cursor, 0, True
-        while more and self._waiting:
+        """Read the new events of all tables, and answer the waiters that they match."""
+        start = self._cursor
+        expired = 0
+        has_more = True
+        while has_more and self._waiting:
             page = await asyncio.to_thread(client.tail, self._cursor, PAGE)
             for registered in page.events:
-                event = registered.event
-                waiting = self._waiting.get((event.cluster, event.table), ())
-                partition = (
-                    None
-                    if event.partition is None or not waiting
-                    else partition_text(event.partition)
-                )
-                for waiter in waiting:
-                    if waiter.wants(event, partition):
-                        waiter.tell(event.seq)
-            expired, self._cursor, more = max(expired, page.expired), page.next_after, page.more
+                self._match(registered.event)
+            expired = max(expired, page.expired)
+            self._cursor = page.next_after
+            has_more = page.more
             self._forget()
-        await self._fail_expired(
-            client,
-            [(waiter, max(begun, waiter.interest.after)) for waiter in self._waiters()],
-            expired,
-        )
+        seen = [(waiter, max(start, waiter.interest.after)) for waiter in self._waiters()]
+        await self._fail_expired(client, seen, expired)
+
+    def _match(self, event: "DataChangeEvent") -> None:
+        from lakechime.event import partition_text
+
+        waiting = self._waiting.get((event.cluster, event.table))
+        if not waiting:
+            return
+        partition = None if event.partition is None else partition_text(event.partition)
+        for waiter in waiting:
+            if waiter.wants(event, partition):
+                waiter.answer_with(event.seq)
 
     async def _fail_expired(
         self, client: "LakeChime", waiters: Sequence[tuple[Waiter, int]], expired: int
     ) -> None:
-        """Those whose tables have lost events that nobody matched with what they wait for: each with the place up to which it was."""
+        """Fail waiters whose tables lost events before these were matched.
+
+        Each waiter comes with the seq up to which events were matched.
+        """
         lost: dict[tuple[tuple[TableName, ...], str | None], int] = {}
         for waiter, seen in waiters:
             if expired <= seen or waiter.answer.done():
                 continue
             tables = waiter.interest.tables
-            meant = (tables, waiter.partition)
-            if meant not in lost:
-                page = await asyncio.to_thread(
-                    partial(
-                        client.events,
-                        tables,
-                        after=seen,
-                        until=seen,
-                        partition=waiter.interest.partition,
-                        limit=1,
-                    )
-                )  # what expired alone
-                lost[meant] = page.expired
-            if lost[meant] > seen:
-                of_partition = (
-                    "" if waiter.partition is None else f"partition {waiter.partition} of "
+            key = (tables, waiter.partition)
+            if key not in lost:
+                # Only the page's `expired` is of interest
+                query = partial(
+                    client.events,
+                    tables,
+                    after=seen,
+                    until=seen,
+                    partition=waiter.interest.partition,
+                    limit=1,
                 )
+                page = await asyncio.to_thread(query)
+                lost[key] = page.expired
+            if lost[key] > seen:
                 names = ", ".join(str(table) for table in tables)
-                waiter.fail(
-                    RuntimeError(
-                        f"events after {seen} up to {lost[meant]} of {of_partition}{names} have expired before they were looked at. "
-                        "Read the tables whole, and keep events for longer than anybody waits"
-                    )
+                if waiter.partition is not None:
+                    names = f"partition {waiter.partition} of {names}"
+                error = RuntimeError(
+                    f"events after {seen} up to {lost[key]} of {names} have expired before they "
+                    "were looked at. "
+                    "Read the tables whole, and keep events for longer than anybody waits"
                 )
+                waiter.fail(error)
 
-    def _take(self, waiter: Waiter, seq: int | None) -> None:
-        """An answer, or a place among those who wait. Who does not stay is answered last."""
+    def _answer_or_keep(self, waiter: Waiter, seq: int | None) -> None:
+        """Answer a waiter, or put it among those who wait.
+
+        A waiter that does not stay, and has no answer yet, is answered by the caller.
+        """
         if seq is not None:
-            waiter.tell(seq)
+            waiter.answer_with(seq)
         if not waiter.stays or waiter.answer.done():
             return
         for table in waiter.interest.tables:
@@ -263,46 +280,51 @@ class Poller:
             self._waiting.setdefault(table, []).append(waiter)
 
     def _forget(self) -> None:
-        """Those who were answered, and those whose trigger was cancelled."""
-        self._new = [waiter for waiter in self._new if not waiter.answer.done()]
-        left = {
-            table: [waiter for waiter in waiting if not waiter.answer.done()]
-            for table, waiting in self._waiting.items()
-        }
-        self._waiting = {table: waiting for table, waiting in left.items() if waiting}
+        """Forget waiters that were answered, and those whose trigger was cancelled."""
+        self._new = _unanswered(self._new)
+        waiting = {}
+        for table, waiters in self._waiting.items():
+            if unanswered := _unanswered(waiters):
+                waiting[table] = unanswered
+        self._waiting = waiting
 
-    def _somebody(self) -> bool:
+    def _has_waiters(self) -> bool:
         self._forget()
         return bool(self._new or self._waiting)
 
     def _waiters(self) -> list[Waiter]:
-        """Each once, though it waits for several tables."""
-        return list(
-            {
-                id(waiter): waiter for waiting in self._waiting.values() for waiter in waiting
-            }.values()
-        )
+        """Return each waiter once, also one for several tables."""
+        by_id: dict[int, Waiter] = {}
+        for waiters in self._waiting.values():
+            for waiter in waiters:
+                by_id[id(waiter)] = waiter
+        return list(by_id.values())
 
-    def _everybody(self) -> Iterator[Waiter]:
+    def _all_waiters(self) -> Iterator[Waiter]:
         yield from self._new
         yield from self._waiters()
 
     def _fail(self, error: Exception) -> None:
-        for waiter in self._everybody():
+        for waiter in self._all_waiters():
             waiter.fail(error)
 
     async def _pause(self, failures: int) -> None:
-        """As long as the most impatient one wants, or until somebody new comes."""
-        shortest = min((waiter.interval_s for waiter in self._everybody()), default=0.0)
+        """Sleep for the shortest interval of the waiters, or until a new one comes."""
+        shortest = min((waiter.interval_s for waiter in self._all_waiters()), default=0.0)
         if failures:
-            await asyncio.sleep(doubled_pause_s(failures, max(shortest, 1.0), LONGEST_PAUSE_S))
+            pause_s = doubled_pause_s(failures, max(shortest, 1.0), self.longest_pause_s)
+            await asyncio.sleep(pause_s)
             return
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), shortest)
 
 
+def _unanswered(waiters: Sequence[Waiter]) -> list[Waiter]:
+    return [waiter for waiter in waiters if not waiter.answer.done()]
+
+
 def _may_pass(error: Exception) -> bool:
-    """Whether it may be better at the next poll: a database that is away, a service that restarts."""
+    """Return whether the next poll may succeed: a database or service may come back."""
     from lakechime import UnavailableError
 
     return isinstance(error, UnavailableError | OSError)
@@ -312,18 +334,18 @@ _pollers: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Poller]]" = We
 
 
 def poller_of(conn_id: str) -> Poller:
-    """The one of this event loop, of which a triggerer has one."""
-    return _pollers.setdefault(asyncio.get_running_loop(), {}).setdefault(
-        conn_id, Poller(conn_id=conn_id)
-    )
+    """Return the poller of a connection in this event loop; a triggerer has one loop."""
+    pollers = _pollers.setdefault(asyncio.get_running_loop(), {})
+    return pollers.setdefault(conn_id, Poller(conn_id=conn_id))
 
 
 async def wait_for_all(conn_id: str, interests: Sequence["Interest"], interval_s: float) -> int:
-    """Wait until each of the interests has an event; the place of the last one."""
+    """Wait until each of the interests has an event; return the seq of the last one."""
     poller = poller_of(conn_id)
-    waiting = [asyncio.ensure_future(poller.wait(interest, interval_s)) for interest in interests]
+    waits = [asyncio.ensure_future(poller.wait(interest, interval_s)) for interest in interests]
     try:
-        return max(await asyncio.gather(*waiting))
+        return max(await asyncio.gather(*waits))
     finally:
-        for one in waiting:
-            one.cancel()  # of several that fail together, none stays behind
+        # When one fails, the others would go on waiting
+        for wait in waits:
+            wait.cancel()

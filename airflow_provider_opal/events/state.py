@@ -1,7 +1,9 @@
-"""Where a consumer's progress is kept: in Airflow's state store of the table's asset, or in LakeChime, across Airflow databases.
+"""The stores of a consumer's progress: Airflow's state store of the table's asset, or LakeChime.
 
-Airflow's store can get and set, and belongs to one Airflow. LakeChime changes a value only where it is still the one that was read, so
-that two consumers of one name, wherever they run, never take a step back. What is in LakeChime is shown in Airflow's store, too.
+Airflow's store can get and set, and belongs to one Airflow. LakeChime holds across Airflow
+databases, and changes a value only if it is still the one that was read. So two consumers of one
+name never take a step back, wherever they run. What is in LakeChime is shown in Airflow's store,
+too.
 """
 
 import logging
@@ -21,13 +23,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Change = Callable[
-    [Any], Any
-]  # from the stored value, None if there is none, to the one to store; None: leave it
+# From the stored value, or None without one, to the value to store, or None to leave it
+Change = Callable[[Any], Any]
 
 
 class State(Protocol):
-    """By what is kept, as 'seen' or 'consumed/2026-11-01'."""
+    """A store of values by kind, such as 'seen' or 'consumed/2026-11-01'."""
 
     def get(self, kind: str) -> Any: ...
 
@@ -36,7 +37,7 @@ class State(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssetState:
-    """In Airflow, with the asset."""
+    """The state in Airflow, with the asset."""
 
     accessor: Any
     consumer: str
@@ -45,7 +46,8 @@ class AssetState:
     def of(cls, context: "Context", asset: Asset, consumer: str) -> "AssetState":
         try:
             accessor = context["asset_state_store"][asset]
-        except KeyError:  # the task learned only when it ran, by a template or from a mapping, that this is an inlet
+        except KeyError:
+            # The asset became an inlet only when the task ran, by a template or from a mapping
             accessor = AssetStateStoreAccessor(name=asset.name)
         return cls(accessor=accessor, consumer=consumer)
 
@@ -67,7 +69,7 @@ class AssetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeChimeState:
-    """In LakeChime, under the consumer's name, by the asset's URI."""
+    """The state in LakeChime, under the consumer's name, by the asset's URI."""
 
     hook: LakeChimeHook
     consumer: str
@@ -93,15 +95,12 @@ class LakeChimeState:
             value = change(None if before is None else before.value)
             if value is None:
                 return
+            revision = None if before is None else before.revision
             try:
-                self.client.put_watermark(
-                    self.consumer,
-                    self._key(kind),
-                    value,
-                    expected=None if before is None else before.revision,
-                )
+                self.client.put_watermark(self.consumer, self._key(kind), value, expected=revision)
             except ConflictError:
-                continue  # somebody else was faster: what is to be stored depends on what is there now
+                # Another process was faster: the new value depends on what it stored
+                continue
             show(self.mirror, kind, value)
             return
 
@@ -110,26 +109,26 @@ class LakeChimeState:
 
 
 def show(mirror: AssetState | None, kind: str, value: Any) -> None:
-    """In Airflow's UI. What cannot be shown harms nobody."""
-    if mirror is not None:
-        try:
-            mirror.show(kind, value)
-        except Exception as error:  # noqa: BLE001  # for the eye alone: Airflow may not know the asset
-            log.warning(
-                "%s of %s is kept in LakeChime, and Airflow cannot show it: %s",
-                kind,
-                mirror.consumer,
-                error,
-            )
+    """Show a value in Airflow's UI, or log a warning if that fails."""
+    if mirror is None:
+        return
+    try:
+        mirror.show(kind, value)
+    except Exception as error:  # noqa: BLE001  # only for display: Airflow may not know the asset
+        log.warning(
+            "%s of %s is stored in LakeChime, and Airflow cannot show it: %s",
+            kind,
+            mirror.consumer,
+            error,
+        )
 
 
 def state_of(
     context: "Context", asset: Asset, consumer: str, lakechime_conn_id: str | None = None
 ) -> State:
-    """A consumer's, of one table."""
-    kept = AssetState.of(context, asset, consumer)
+    """Return the state of a consumer of one table."""
+    asset_state = AssetState.of(context, asset, consumer)
     if lakechime_conn_id is None:
-        return kept
-    return LakeChimeState(
-        hook=LakeChimeHook(lakechime_conn_id), consumer=consumer, uri=asset.uri, mirror=kept
-    )
+        return asset_state
+    hook = LakeChimeHook(lakechime_conn_id)
+    return LakeChimeState(hook=hook, consumer=consumer, uri=asset.uri, mirror=asset_state)
