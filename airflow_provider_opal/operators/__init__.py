@@ -1,4 +1,5 @@
-"""Tasks on tables. Each submits one packaged Spark app; `spark` is what they share: token, partition key, submit, result.
+"""Tasks on tables. Each submits one packaged Spark app.
 
-A run without a partition key is refused by `spark.OpalSparkOperator.check_key`.
+`spark` is what they share: token, partition key, submission and result. Its
+`OpalSparkOperator.check_key` refuses a DAG run that lacks a partition key.
 """

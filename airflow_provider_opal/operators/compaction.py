@@ -1,4 +1,4 @@
-"""CompactionOperator: fewer and larger files."""
+"""CompactionOperator: small files of a table become fewer and larger ones."""
 
 from typing import ClassVar
 
@@ -7,16 +7,19 @@ from opal_lake.operations.compact import Compact
 
 
 class CompactionOperator(WholeTableOperator):
-    """Merges small files into files of about `target_mb` (by default the table's property). All that can be read stays readable, and no
-    row id changes.
+    """A task that merges small files into files of about `target_mb`.
 
-    `mode="major"` also drops rows that no moment of the last `look_back` shows, and raises the table's floor to its begin: event times
-    before it can no longer be read. `look_back` is a duration ("30d"); a number, where the delta column holds numbers. Partitions without
-    rows of the time since `archive_after` are compressed harder.
+    The default of `target_mb` is the table's property. All rows stay readable, and no row id
+    changes.
 
-    With `only_if_due` the table's thresholds (`small_files`, `dead_share`) decide whether it is worth it, and the result says why, or that
-    it is not due.
+    `mode="major"` also drops rows that were not valid at any moment of the last `look_back`, and
+    raises the table's floor to the begin of it: earlier event times can no longer be read.
+    `look_back` is a duration ("30d"), or a number if the delta column holds numbers. Partitions
+    without rows of the time since `archive_after` are compressed harder.
+
+    With `only_if_due` the table's thresholds (`small_files`, `dead_share`) decide whether to
+    compact, and the result gives the reason, or says that nothing is due.
     """
 
     declared = Compact
-    defaults: ClassVar = {"only_if_due": True}  # a schedule comes round with or without work
+    defaults: ClassVar = {"only_if_due": True}  # a schedule does not know whether there is work

@@ -1,4 +1,7 @@
-"""ConsumeOperator: passes the new rows of a table to a function of the user, in a Spark job. `watermark` keeps what it has consumed."""
+"""ConsumeOperator: a function of the user gets the new rows of a table, in a Spark job.
+
+`watermark` stores what was consumed.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,13 +30,17 @@ if TYPE_CHECKING:
 
 BY = ("partition", "version")
 NAME_HINT = (
-    "Give each consumer a name, under which it stores the version that it has seen: .expand_kwargs([{'function': 'shop_jobs:revenue', "
-    "'consumer': 'report.revenue'}, ...]). If only table= is mapped over, one name is enough: .partial(consumer='report.revenue', ...)"
+    "Give each consumer a name, under which it stores the version that it has seen: "
+    ".expand_kwargs([{'function': 'shop_jobs:revenue', 'consumer': 'report.revenue'}, ...]). "
+    "If only table= is mapped over, one name is enough: .partial(consumer='report.revenue', ...)"
 )
 
 
 def check_rows(rows: str, by: str) -> None:
-    """What changed is told from version to version."""
+    """Raise ValueError if a consumer cannot get such rows.
+
+    Changes are known only from version to version.
+    """
     if rows not in CONSUMER_ROWS:
         raise ValueError(f"rows={rows!r} is unknown; use one of {', '.join(CONSUMER_ROWS)}")
     if rows == "changes" and by != "version":
@@ -41,26 +48,35 @@ def check_rows(rows: str, by: str) -> None:
 
 
 class ConsumeOperator(DeclaredOperator):
-    """Calls `function` ("package.module:function") with a `Change`: the table, and the rows that are new.
+    """A task that calls a function with the new rows of a table.
 
-    By partition: the rows that were ingested under the run's partition key and are visible as of the version in its event, the one
-    that the key's MetaGen made. By version: all that became visible since the consumer's last run, from version to version without a gap
-    (`start`, as a SnapshotTriggerSensor's, says where a new consumer begins); let one run at a time (`max_active_runs=1`). Either way what
-    a run was given is fixed at its first try: retried or cleared, it gets the same rows; of a key whose version has expired those as of the
-    oldest one. It is acknowledged after success. By version, what a failed run was given comes again with the next run, before what is
-    newer and apart from it: the function is called twice then. So two calls get the same range of versions, or ranges that do not overlap.
+    `function` ("package.module:function") gets a `Change`: the table, and the rows that are new.
 
-    What a consumer has seen is kept with the table's asset in Airflow, or with `lakechime_conn_id` in LakeChime, which holds across Airflow
-    databases.
+    - By partition: the rows that were ingested under the run's partition key. They are read as of
+      the version in the run's event, which is the one that the key's MetaGen made.
+    - By version: all rows that became visible since the consumer's last run, version after version
+      without a gap. `start`, as in SnapshotTriggerSensor, says where a new consumer begins. Allow
+      one run at a time (`max_active_runs=1`).
 
-    By version and with `rows="changes"`, `change.rows` are rows that were inserted, deleted or updated, with their values before and after.
+    The first try of a DAG run fixes its rows: retried or cleared, the run gets the same rows. If
+    the version of a key has expired, its rows are read as of the oldest version. The rows are
+    acknowledged after success. By version, the range of a failed run comes again with the next
+    run, before the newer versions and separate from them: the function is then called twice. Two
+    calls get the same range of versions, or ranges that do not overlap.
 
-    The function is called at least once: when a worker dies right after it, a retry calls it again. In client mode its module is found
-    beside the DAG file and in the DAG bundle; to a cluster it goes by `py_files=` or the archive of `opal pack`.
+    The progress of a consumer is stored with the table's asset in Airflow, or, with
+    `lakechime_conn_id`, in LakeChime, which several Airflow databases can share.
+
+    By version and with `rows="changes"`, `change.rows` are the rows that were inserted, deleted or
+    updated, with their values before and after.
+
+    The function is called at least once: if a worker dies right after the call, a retry calls it
+    again. In client mode its module is found next to the DAG file and in the DAG bundle. On a
+    cluster it has to be in `py_files=` or in the archive of `opal pack`.
     """
 
     declared = Consume
-    left_out = ("partition_key", "after", "version")  # the run says which rows are new
+    left_out = ("partition_key", "after", "version")  # only the run knows them
     template_fields: Sequence[str] = ("consumer", *OpalSparkOperator.template_fields)
 
     def __init__(
@@ -75,87 +91,84 @@ class ConsumeOperator(DeclaredOperator):
     ) -> None:
         if by not in BY:
             raise ValueError(
-                f"by={by!r} is unknown; use 'partition' (the rows of a partition key) or 'version' (all since the last run)"
+                f"by={by!r} is unknown; use 'partition' (the rows of a partition key) "
+                "or 'version' (all since the last run)"
             )
         check_rows(kwargs.get("rows", "visible"), by)
         super().__init__(table=table, lakechime_conn_id=lakechime_conn_id, **kwargs)
         self.by = by
         self.consumer = consumer
         self.start = checked_start(start)
-        self.inlets = distinct(
-            [
-                *self.inlets,
-                *self.assets_of({"table": table, "opal_conn_id": self.opal_conn_id})["inlets"],
-            ]
-        )
+        assets = self.assets_of({"table": table, "opal_conn_id": self.opal_conn_id})
+        self.inlets = distinct([*self.inlets, *assets["inlets"]])
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Check what is known before the run, which says which rows are new."""
+        """Return the arguments, checked as far as they are known before the run.
+
+        The run adds the arguments that name the new rows; an example stands for them here.
+        """
         new_rows = {"after": 0} if given["rows"] == "changes" else {"partition_key": ""}
         checked = super().checked({**given, **new_rows})
         return {name: value for name, value in checked.items() if name not in new_rows}
 
     @classmethod
     def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
-        """The inlets: consumers acknowledge with the table's asset."""
+        """Return the inlet: consumers acknowledge with the table's asset."""
         return {"inlets": known_assets(given)}
 
     @property
     def asset(self) -> "Asset":
-        """The asset of the table. ValueError while the table is a template."""
+        """The asset of the table; ValueError while the table is a template."""
         return opal_asset(self.table, opal_conn_id=self.opal_conn_id)
 
     def needs_key(self, context: "Context") -> bool:
-        """Only by partition: by version, a manual run needs no key."""
+        """Return whether a key is needed: only by partition, not by version."""
         return self.by == "partition" and super().needs_key(context)
 
-    def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
-        """Store the range of this run, run the function, acknowledge."""
+    def execute(  # type: ignore[override]  # as the parent's
+        self, context: "Context"
+    ) -> dict[str, Any]:
+        """Store the range of this DAG run, run the function, and acknowledge the range."""
         self.check_key(context)
         key = context.get("partition_key")
         if self.by == "partition" and key is None:
             raise AirflowFailException(
-                f"task {self.task_id!r} consumes by partition, and this run has no partition key. {KEY_HINT}"
+                f"task {self.task_id!r} consumes by partition, and this run has no partition key. "
+                f"{KEY_HINT}"
             )
-        if (
-            self.by == "version"
-            and self.consumer is None
-            and context["ti"].map_index not in (None, -1)
-        ):
+        is_mapped = context["ti"].map_index not in (None, -1)
+        if self.by == "version" and self.consumer is None and is_mapped:
             raise AirflowFailException(
                 f"task {self.task_id!r} consumes by version and is mapped. {NAME_HINT}"
             )
         watermark = Watermark.of(
             context, self.table, self.opal_conn_id, self.consumer, self.lakechime_conn_id
         )
-        return (
-            self._by_version(context, watermark)
-            if self.by == "version"
-            else self._by_partition(context, watermark, str(key))
-        )
+        if self.by == "version":
+            return self._by_version(context, watermark)
+        return self._by_partition(context, watermark, str(key))
 
     def job(self, context: "Context") -> "JobSpec[Any]":
-        """By version a run may have two ranges, and each is a job of its own."""
+        """Return the job; by version its token names the range, since a run may have two."""
         spec = super().job(context)
-        return (
-            spec
-            if spec.operation.after is None
-            else replace(spec, token=f"{spec.token}/{spec.operation.version}")
-        )
+        if spec.operation.after is None:
+            return spec
+        return replace(spec, token=f"{spec.token}/{spec.operation.version}")
 
     def _by_partition(self, context: "Context", watermark: Watermark, key: str) -> dict[str, Any]:
         given = watermark.given()
-        event_version, is_redelivery = (
-            (given["version"], False) if given else event_version_of(context, self.asset.uri, key)
-        )
-        requested = event_version if event_version is not None else self._upstream_version(context)
+        if given:
+            requested, is_redelivery = given["version"], False
+        else:
+            requested, is_redelivery = event_version_of(context, self.asset.uri, key)
+        if requested is None:
+            requested = self._upstream_version(context)
         version, ingests = self.opal.ingests_as_of(self.table, key, requested)
         if given is None:
             if is_redelivery and watermark.has_consumed(key, ingests):
-                return self._nothing(
-                    context,
-                    f"partition key {key!r} was consumed meanwhile, as of version {watermark.consumed_version(key)}",
-                )
+                consumed = watermark.consumed_version(key)
+                note = f"partition key {key!r} was consumed meanwhile, as of version {consumed}"
+                return self._nothing(context, note)
             watermark.give({"version": version})
         elif version != requested:
             self.log.warning(
@@ -169,33 +182,29 @@ class ConsumeOperator(DeclaredOperator):
         return result
 
     def _upstream_version(self, context: "Context") -> int | None:
-        """The last version of the upstream MetaGens and inline ingests, if there are any."""
-        emitters = [
-            task
-            for task in self.upstream_list
-            if isinstance(task, IngestOperator | MetaGenOperator)
-            and task.asset_events is not None
-            and task.table == self.table
-        ]
-        results = [context["ti"].xcom_pull(task_ids=task.task_id) for task in emitters]
-        return max(
-            (
-                result["version"]
-                for result in results
-                if isinstance(result, dict) and result["version"] is not None
-            ),
-            default=None,
-        )
+        """Return the last version of upstream MetaGens and inline ingests, if any."""
+        versions = []
+        for task in self.upstream_list:
+            is_emitter = (
+                isinstance(task, IngestOperator | MetaGenOperator)
+                and task.asset_events is not None
+                and task.table == self.table
+            )
+            if not is_emitter:
+                continue
+            result = context["ti"].xcom_pull(task_ids=task.task_id)
+            if isinstance(result, dict) and result["version"] is not None:
+                versions.append(result["version"])
+        return max(versions, default=None)
 
     def _by_version(self, context: "Context", watermark: Watermark) -> dict[str, Any]:
         given = watermark.given() or self._next_range(watermark)
         if given is None:
             seen = watermark.seen_version
             return self._nothing(context, f"nothing new after version {seen}", seen)
-        bounds, result = (
-            [given["from"], *([given["begun"]] if "begun" in given else []), given["to"]],
-            {},
-        )
+        # "begun" is the end of a range that an earlier run left unfinished: it comes first
+        bounds = [given[name] for name in ("from", "begun", "to") if name in given]
+        result: dict[str, Any] = {}
         for after, version in pairwise(bounds):
             self.log.info("consuming versions after %s, up to and with %s", after, version)
             result = self._run(context, after=after, version=version)
@@ -203,44 +212,37 @@ class ConsumeOperator(DeclaredOperator):
         return result
 
     def _next_range(self, watermark: Watermark) -> dict[str, int] | None:
-        """What came since the last run. A range that an earlier run began and left unfinished comes first, as it was.
+        """Return the range of versions since the last run, or None if nothing is new.
 
-        So no two ranges of a consumer overlap, and what a function did for one of them it can do again.
+        A range that an earlier run left unfinished comes first, unchanged. So no two ranges of a
+        consumer overlap, and a function can repeat its work on one of them.
         """
         seen = watermark.seen(partial(first_version, self.start, self.opal_conn_id, self.table))
         begun, are_changes = watermark.begun_version, self.arguments["rows"] == "changes"
-        again = begun if begun is not None and self.opal.is_readable(self.table, begun) else None
-        if (
-            are_changes
-            and begun is not None
-            and again is None
-            and begun <= self.opal.head(self.table)
-        ):
-            raise AirflowFailException(
-                f"the last run began the changes up to version {begun} and did not finish, and that version has expired since: the same "
-                "changes cannot be read again, and other ones could make the function repeat work. Start over with another consumer="
-            )
+        if begun is not None and not self.opal.is_readable(self.table, begun):
+            if are_changes and begun <= self.opal.head(self.table):
+                raise AirflowFailException(
+                    f"the last run did not finish the changes up to version {begun}, which has "
+                    "expired since. The same changes cannot be read again, and other changes could "
+                    "make the function repeat work. "
+                    "Start over with another consumer="
+                )
+            begun = None
         versions = self.opal.versions_after(self.table, seen, feed=are_changes)
         if versions is None:
             return None
         newest = versions[1]
-        if again is not None and again < newest:
-            return watermark.give({"from": seen, "begun": again, "to": newest})
+        if begun is not None and begun < newest:
+            return watermark.give({"from": seen, "begun": begun, "to": newest})
         watermark.begin(newest)
         return watermark.give({"from": seen, "to": newest})
 
     def _nothing(self, context: "Context", note: str, version: int | None = None) -> dict[str, Any]:
         from opal_lake.result import JobResult
 
-        return self.finish(
-            context,
-            JobResult(
-                operation="consume",
-                table=self.opal.lake.uri(self.table),
-                version=version,
-                notes=(note,),
-            ),
-        )
+        uri = self.opal.lake.uri(self.table)
+        result = JobResult(operation="consume", table=uri, version=version, notes=(note,))
+        return self.finish(context, result)
 
     def _run(self, context: "Context", **what: Any) -> dict[str, Any]:
         self.arguments = {**self.arguments, **what}
@@ -253,30 +255,29 @@ class ConsumeOperator(DeclaredOperator):
 
 
 def module_folders(context: "Context") -> list[str]:
-    """The folders of a DAG's own modules: that of its file, and its bundle."""
+    """Return the folders of a DAG's own modules: that of its file, and its bundle."""
     folders = [str(Path(context["dag"].fileloc).parent)]
     bundle = getattr(context["ti"], "bundle_instance", None)
-    return list(dict.fromkeys([*folders, *([str(bundle.path)] if bundle is not None else [])]))
+    if bundle is not None:
+        folders.append(str(bundle.path))
+    return list(dict.fromkeys(folders))
 
 
 def event_version_of(
     context: "Context", table_uri: str, partition_key: str
 ) -> tuple[int | None, bool]:
-    """The version that the table's events carry for this key, and whether all of them are redeliveries by a ReconcileOperator.
+    """Return the version of a key in the events, and whether it is redelivered.
 
-    A run may wait for other tables too: their versions do not count here.
+    It is redelivered if all events are redeliveries by a ReconcileOperator. A DAG run may wait for
+    other tables too: the events of those are ignored.
     """
-    events = (context.get("triggering_asset_events") or {}).items()
-    ours = [
-        asset_events
-        for asset, asset_events in events
-        if (uri := getattr(asset, "uri", "")) == table_uri or uri.startswith(f"{table_uri}/told/")
-    ]
-    extras = [event.extra or {} for asset_events in ours for event in asset_events]
-    again = [extra["versions"].get(partition_key) for extra in extras if "versions" in extra]
-    versions = [
-        version
-        for version in [*again, *(extra.get("version") for extra in extras)]
-        if isinstance(version, int)
-    ]
-    return max(versions, default=None), bool(extras) and len(again) == len(extras)
+    extras = []
+    for asset, events in (context.get("triggering_asset_events") or {}).items():
+        uri = getattr(asset, "uri", "")
+        if uri == table_uri or uri.startswith(f"{table_uri}/told/"):
+            extras += [event.extra or {} for event in events]
+    redelivered = [extra["versions"].get(partition_key) for extra in extras if "versions" in extra]
+    emitted = [extra.get("version") for extra in extras]
+    versions = [version for version in [*redelivered, *emitted] if isinstance(version, int)]
+    is_redelivery = bool(extras) and len(redelivered) == len(extras)
+    return max(versions, default=None), is_redelivery

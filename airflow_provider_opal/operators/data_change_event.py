@@ -1,4 +1,4 @@
-"""DataChangeEventOperator: the changes of a table within a span of time, for the tasks behind it."""
+"""DataChangeEventOperator: the changes of a table within a span of time, for later tasks."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -20,18 +20,24 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 Moment = datetime | int | str
-SHORTEST_WAIT_S = 0.05  # the clock may stand still for a while
+# The clock of the events may stand still for a while: do not ask without a pause
+MIN_WAIT_S = 0.05
 
 
 class DataChangeEventOperator(BaseOperator):
-    """Returns the events of `dataset` on `cluster` with start_time <= event_ts < end_time, as a list of plain dicts, oldest first.
+    """A task that returns the data-change events of a table within a span of time.
 
-    Times are datetimes, ISO text with a time zone, or milliseconds since 1970, and may be templates:
-    `"{{ data_interval_start.int_timestamp * 1000 }}"`. Each event is in exactly one of the spans that follow on each other, whenever they
-    are asked for: no event gets a time of a span that has ended. So a span must have ended; this waits for the last seconds of one, and
-    fails for one that lasts longer.
+    The result is a list of plain dicts, oldest first: the events of `dataset` on `cluster` with
+    start_time <= event_ts < end_time. Times are datetimes, ISO text with a time zone, or
+    milliseconds since 1970, and may be templates:
+    `"{{ data_interval_start.int_timestamp * 1000 }}"`.
 
-    `.environment` has the same events as variables, for other tasks' `env=` and `env_vars=`. `skip_when_empty` skips what is downstream.
+    Each event is in exactly one of successive spans, no matter when they are read: no event gets a
+    time of a span that has ended. So a span must have ended. The task waits up to a minute for its
+    end, and fails if it lasts longer.
+
+    `.environment` holds the same events as variables, for other tasks' `env=` and `env_vars=`.
+    With `skip_when_empty` a span without events skips the task, and those downstream.
     """
 
     template_fields: Sequence[str] = (
@@ -74,58 +80,49 @@ class DataChangeEventOperator(BaseOperator):
 
     @property
     def environment(self) -> XComArg:
-        """The events as environment variables, for a task behind this one."""
+        """The events as environment variables, for a task downstream."""
         return XComArg(self, key=ENVIRONMENT_KEY)
 
     def execute(self, context: "Context") -> list[dict[str, Any]]:
-        """Asks once the span has ended."""
+        """Read the events once the span has ended, and return them as plain dicts."""
         from lakechime import InvalidEventError
 
         try:
-            start_ts, end_ts = (
-                moment_ms("start_time", self.start_time),
-                moment_ms("end_time", self.end_time),
-            )
+            start_ts = moment_ms("start_time", self.start_time)
+            end_ts = moment_ms("end_time", self.end_time)
             partition = None if self.partition is None else checked_partition(self.partition)
             tags = checked_tags(self.tags)
         except ValueError as error:
-            raise AirflowFailException(str(error)) from error  # to try again would not help
+            raise AirflowFailException(str(error)) from error  # a retry would not help
         what: dict[str, Any] = {"cluster": self.cluster, "partition": partition, "tags": tags}
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
             try:
                 answer = client.events_between(self.dataset, start_ts, end_ts, **what)
-                while (
-                    answer.covered_until_ts < end_ts
-                ):  # by the clock that gives events their times
+                # By the clock that gives events their times, not by the worker's
+                while answer.covered_until_ts < end_ts:
                     self._wait((end_ts - answer.covered_until_ts) / 1000)
                     answer = client.events_between(self.dataset, start_ts, end_ts, **what)
             except InvalidEventError as error:
                 raise AirflowFailException(str(error)) from error
         if answer.covered_from_ts > start_ts:
             raise AirflowFailException(
-                f"events of {self.dataset} registered from {self.start_time} on have expired: those before {answer.covered_from_ts} ms may "
-                "be missing from the span. Read the table whole, or begin the span there; keep events for longer than runs are cleared"
+                f"events of {self.dataset} registered from {self.start_time} on have expired: "
+                f"those before {answer.covered_from_ts} ms may be missing from the span. Read the "
+                "whole table, or begin the span at that time. Keep events longer than the oldest "
+                "run that may be cleared"
             )
-        found = answer.events
-        self.log.info(
-            "%s events of %s from %s to %s",
-            len(found),
-            self.dataset,
-            self.start_time,
-            self.end_time,
-        )
-        if not found and self.skip_when_empty:
-            raise AirflowSkipException(
-                f"nothing happened to {self.dataset} from {self.start_time} to {self.end_time}"
-            )
-        return hand_over(
-            context, [registered.event for registered in found], partition=partition, tags=tags
-        )
+        events = [registered.event for registered in answer.events]
+        span = f"from {self.start_time} to {self.end_time}"
+        self.log.info("%s events of %s %s", len(events), self.dataset, span)
+        if not events and self.skip_when_empty:
+            raise AirflowSkipException(f"no events of {self.dataset} {span}")
+        return hand_over(context, events, partition=partition, tags=tags)
 
     def _wait(self, left_s: float) -> None:
         if left_s > self.longest_wait_s:
             raise AirflowException(
-                f"end_time={self.end_time!s} is {left_s:.0f} s in the future: neither this run nor the next one would see what is "
-                "registered until then. End the span when the run begins, as data_interval_end does"
+                f"end_time={self.end_time!s} is {left_s:.0f} s in the future: neither this run nor "
+                "the next one would see the events that are registered until then. "
+                "End the span when the run begins, as data_interval_end does"
             )
-        sleep(max(left_s, SHORTEST_WAIT_S))
+        sleep(max(left_s, MIN_WAIT_S))

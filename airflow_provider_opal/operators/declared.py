@@ -15,21 +15,24 @@ if TYPE_CHECKING:
 
 
 class DeclaredOperator(OpalSparkOperator):
-    """An operator of an operation: a subclass names it with `declared`.
+    """The operator of an operation, which a subclass names with `declared`.
 
     Its `__init__` takes `table`, the arguments of the declaration, and those of OpalSparkOperator.
-    A subclass that has arguments of its own writes an `__init__` with these alone.
+    A subclass that has further arguments writes an `__init__` with only these.
     """
 
     declared: ClassVar["type[Declared]"]
-    defaults: ClassVar[Mapping[str, Any]] = {}  # where an operator's differ from the declaration's
-    left_out: ClassVar[Collection[str]] = ()  # arguments that only the run knows, or no task has
+    # Defaults of the operator that differ from the declaration's
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    # Arguments that only the run knows, or that a task does not have
+    left_out: ClassVar[Collection[str]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Show the arguments of the declaration, before Airflow looks at the signature."""
+        """Put the declaration's arguments into the signature before Airflow reads it."""
         super().__init_subclass__(**kwargs)
         is_base = not hasattr(cls, "declared")
-        if is_base or not {"declared", "defaults", "left_out", "__init__"} & vars(cls).keys():
+        signature_parts = {"declared", "defaults", "left_out", "__init__"}
+        if is_base or not signature_parts & vars(cls).keys():
             return
         cls.operation = cls.declared.title
         if "__init__" not in vars(cls):
@@ -38,38 +41,40 @@ class DeclaredOperator(OpalSparkOperator):
         own_init.__signature__ = with_arguments(inspect.signature(own_init), cls.arguments_of())
 
     def __init__(self, *, table: str, **kwargs: Any) -> None:
-        given = {
-            name: kwargs.pop(name, parameter.default)
-            for name, parameter in self.arguments_of().items()
-        }
+        given = {}
+        for name, parameter in self.arguments_of().items():
+            given[name] = kwargs.pop(name, parameter.default)
         super().__init__(table=table, arguments=self.checked(given), **kwargs)
 
     @classmethod
     def arguments_of(cls) -> dict[str, inspect.Parameter]:
         """Return the arguments that the operator takes from its declaration."""
         hidden = (cls.declared.token_argument, *cls.left_out)
-        return {
-            name: parameter.replace(
-                kind=inspect.Parameter.KEYWORD_ONLY,
-                default=cls.defaults.get(name, parameter.default),
-            )
-            for name, parameter in inspect.signature(cls.declared).parameters.items()
-            if name not in hidden
-        }
+        arguments = {}
+        for name, parameter in inspect.signature(cls.declared).parameters.items():
+            if name not in hidden:
+                default = cls.defaults.get(name, parameter.default)
+                arguments[name] = parameter.replace(
+                    kind=inspect.Parameter.KEYWORD_ONLY, default=default
+                )
+        return arguments
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Check the arguments as a job would, but for those that templates fill in."""
+        """Return the arguments, checked as a job would, except templates."""
         return self.declared.checked(self.declared.among(given), is_templated)
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
-        """Check the arguments that templates filled in, as the others were checked before."""
+        """Return the arguments; those that templates filled in are checked now."""
         return self.declared.checked(self.declared.filled_in(self.arguments))
 
 
 def _forwarding(cls: type[DeclaredOperator]) -> Any:
-    """Return an `__init__` that is its own, for Airflow, and does what the parent's does."""
+    """Return an `__init__` that only calls the parent's.
 
-    def __init__(self: DeclaredOperator, *, table: str, **kwargs: Any) -> None:  # noqa: N807  # it becomes one
+    Airflow wraps the `__init__` of each operator class, so a class needs its own.
+    """
+
+    def __init__(self: Any, *, table: str, **kwargs: Any) -> None:  # noqa: N807  # it becomes one
         super(cls, self).__init__(table=table, **kwargs)
 
     return __init__

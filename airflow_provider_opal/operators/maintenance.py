@@ -1,4 +1,4 @@
-"""MaintenanceOperator: runs the compaction, Z-order and retention that are due for a table."""
+"""MaintenanceOperator: the compaction, Z-order and retention that are due for a table."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,30 +15,36 @@ if TYPE_CHECKING:
 
 
 class MaintenanceOperator(WholeTableOperator):
-    """Runs what is due: minor or major compaction, Z-order by `zorder`, and retention by `window`.
+    """A task that runs the maintenance that is due for a table.
 
-    What is not given the table's properties of these names say; by default they name no `zorder`, no `look_back` and no `archive_after`,
-    so that nothing is clustered, no history dropped, and nothing compressed harder for its age. `small_files` of a partition,
-    `dead_share` (percent of the rows) and `unclustered_share` (percent of the bytes) have to have gathered before a step is due.
-    `grace`, as a RetentionOperator's, is how long jobs and readers may take. `delete=False` leaves retention out; with `dry_run` nothing
-    is done, and the result tells what would be.
+    The steps are minor or major compaction, Z-order by `zorder`, and retention by `window`. The
+    default of each argument is the table's property of the same name. By default these set no
+    `zorder`, no `look_back` and no `archive_after`: nothing is clustered, no history is dropped,
+    and no old partition is compressed harder.
 
-    Skips while the table is not there yet.
+    A step is due at a threshold: `small_files` of a partition, `dead_share` (percent of the rows)
+    or `unclustered_share` (percent of the bytes). `grace` is the longest time that jobs and
+    readers may take, as in RetentionOperator. `delete=False` leaves retention out. With `dry_run`
+    nothing is done, and the result names what would be.
+
+    The task skips while the table does not exist.
     """
 
     declared = Maintain
 
-    def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
-        """Its schedule may come round before the table's first rows do."""
+    def execute(  # type: ignore[override]  # as the parent's
+        self, context: "Context"
+    ) -> dict[str, Any]:
+        """Run what is due; skip if the table has no first rows yet."""
         self.check_key(context)
         from opal_lake.errors import NotFoundError
 
         try:
             self.opal.table(self.table)
         except NotFoundError as error:
-            raise AirflowSkipException(f"{self.table} is not there yet") from error
+            raise AirflowSkipException(f"{self.table} does not exist yet") from error
         return super().execute(context)
 
     def rehearse(self, table: "Table") -> "JobResult":
-        """What is due, and why."""
+        """Return what is due, and why."""
         return table.maintain(**self.arguments)

@@ -1,9 +1,9 @@
-"""MetaGenOperator: makes ingested rows visible, and emits the asset events of the table."""
+"""MetaGenOperator: ingested rows become visible, and the table's asset events are emitted."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_opal.asset_events import AssetEvents
+from airflow_provider_opal.asset_events import AssetEvents, outlets_of
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct
 from airflow_provider_opal.operators.declared import DeclaredOperator
 from opal_lake.errors import NotFoundError
@@ -16,29 +16,31 @@ if TYPE_CHECKING:
 
 
 class MetaGenOperator(DeclaredOperator):
-    """Makes pending rows visible: decides which row of each key is the valid one.
+    """A task that makes pending rows visible.
 
+    It decides which row of each key is valid.
     It takes the rows of one partition key: `partition_key`, by default the key of the DAG run. In a
     run without a key it takes the rows that were ingested without one. `tokens` takes the rows of
     some ingests (templates, as `["{{ ti.xcom_pull('ingest')['token'] }}"]`), `all=True` every
-    pending row. So a check between ingest and MetaGen holds: what failed it stays pending, whatever
-    other runs publish meanwhile. The task log names the keys that stay pending, and for how long.
-    The pipelines of `opal_dag` with business snapshots use `all=True`: a later run publishes what
-    was held back. Put no check between the tasks of such a pipeline.
+    pending row. A check between ingest and MetaGen is therefore safe: rows that failed it stay
+    pending, even if other runs publish meanwhile. The task log names the keys that stay pending,
+    and for how long. The pipelines of `opal_dag` with business snapshots use `all=True`: a later
+    run publishes the rows that were held back. Put no check between the tasks of such a pipeline.
 
-    The table's asset is its outlet: ingested rows alone are not visible yet. Its events carry the
-    partition keys that were published. A second outlet, the asset of the table's versions, gets an
-    event keyed by the version, for consumers that go by versions. With a template in `table`, or
-    mapped over tables, it has these outlets when it runs: whoever listens hears of it.
+    The table's asset is an outlet of this task, not of the ingest, whose rows are not visible yet.
+    Its events carry the partition keys that were published. A second outlet, the asset of the
+    table's versions, gets an event keyed by the version, for consumers by version. With a template
+    in `table`, or mapped over tables, the task gets these outlets when it runs, and the events
+    reach all consumers.
 
-    It never skips. Whether it emits its own key, `partition_key` or else that of the DAG run, depends
-    on the version of its result, and not on whether it had something to do:
+    The task never skips. Whether it emits its own key, `partition_key` or the key of the DAG run,
+    depends on the version of its result, not on whether it published rows:
 
     - If an ingest of the key is visible, it emits the key: also at a retry, after another run has
       published the rows, and for a day without rows. Otherwise a cascade of keyed runs would stop.
-    - If none is, it does not emit the key: the rows are held back for a business snapshot or were
-      discarded, or nothing was ingested under the key. The task log says so, and the task succeeds.
-      Whichever MetaGen publishes rows that were held back emits their keys.
+    - If none is visible, it does not emit the key: the rows are held back for a business snapshot
+      or were discarded, or nothing was ingested under the key. The task logs that, and succeeds.
+      The MetaGen that publishes rows that were held back emits their keys.
     """
 
     declared = MetaGen
@@ -49,32 +51,33 @@ class MetaGenOperator(DeclaredOperator):
         self.asset_events = AssetEvents.known(table, self.opal_conn_id)
         self.asset = self.asset_events and self.asset_events.asset
         self.versions = self.asset_events and self.asset_events.versions
-        own_outlets = self.asset_events.outlets if self.asset_events else ()
-        self.outlets = distinct([*own_outlets, *self.outlets])
+        self.outlets = distinct([*outlets_of(self.asset_events), *self.outlets])
         self._version_before: int | None = None
 
     @classmethod
     def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
-        """Of a mapped one."""
+        """Return the outlets of a mapped operator."""
         events = AssetEvents.known(given.get("table"), given.get("opal_conn_id", DEFAULT_CONN_ID))
-        return {"outlets": events.outlets if events else []}
+        return {"outlets": outlets_of(events)}
 
     def needs_key(self, context: "Context") -> bool:
-        """Return whether a run without a key is refused: only if asked for, by `keyed`."""
+        """Return whether a run without a key is refused: only with `keyed=True`."""
         return self.keyed
 
     def changes_view(self) -> bool:
         return True
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
-        """Return what to publish: what was asked for, else the rows of the run's own key."""
+        """Return what to publish: the arguments, otherwise the rows of the run's own key."""
         arguments = MetaGen.filled_in(self.arguments)
         if arguments.get("all") or arguments.get("tokens") is not None:
             return arguments
         key = arguments.get("partition_key", context.get("partition_key"))
         return {} if key is None else {"partition_key": key}
 
-    def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # it has a result
+    def execute(  # type: ignore[override]  # it has a result
+        self, context: "Context"
+    ) -> dict[str, Any]:
         """Publish, and return the JobResult as a plain dict."""
         if not self._is_of_one_key:
             self._version_before = self._head()
@@ -84,7 +87,8 @@ class MetaGenOperator(DeclaredOperator):
         """Emit the events, which carry the version."""
         xcom = super().finish(context, result)
         events = AssetEvents.of(self.table, self.opal_conn_id)
-        self.outlets = distinct([*events.outlets, *self.outlets])  # a template has named the table
+        # A table that a template names has its outlets only now
+        self.outlets = distinct([*events.outlets, *self.outlets])
         given = MetaGen.filled_in(self.arguments)
         own_key = given.get("partition_key", context.get("partition_key"))
         keys = self._visible_keys(own_key, result)
@@ -94,8 +98,10 @@ class MetaGenOperator(DeclaredOperator):
         self.log.warning(
             "no row of partition key %r is visible at version %s of %s: no consumer is notified of "
             "the key. Its rows are held back or were discarded, or nothing was ingested under it",
-            own_key, result.version, self.table,
-        )  # fmt: skip
+            own_key,
+            result.version,
+            self.table,
+        )
         # Airflow stamps the key of the run on every outlet of a task
         self.outlets = [outlet for outlet in self.outlets if outlet != events.asset]
         events.emit_version(context, xcom)
@@ -107,25 +113,30 @@ class MetaGenOperator(DeclaredOperator):
         return not arguments.get("all") and arguments.get("tokens") is None
 
     def _head(self) -> int | None:
-        """Return the newest version; None where the job will say that there is no table."""
+        """Return the newest version, or None if the table does not exist.
+
+        The job then reports the missing table.
+        """
         try:
             return self.opal.head(self.table)
         except NotFoundError:
             return None
 
     def _visible_keys(self, own_key: str | None, result: "JobResult") -> list[str]:
-        """Return the keys that this MetaGen published, and its own one if an ingest of it is visible."""
-        keys = set() if self._is_of_one_key else {*self._published_keys(result)}
+        """Return the published keys, and the own one if an ingest of it is visible."""
+        keys = set[str]()
+        if not self._is_of_one_key:
+            keys.update(self._published_keys(result))
         if own_key is not None and self.opal.ingests_as_of(self.table, own_key, result.version)[1]:
             keys.add(own_key)
         return sorted(keys)
 
     def _published_keys(self, result: "JobResult") -> list[str]:
-        """Return the keys of which the commits of this MetaGen made rows visible."""
+        """Return the keys whose rows the commits of this MetaGen made visible."""
         if result.version is None:
             return []
         # A MetaGen of several business snapshots makes a commit for each. An earlier try may have
-        # committed before this one looked: then the commit of the result is what is known
+        # committed before this one read the head: then only the commit of the result is known
         before = self._version_before
         if before is None or before >= result.version:
             before = result.version - 1

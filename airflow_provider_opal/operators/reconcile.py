@@ -1,4 +1,7 @@
-"""ReconcileOperator: emits events again that a consumer missed. ReconcileReportOperator: how it went for each consumer."""
+"""ReconcileOperator: events that a consumer missed are emitted again.
+
+ReconcileReportOperator: the outcome of that for each consumer.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,56 +25,69 @@ from opal_lake.errors import count_text
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-MOST, OPEN_AT_ONCE = 50, 10
-KEYS_SHOWN = 5
-CONFIRMED = 1  # the third member of what is kept of a redelivery, once a DAG run came of it
+MAX_EMITTED = 50
+# Keys that are open in the state store, in units of those that are emitted at a time
+MAX_OPEN_BATCHES = 10
+MAX_KEYS_SHOWN = 5
+# A redelivery is stored as [version, time of emission], and with this third member once a DAG run
+# came of it
+CONFIRMED = 1
 REPORT = "report"  # the XCom key of a consumer's line
-# Between a worker, which notes when it emits, and Airflow's database, which notes the event
+# A worker notes when it emits, and Airflow's database when the event came: their clocks may differ
 CLOCK_SKEW = timedelta(hours=1)
 
 
 @declaration
 class ReconcileSpans(Declared):
-    """The spans of a reconcile: how far it looks back, and when it emits the event of a key."""
+    """The spans of a reconcile: its look-back, and when a key's event is emitted."""
 
     name: ClassVar[str] = "reconcile"
 
     look_back: Annotated[
-        Span, Help("how far the first reconcile of a consumer goes back; later ones go on from it")
+        Span,
+        Help("how far the first reconcile of a consumer goes back; later ones go on from there"),
     ] = "7d"
     grace: Annotated[
         Span,
         Help(
             "how long to wait for a consumer's run, which may be about to start, "
-            "before its event is emitted"
+            "before the event is emitted again"
         ),
     ] = "30m"
     again: Annotated[
         Span,
         Help(
             "how long to wait for a consumer that got a run and did not acknowledge it, "
-            "before its event is emitted again"
+            "before the event is emitted once more"
         ),
     ] = "1d"
 
 
 class ReconcileOperator(BaseOperator):
-    """An event is a hint: Airflow drops those for paused DAGs. What the table holds and what a consumer has acknowledged is the truth.
+    """A task that emits again the events that a consumer missed.
 
-    Compares both and emits the consumer's own `redelivery_asset` for the partition keys, or the version, that it misses. Its DAG
-    listens by `consumer_schedule`; no other DAG is woken. All keys count that came since a consumer's first reconcile, which goes back by
-    `look_back`, but those that became visible within `grace`: their run may be on its way. At most `most` keys are emitted at a time, the
-    oldest first. Skips when there is nothing to emit.
+    An event is a hint: Airflow drops the events for paused DAGs. This task compares the rows of
+    the table with the consumer's acknowledgements. It emits the consumer's own `redelivery_asset`
+    for the partition keys, or the version, that the consumer missed. The consumer's DAG has the
+    schedule `consumer_schedule`; the events start no other DAG.
 
-    An event counts as delivered when a DAG run came of it; then its key is emitted again after `again` at the earliest. An event of which
-    none came is emitted again by the next reconcile. While the consumer's DAG is paused nothing is emitted, because Airflow would drop it.
-    `consumer_dag_id` names that DAG; by default it is the consumer's name, or that name without the task.
+    All keys since the consumer's first reconcile count; that one goes back by `look_back`. Keys
+    that became visible within `grace` wait: their run may be about to start. At most `most` keys
+    are emitted at a time, the oldest first. The task skips if no event is missing.
 
-    The XCom `report` holds one line on the consumer: what was emitted, that there was nothing, that its DAG is paused, or why it failed.
+    An event counts as delivered when a DAG run came of it. Its key is then emitted again after
+    `again` at the earliest. An event without a DAG run is emitted again by the next reconcile.
+    While the consumer's DAG is paused nothing is emitted, because Airflow would drop it.
+    `consumer_dag_id` names that DAG; by default it is the consumer's name, or that name without
+    the task.
 
-    By partition nothing is lost when versions expire: later ones have a key's rows too, and what came under it since. By version a
-    savepoint keeps the version that the consumer has seen, once it may expire soon, until it is back; where versions have expired unseen
-    all the same it fails, and names them.
+    The XCom `report` holds one line on the consumer: the emitted events, that none were missing,
+    that its DAG is paused, or the failure.
+
+    By partition nothing is lost when versions expire: later versions have a key's older and newer
+    rows too. By version, a savepoint keeps the version that the consumer has seen, once it may
+    expire soon, until the consumer is no longer behind. If unseen versions have expired
+    nevertheless, the task fails and names them.
     """
 
     template_fields: Sequence[str] = ("table", "consumer")
@@ -84,7 +100,7 @@ class ReconcileOperator(BaseOperator):
         table: str,
         consumer: str,
         by: str = "partition",
-        most: int = MOST,
+        most: int = MAX_EMITTED,
         consumer_dag_id: str | None = None,
         opal_conn_id: str = DEFAULT_CONN_ID,
         lakechime_conn_id: str | None = None,
@@ -106,7 +122,7 @@ class ReconcileOperator(BaseOperator):
         self.inlets = [
             *(self.inlets or []),
             opal_asset(table, opal_conn_id=opal_conn_id),  # where consumers acknowledge
-            self.emitted,  # whose events say which runs came of them
+            self.emitted,  # its events name the DAG runs that came of them
         ]
         self.outlets = [*(self.outlets or []), self.emitted]
 
@@ -128,7 +144,7 @@ class ReconcileOperator(BaseOperator):
         return missed
 
     def _report(self, context: "Context", state: str, text: str) -> None:
-        """Log the consumer's line, and keep it for a ReconcileReportOperator, also of a task that fails."""
+        """Log the consumer's line, and store it for a ReconcileReportOperator."""
         line = f"{self.consumer}: {text}"
         context["ti"].xcom_push(key=REPORT, value={"state": state, "line": line})
         if state == "failed":
@@ -137,8 +153,8 @@ class ReconcileOperator(BaseOperator):
             self.log.info("%s", line)
 
     def _missed(self, context: "Context", now: datetime) -> dict[str, int]:
-        """The keys to emit. AirflowSkipException, which says why, when there are none."""
-        from airflow_provider_opal.backlog import keep_seen_version, untaken_keys
+        """Return the keys to emit; raise AirflowSkipException if none are due."""
+        from airflow_provider_opal.backlog import keep_seen_version, unconsumed_keys
         from opal_lake.errors import NotFoundError
 
         hook = OpalHook(self.opal_conn_id)
@@ -147,46 +163,51 @@ class ReconcileOperator(BaseOperator):
                 context, self.table, self.opal_conn_id, self.consumer, self.lakechime_conn_id
             )
         except NotFoundError as error:
-            raise AirflowSkipException(f"{self.table} is not there yet") from error
+            raise AirflowSkipException(f"{self.table} does not exist yet") from error
+        open_keys = dict[str, int]()
         if self.by == "partition":
-            open_keys = self._oldest(
-                untaken_keys(
-                    hook.table(self.table), watermark, now - self.look_back, now - self.grace
-                )
-            )
+            since, until = now - self.look_back, now - self.grace
+            unconsumed = unconsumed_keys(hook.table(self.table), watermark, since, until)
+            open_keys = self._oldest(unconsumed)
         else:
-            version, seen = (
-                hook.settled_version(self.table, now - self.grace),
-                watermark.seen_version,
-            )
+            version = hook.settled_version(self.table, now - self.grace)
+            seen = watermark.seen_version
             table = hook.table(self.table)
-            oldest_after(table, max(seen, 0))
-            open_keys = (
-                {version_key(version): version} if version is not None and seen < version else {}
-            )
+            oldest_after(table, max(seen, 0))  # raises if unseen versions have expired
+            if version is not None and seen < version:
+                open_keys = {version_key(version): version}
             keep_seen_version(table, self.consumer, max(seen, 0) if open_keys else None)
-        redelivered = {
-            key: value for key, value in watermark.redelivered.items() if key in open_keys
-        }
+        stored = watermark.redelivered
+        redelivered = {key: sent for key, sent in stored.items() if key in open_keys}
         redelivered = self._with_runs(context, redelivered)
         missed = self._due(open_keys, redelivered, now)
-        paused_dag = self._paused_dag(context) if missed else None
-        sent = {} if paused_dag else {key: [missed[key], now.isoformat()] for key in missed}
-        watermark.keep_redelivered({**redelivered, **sent})
-        if paused_dag:
+        if not missed:
+            watermark.keep_redelivered(redelivered)
             raise AirflowSkipException(
-                f"{_named(missed)} of {self.table} wait: the DAG {paused_dag!r} is paused, and Airflow drops events for paused DAGs. "
+                "nothing to emit: the consumer has seen, or got runs for, "
+                f"all changes of {self.table}"
+            )
+        paused_dag = self._paused_dag(context)
+        if paused_dag:
+            watermark.keep_redelivered(redelivered)
+            raise AirflowSkipException(
+                f"{_named(missed)} of {self.table} wait: the DAG {paused_dag!r} is paused, "
+                "and Airflow drops events for paused DAGs. "
                 "Unpause it; the next reconcile then emits them"
             )
-        if not missed:
-            raise AirflowSkipException(
-                f"nothing to emit: the consumer has seen, or got runs for, all changes of {self.table}"
-            )
+        sent_now = {key: [version, now.isoformat()] for key, version in missed.items()}
+        watermark.keep_redelivered({**redelivered, **sent_now})
         return missed
 
     def _with_runs(self, context: "Context", redelivered: Mapping[str, Any]) -> dict[str, Any]:
-        """Mark the redeliveries of which a DAG run came; leave out those that were lost, so that they are due."""
-        unconfirmed = {key: sent[1] for key, sent in redelivered.items() if len(sent) == 2}
+        """Return the redeliveries without the lost ones.
+
+        Those of which a DAG run came are marked. A lost one is then due again.
+        """
+        unconfirmed = {}
+        for key, sent in redelivered.items():
+            if len(sent) == 2:  # without CONFIRMED
+                unconfirmed[key] = sent[1]
         if not unconfirmed:
             return dict(redelivered)
         oldest = min(map(datetime.fromisoformat, unconfirmed.values()))
@@ -196,7 +217,8 @@ class ReconcileOperator(BaseOperator):
         except AirflowRuntimeError as error:
             # Airflow 3.3 cannot list events while a run that came of one is still queued
             self.log.warning(
-                "%s: Airflow did not tell which runs came of %s, which count as delivered until the next reconcile: %s",
+                "%s: Airflow did not report which runs came of %s. "
+                "They count as delivered until the next reconcile: %s",
                 self.consumer,
                 _named(unconfirmed),
                 error,
@@ -209,42 +231,61 @@ class ReconcileOperator(BaseOperator):
                 self.consumer,
                 _named(sorted(lost)),
             )
-        return {key: [*sent[:2], CONFIRMED] for key, sent in redelivered.items() if key not in lost}
+        confirmed = {}
+        for key, sent in redelivered.items():
+            if key not in lost:
+                confirmed[key] = [*sent[:2], CONFIRMED]
+        return confirmed
 
     def _paused_dag(self, context: "Context") -> str | None:
-        """The consumer's DAG, if it is paused. None also if no DAG of such a name is known."""
-        by_name = (self.consumer, self.consumer.rpartition(".")[0])
-        for dag_id in (self.consumer_dag_id,) if self.consumer_dag_id else filter(None, by_name):
+        """Return the id of the consumer's DAG if it is known and paused."""
+        candidates = [self.consumer, self.consumer.rpartition(".")[0]]
+        if self.consumer_dag_id:
+            candidates = [self.consumer_dag_id]
+        for dag_id in candidates:
+            if not dag_id:
+                continue
             try:
-                return dag_id if context["ti"].get_dag(dag_id).is_paused else None
+                is_paused = context["ti"].get_dag(dag_id).is_paused
             except AirflowRuntimeError as error:
-                self.log.info("there is no DAG %r to look at: %s", dag_id, error)
+                self.log.info("Airflow does not know a DAG %r: %s", dag_id, error)
+            else:
+                return dag_id if is_paused else None
         return None
 
     def _oldest(self, open_keys: Mapping[str, int]) -> dict[str, int]:
-        """The oldest ones, no more than the state store can keep; the others follow when these were consumed."""
-        ordered = sorted((version, key) for key, version in open_keys.items())
-        return {key: version for version, key in ordered[: OPEN_AT_ONCE * self.most]}
+        """Return the oldest keys, at most as many as the state store can hold.
+
+        The others follow when these were consumed.
+        """
+        by_version = sorted((version, key) for key, version in open_keys.items())
+        oldest = by_version[: MAX_OPEN_BATCHES * self.most]
+        return {key: version for version, key in oldest}
 
     def _due(
         self, open_keys: Mapping[str, int], redelivered: Mapping[str, Any], now: datetime
     ) -> dict[str, int]:
-        """Keys that were not redelivered, or long ago, or at an older version."""
-        due = [
-            (version, key)
-            for key, version in open_keys.items()
-            if key not in redelivered
-            or redelivered[key][0] < version
-            or now - datetime.fromisoformat(redelivered[key][1]) >= self.again
-        ]
+        """Return the keys to emit now, the oldest first, with their versions.
+
+        They were never redelivered, or long ago, or at an older version.
+        """
+        due = []
+        for key, version in open_keys.items():
+            if key in redelivered:
+                sent_version, sent_at = redelivered[key][:2]
+                is_recent = now - datetime.fromisoformat(sent_at) < self.again
+                if sent_version >= version and is_recent:
+                    continue
+            due.append((version, key))
         return {key: version for version, key in sorted(due)[: self.most]}
 
 
 class ReconcileReportOperator(BaseOperator):
-    """Reports on all consumers whose ReconcileOperators are upstream: a line for each in the log, and in the result.
+    """A task that reports on all consumers whose ReconcileOperators are upstream.
 
-    As the last task of its DAG it decides how the DAG run ends: it fails only if the reconcile failed for every consumer, so that one
-    broken consumer, whose own task is red, does not turn all runs red.
+    It logs and returns a line for each consumer. As the last task of its DAG it decides how the
+    DAG run ends: it fails only if the reconcile failed for every consumer. The task of a broken
+    consumer fails alone, and does not fail every DAG run.
     """
 
     ui_color = "#d8ecf3"
@@ -273,16 +314,19 @@ class ReconcileReportOperator(BaseOperator):
 
 
 def _delivered(events: Iterable[Any]) -> set[tuple[str, str]]:
-    """The partition key, and the time of emission, of each event of which a DAG run came."""
-    return {
-        (event.partition_key, str((event.extra or {}).get("emitted")))
-        for event in events
-        if event.created_dagruns
-    }
+    """Return the partition key and the time of emission of each event with a DAG run."""
+    delivered = set()
+    for event in events:
+        if event.created_dagruns:
+            emitted = (event.extra or {}).get("emitted")
+            delivered.add((event.partition_key, str(emitted)))
+    return delivered
 
 
 def _named(keys: Iterable[str]) -> str:
-    """How many keys, and the first of them by name."""
+    """Return the number of keys, and the first of them by name."""
     names = sorted(keys)
-    more = f" and {len(names) - KEYS_SHOWN} more" if len(names) > KEYS_SHOWN else ""
-    return f"{count_text(len(names), 'key')} ({', '.join(names[:KEYS_SHOWN])}{more})"
+    shown = ", ".join(names[:MAX_KEYS_SHOWN])
+    if len(names) > MAX_KEYS_SHOWN:
+        shown += f" and {len(names) - MAX_KEYS_SHOWN} more"
+    return f"{count_text(len(names), 'key')} ({shown})"

@@ -1,4 +1,4 @@
-"""RetentionOperator: deletes the files that nothing needs any more."""
+"""RetentionOperator: the files that nothing needs any longer are deleted."""
 
 from typing import TYPE_CHECKING
 
@@ -11,14 +11,16 @@ if TYPE_CHECKING:
 
 
 class RetentionOperator(WholeTableOperator):
-    """Deletes what no version of the last `window` (by commit time) needs, no savepoint, and no reader that began within `grace`.
+    """A task that deletes the files that nothing needs any longer.
 
-    Versions before the window can no longer be read. Without `window` and `grace` the table's own count. With `dry_run` nothing is
-    deleted, and the result tells what would be; that needs no Spark.
+    It keeps the files of the versions of the last `window` (by commit time), of savepoints, and of
+    readers that began within `grace`. Versions before the window can no longer be read. The
+    defaults of `window` and `grace` are the table's. With `dry_run` nothing is deleted, and the
+    result names what would be; that needs no Spark.
     """
 
     declared = Retain
 
     def rehearse(self, table: "Table") -> "JobResult":
-        """What would be deleted."""
+        """Return what would be deleted."""
         return table.retain(**self.arguments)

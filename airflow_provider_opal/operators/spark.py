@@ -1,7 +1,8 @@
 """OpalSparkOperator: a JobSpec in, the app under spark-submit, a JobResult out.
 
-The result comes first and last: it is in the table's commit, found by the job's token. A job that was done is not done again, one that
-failed after its commit has succeeded, and one without a result has not, whatever Spark says of it.
+The operator looks for the result before and after the job: it is in the table's commit, found by
+the job's token. A job with a result is not run again. A job that failed after its commit has
+succeeded, and one without a result has not, whatever Spark reports.
 """
 
 import json
@@ -39,45 +40,59 @@ if TYPE_CHECKING:
 
 PROCESS_KEY = "opal_driver"
 KEY_HINT = (
-    "Trigger the DAG with one (in the UI: Trigger, field 'Partition key'), run a backfill, or clear a keyed run: "
-    "airflow dags clear DAG_ID --partition-key KEY"
+    "Trigger the DAG with one (in the UI: Trigger, field 'Partition key'), run a backfill, "
+    "or clear a keyed run: airflow dags clear DAG_ID --partition-key KEY"
 )
 SCHEDULE_HINT = (
     "The DAG's schedule creates no partition keys: use schedule=keyed_schedule('@daily')"
 )
 _KEY_ASKED_FOR = re.compile(r"\{[{%][^}]*\bpartition_key\b")
-RETRIED = "a retry goes on with the same token, so that nothing is applied twice"
+RETRIED = "a retry has the same token, so that nothing is applied twice"
 
 
 class OpalSparkOperator(SparkSubmitOperator):
-    """One operation on one table. Subclasses name the operation and give its arguments.
+    """One operation on one table.
 
-    `spark_submit_kwargs` are those of SparkSubmitOperator: conf, packages, executor_memory, archives and so on. With `keyed` a run without
-    a partition key is refused, as in every DAG whose schedule gives keys. What a job made visible is registered in LakeChime
-    (`lakechime_conn_id`; None: it is not).
+    Subclasses name the operation and give its arguments.
 
-    The link `Spark UI` leads to the page of the running job; after its end to the history server, if `spark.eventLog.enabled` is true and
-    `spark.yarn.historyServer.address` names one (on any master), or else to the task's log.
+    `spark_submit_kwargs` are those of SparkSubmitOperator: conf, packages, executor_memory,
+    archives and so on. `keyed=True` refuses a DAG run without a partition key, as in every DAG
+    whose schedule gives keys. The task registers what the job made visible in LakeChime, through
+    the connection `lakechime_conn_id`; None turns that off.
 
-    On a cluster the Python workers need opal_lake and pyarrow: installed on the nodes, in the image, or in an archive by `opal pack`. A
-    driver in a pod needs the app, too: `app` is its path in the image, or uploaded through spark.kubernetes.file.upload.path.
+    The link `Spark UI` leads to the page of the running job. After the job's end it leads to the
+    history server, if `spark.eventLog.enabled` is true and `spark.yarn.historyServer.address`
+    names one (on any master), otherwise to the task's log.
 
-    The connection's keys, and what looks like a secret in `conf` and `env_vars`, reach spark-submit by a file that only the worker's user
-    can read. How safe they are from there on is the cluster's affair:
+    On a cluster the Python workers need opal_lake and pyarrow: installed on the nodes, in the
+    image, or in an archive by `opal pack`. A driver in a pod needs the app too: `app` is its path
+    in the image, or it is uploaded through spark.kubernetes.file.upload.path.
 
-    - client mode, everywhere: they stay in the driver's memory, and go to executors over Spark's RPC; spark.authenticate with
-      spark.network.crypto.enabled encrypts that.
-    - YARN, cluster mode: Spark puts them into the application's staging folder, which only its user can read.
-    - Kubernetes, cluster mode: Spark puts them into a ConfigMap and the pod's environment, in clear. Where others may read those, leave
-      the keys out of the connection: spark.kubernetes.driver.secretKeyRef.AWS_ACCESS_KEY_ID='name:key', or the pod's service account.
+    The connection's keys, and values in `conf` and `env_vars` that look like secrets, reach
+    spark-submit in a file that only the worker's user can read. The cluster decides how safe they
+    are from there on:
+
+    - client mode, everywhere: they stay in the driver's memory, and go to executors over Spark's
+      RPC; spark.authenticate with spark.network.crypto.enabled encrypts that.
+    - YARN, cluster mode: Spark puts them into the application's staging folder, which only its
+      user can read.
+    - Kubernetes, cluster mode: Spark puts them into a ConfigMap and the pod's environment, in
+      plain text. Where others may read those, leave the keys out of the connection and use
+      spark.kubernetes.driver.secretKeyRef.AWS_ACCESS_KEY_ID='name:key', or the pod's service
+      account.
     """
 
     operation: ClassVar[str]
     note_level: ClassVar[int] = logging.WARNING
     nothing_to_do: ClassVar[str] = "nothing to do"
     template_fields: Sequence[str] = (
-        "table", "arguments", "opal_conn_id", "spark_conn_id", "lakechime_conn_id", *SparkSubmitOperator.template_fields,
-    )  # fmt: skip
+        "table",
+        "arguments",
+        "opal_conn_id",
+        "spark_conn_id",
+        "lakechime_conn_id",
+        *SparkSubmitOperator.template_fields,
+    )
     operator_extra_links = (SparkUILink(),)
     ui_color = "#d8ecf3"
 
@@ -94,24 +109,26 @@ class OpalSparkOperator(SparkSubmitOperator):
         keyed: bool = False,
         **spark_submit_kwargs: Any,
     ) -> None:
-        if chosen := sorted(
-            {"application", "application_args", "conn_id"} & {*spark_submit_kwargs}
-        ):
+        own = {"application", "application_args", "conn_id"}
+        refused = sorted(own & {*spark_submit_kwargs})
+        if refused:
             raise ValueError(
-                f"{type(self).__name__} sets {', '.join(chosen)} itself; leave it out (a Spark connection is spark_conn_id=)"
+                f"{type(self).__name__} sets {', '.join(refused)} itself; leave it out "
+                "(a Spark connection is spark_conn_id=)"
             )
-        if secret := secret_arguments(arguments):
+        secret_paths = secret_arguments(arguments)
+        if secret_paths:
             raise ValueError(
-                f"{', '.join(secret)} would be shown with the task: put the value into a connection, conf or env_vars, and give only its "
-                "name here"
+                f"{', '.join(secret_paths)} would be shown with the task: put the value into a "
+                "connection, conf or env_vars, and give only its name here"
             )
-        quiet = {"spark.log.level": "ERROR"}  # else the job's progress drowns in what Spark says
-        conf, self._hidden_conf = without_secrets(
-            {**quiet, **(spark_submit_kwargs.pop("conf", None) or {})}
-        )
-        spark_submit_kwargs["env_vars"], self._hidden_environment = without_secrets(
-            spark_submit_kwargs.get("env_vars") or {}
-        )
+        # At Spark's own level, its lines would bury the job's progress
+        quiet = {"spark.log.level": "ERROR"}
+        given_conf = spark_submit_kwargs.pop("conf", None) or {}
+        given_environment = spark_submit_kwargs.get("env_vars") or {}
+        conf, self._hidden_conf = without_secrets({**quiet, **given_conf})
+        environment, self._hidden_environment = without_secrets(given_environment)
+        spark_submit_kwargs["env_vars"] = environment
         self._may_lose_track = spark_submit_kwargs.get("durable") is not True
         super().__init__(name=name, conf=conf, **spark_submit_kwargs)
         self.table = table
@@ -121,16 +138,16 @@ class OpalSparkOperator(SparkSubmitOperator):
         self.lakechime_conn_id = lakechime_conn_id
         self.app = app
         self.keyed = keyed
-        self.history_url: str | None = None  # of the job, once it has reported it
-        self._asks_for_key = bool(
-            _KEY_ASKED_FOR.search(json.dumps([table, self.arguments], default=str))
-        )
+        self.history_url: str | None = None  # set when the job reports it
+        templates = json.dumps([table, self.arguments], default=str)
+        self._asks_for_key = bool(_KEY_ASKED_FOR.search(templates))
 
     @classmethod
     def partial(cls, **given: Any) -> Any:
-        """As Airflow's, which knows nothing of the assets that an operator gives itself: those that are known by now are added.
+        """Return Airflow's partial operator, with the assets that are known by now.
 
-        Of a table that is mapped over, or named by a template, each task gets its own when it runs.
+        Airflow does not ask a mapped operator for the assets that it gives itself. If the table is
+        mapped over, or named by a template, each task gets its own assets when it runs.
         """
         for name, assets in cls.assets_of(given).items():
             given[name] = distinct([*(given.get(name) or ()), *assets])
@@ -138,15 +155,16 @@ class OpalSparkOperator(SparkSubmitOperator):
 
     @classmethod
     def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
-        """The inlets or outlets that such arguments lead to, as far as they are known without a run."""
+        """Return the inlets or outlets that are known without a DAG run."""
         return {}
 
     def _do_render_template_fields(
         self, parent: Any, template_fields: Any, context: "Context", jinja_env: Any, seen_oids: Any
     ) -> None:
-        """Nothing, where `execute` is about to refuse the run: `None` would get into paths, and a template might fail of it.
+        """Render the templates, unless `execute` is about to refuse the DAG run.
 
-        It refuses there and not here, because the UI folds away what is logged before.
+        Without a key, `None` would get into paths, and a template might fail. The refusal comes in
+        `execute` and not here, because the UI hides what is logged earlier.
         """
         if not self._lacks_key(context):
             super()._do_render_template_fields(
@@ -154,68 +172,73 @@ class OpalSparkOperator(SparkSubmitOperator):
             )
 
     def check_key(self, context: "Context") -> None:
-        """Not without a partition key where one is asked for, or where the DAG's runs have one, since no consumer by partition would hear
-        of the rows.
-        """
-        if self._lacks_key(context):
-            hint = (
-                KEY_HINT
-                if takes_keys(getattr(context.get("dag"), "timetable", None))
-                else SCHEDULE_HINT
-            )
-            raise AirflowFailException(
-                f"task {self.task_id!r} works on one partition, and this run has no partition key. {hint}"
-            )
+        """Raise AirflowFailException if the DAG run lacks the partition key that it needs.
 
-    def _lacks_key(self, context: "Context") -> bool:
-        return context.get("partition_key") is None and (
-            self._asks_for_key or self.needs_key(context)
+        That is where an argument asks for the key, and where the DAG's other runs have one: no
+        consumer by partition would get an event for the rows.
+        """
+        if not self._lacks_key(context):
+            return
+        hint = KEY_HINT if takes_keys(_timetable_of(context)) else SCHEDULE_HINT
+        raise AirflowFailException(
+            f"task {self.task_id!r} works on one partition, and this run has no partition key. "
+            f"{hint}"
         )
 
+    def _lacks_key(self, context: "Context") -> bool:
+        if context.get("partition_key") is not None:
+            return False
+        return self._asks_for_key or self.needs_key(context)
+
     def needs_key(self, context: "Context") -> bool:
-        """Return whether it needs a partition key, though no argument asks for one."""
-        return self.keyed or is_keyed(getattr(context.get("dag"), "timetable", None))
+        """Return whether the task needs a partition key, though no argument asks for one."""
+        return self.keyed or is_keyed(_timetable_of(context))
 
     def job(self, context: "Context") -> "JobSpec[Any]":
-        """The job to run: rendered, and without secrets."""
+        """Return the job to run: rendered, and without secrets."""
         from opal_lake.operations.job_spec import JobSpec  # a DAG file has no job yet
 
         try:
             table = self.opal.lake.uri(self.table)
-            token = token_of(context)  # first: it begins a generation, by which others are earlier
+            # Before the arguments, which need the earlier tokens: this call begins a generation
+            token = token_of(context)
             return JobSpec.of(self.operation, table, self.job_arguments(context), token)
         except (AirflowNotFoundException, ValueError) as error:
-            raise AirflowFailException(str(error)) from error  # to try again would not help
+            raise AirflowFailException(str(error)) from error  # a retry would not help
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
-        """The arguments after templates are rendered. ValueError if one is not valid."""
+        """Return the arguments after templates are rendered.
+
+        Raises ValueError if one is not valid.
+        """
         return dict(self.arguments)
 
     @property
     def opal(self) -> OpalHook:
         return OpalHook(self.opal_conn_id)
 
-    def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # Airflow's operator has no result
-        """Returns the JobResult as a plain dict."""
+    def execute(  # type: ignore[override]  # Airflow's operator has no result
+        self, context: "Context"
+    ) -> dict[str, Any]:
+        """Run the job, and return the JobResult as a plain dict."""
         self.check_key(context)
         spec, opal = self.job(context), self.opal
         connection_conf = opal.lake.spark_conf()
-        mask(connection_conf.items())  # first of all: at DEBUG the store's client logs its requests
+        # Before the store is used: at DEBUG its client logs its requests
+        mask(connection_conf.items())
         self._end_left_over(context)
-        # A clear has another token, and must find neither the job of the run before nor what became of it
-        self.external_id_key, self._K8S_DRIVER_STATUS_KEY = (
-            f"spark_job_id:{spec.token}",
-            f"k8s_driver_status:{spec.token}",
-        )
-        done = self._result(opal, spec) or self._look(opal, spec, context)
-        if done is not None:
-            if done.repeated:
-                self.log.info("done before, as version %s; not submitted again", done.version)
+        # A clear has another token. It must find neither the job before it nor the job's status
+        self.external_id_key = f"spark_job_id:{spec.token}"
+        self._K8S_DRIVER_STATUS_KEY = f"k8s_driver_status:{spec.token}"
+        result = self._result(opal, spec) or self._look(opal, spec, context)
+        if result is not None:
+            if result.repeated:
+                message = "done before, as version %s; not submitted again"
+                self.log.info(message, result.version)
             else:
-                self.log.info(
-                    "%s at version %s; no Spark job started", self.nothing_to_do, done.version
-                )
-            return self.finish(context, done)
+                message = "%s at version %s; no Spark job started"
+                self.log.info(message, self.nothing_to_do, result.version)
+            return self.finish(context, result)
         self._conn_id = self._checked_spark_conn_id(opal)
         self.application = self.app or app_path()
         self.application_args = ["--spec", spec.to_json()]
@@ -223,17 +246,15 @@ class OpalSparkOperator(SparkSubmitOperator):
         result = self._result(opal, spec)
         if result is None:
             raise self._verdict(failure)
-        result = replace(result, repeated=False)  # there was no result before this try
+        result = replace(result, repeated=False)  # this try made it
         if failure is not None:
-            message = (
-                self._hook.redacted(str(failure))
-                if isinstance(self._hook, OpalSubmitHook)
-                else failure
-            )
+            shown: object = failure
+            if isinstance(self._hook, OpalSubmitHook):
+                shown = self._hook.redacted(str(failure))
             self.log.warning(
                 "version %s was committed, but Spark reported a failure afterwards: %s",
                 result.version,
-                message,
+                shown,
             )
         return self.finish(context, result)
 
@@ -248,16 +269,14 @@ class OpalSparkOperator(SparkSubmitOperator):
             result.version,
             dict(result.counts),
         )
-        if (
-            self.changes_view()
-            and self.lakechime_conn_id is not None
-            and result.version is not None
-        ):
+        has_new_view = self.changes_view() and result.version is not None
+        if has_new_view and self.lakechime_conn_id is not None:
             from airflow_provider_opal.events.commits import register_commits
 
             register_commits(self.opal, self.table, self.lakechime_conn_id, self.log)
         end_generation(context)
-        return json.loads(result.to_json())  # type: ignore[no-any-return]  # lists and dicts alone, as another task gets them
+        # Only lists and dicts, as another task gets them from XCom
+        return json.loads(result.to_json())  # type: ignore[no-any-return]  # it is a dict
 
     def changes_view(self) -> bool:
         """Return whether the job may change what a read of the table shows."""
@@ -266,7 +285,7 @@ class OpalSparkOperator(SparkSubmitOperator):
     def _submitted(
         self, connection_conf: Mapping[str, str], context: "Context"
     ) -> Exception | None:
-        """Run the job to its end; what went wrong, if something did."""
+        """Run the job to its end, and return the failure, if there was one."""
         hook = self._hook = self._watched_hook(context)
         hook.check_master()
         for doubt in hook.doubts(self.application):
@@ -275,31 +294,32 @@ class OpalSparkOperator(SparkSubmitOperator):
         with hook.hiding(conf, self.render_template(self._hidden_environment, context)):
             try:
                 if hook.is_client:
-                    hook.submit(
-                        self.application
-                    )  # never resumable: the driver dies with this machine, and the token is its fence
+                    # Never resumed: the driver dies with this machine, and the token is its fence
+                    hook.submit(self.application)
                 else:
                     self._submit_to_cluster(hook, context)
-            except Exception as error:  # noqa: BLE001  # whatever it was, the table says how the job ended
+            except Exception as error:  # noqa: BLE001  # the table decides how the job ended
                 return error
         return None
 
     def _submit_to_cluster(self, hook: OpalSubmitHook, context: "Context") -> None:
         if hook.is_yarn_cluster and not hook.track_on_yarn() and self._may_lose_track:
-            self.durable = False  # else Airflow's operator refuses; a lost driver may end beside its successor, and one of them commits
+            # Airflow's operator refuses a durable job whose driver it cannot track. So a
+            # driver that it loses may end next to its successor; only one of the two commits
+            self.durable = False
         super().execute(context)
 
     def _watched_hook(self, context: "Context") -> OpalSubmitHook:
         try:
             hook = self._get_hook()
-        except (
-            NameError,
-            RuntimeError,
-        ) as error:  # NameError: Airflow's hook looks for what was not imported
+        # NameError: Airflow's hook uses a name whose import failed
+        except (NameError, RuntimeError) as error:
             raise AirflowFailException(
-                "a Kubernetes master needs Airflow's provider for it: pip install apache-airflow-providers-cncf-kubernetes"
+                "a Kubernetes master needs Airflow's provider for it: "
+                "pip install apache-airflow-providers-cncf-kubernetes"
             ) from error
-        hook.__class__ = OpalSubmitHook  # Airflow's own method gives it its forty arguments
+        # Only Airflow's own method passes the hook all of its arguments, some forty
+        hook.__class__ = OpalSubmitHook
         assert isinstance(hook, OpalSubmitHook)
         hook.on_started = lambda process: _remember(context, process)
         hook.on_ui = lambda url: context["ti"].xcom_push(key=SparkUILink().xcom_key, value=url)
@@ -307,58 +327,75 @@ class OpalSparkOperator(SparkSubmitOperator):
         return hook
 
     def is_job_succeeded(self, status: str) -> bool:
-        """Never complete: Airflow asks about a job of an earlier try without a result, which has to run again."""
+        """Return False: Airflow asks about a job of an earlier try.
+
+        Without a result in the table it has to run again.
+        """
         return False
 
     def on_kill(self) -> None:
-        """As Airflow's hook ends it; its operator asks YARN's resource manager alone, which need not be known."""
+        """End the job as Airflow's hook ends it.
+
+        Airflow's operator would ask only YARN's resource manager, whose address may be unknown.
+        """
         if self._hook is not None:
             self._hook.on_kill()
 
     def poll_until_complete(self, external_id: Any, context: "Context") -> None:
-        """As Airflow's; on a reconnect to YARN its hook does not know the application, and a kill would do nothing."""
+        """Poll as Airflow does, and name the application to the hook.
+
+        On a reconnect to YARN, Airflow's hook does not know it, and a kill would do nothing.
+        """
         if isinstance(self._hook, OpalSubmitHook):
             self._hook.follow(external_id)
         super().poll_until_complete(external_id, context)
 
     def _checked_spark_conn_id(self, opal: OpalHook) -> str:
-        """Airflow's hook would treat a missing connection as YARN."""
+        """Return the id of the Spark connection; raise if it is not valid.
+
+        Airflow's hook would treat a missing connection, and one without a host, as YARN.
+        """
         conn_id = self.spark_conn_id or opal.lake.spark_conn_id
         try:
             connection = OpalHook.get_connection(conn_id)
         except AirflowNotFoundException as error:
             raise AirflowFailException(
-                f"there is no Spark connection {conn_id!r}; add it (type spark, host local[2], spark://host:7077, yarn or k8s://...), "
+                f"the Spark connection {conn_id!r} does not exist; add it (type spark, "
+                "host local[2], spark://host:7077, yarn or k8s://...), "
                 f"or name another with spark_conn_id= or in the connection {self.opal_conn_id!r}"
             ) from error
         if connection.conn_type not in ("spark", "", None):
             raise AirflowFailException(
-                f"the connection {conn_id!r} is of type {connection.conn_type!r}, and Spark jobs need one of type 'spark'; "
-                f"name another with spark_conn_id=, or in the connection {self.opal_conn_id!r}"
+                f"the connection {conn_id!r} is of type {connection.conn_type!r}, and Spark jobs "
+                "need one of type 'spark'; name another with spark_conn_id=, or in the connection "
+                f"{self.opal_conn_id!r}"
             )
-        if connection.host is None:  # which Airflow's hook takes for YARN
+        if connection.host is None:
             raise AirflowFailException(
-                f"the Spark connection {conn_id!r} has no host; write local[2], spark://host:7077, yarn or k8s://https://host:6443"
+                f"the Spark connection {conn_id!r} has no host; write local[2], "
+                "spark://host:7077, yarn or k8s://https://host:6443"
             )
         return conn_id
 
     def _result(self, opal: OpalHook, spec: "JobSpec[Any]") -> "JobResult | None":
-        return (
-            None if spec.token is None else opal.find_result(spec.table, self.operation, spec.token)
-        )
+        if spec.token is None:
+            return None
+        return opal.find_result(spec.table, self.operation, spec.token)
 
     def _look(self, opal: OpalHook, spec: "JobSpec[Any]", context: "Context") -> "JobResult | None":
-        """Look at the table before Spark starts; return the result if there is nothing to do.
+        """Look at the table before Spark starts; return a result if nothing is to do.
 
-        What the job would refuse fails the task at once. Nothing else does: what this worker cannot
-        read or write, the job may.
+        Input that the job would refuse fails the task immediately. Nothing else does: the job may
+        read or write what this worker cannot.
         """
         store = context.get("task_state_store")
         if store is not None and store.get(self.external_id_key) is not None:
-            return None  # the job of an earlier try may still run on the cluster: go on with it
+            return None  # a job of an earlier try may still run on the cluster: follow it
         try:
-            seen = opal.table(self.table) if spec.operation.needs_table else self._place(opal)
-            idle: JobResult | None = spec.job.look(seen)
+            if spec.operation.needs_table:
+                result: JobResult | None = spec.job.look(opal.table(self.table))
+            else:
+                result = spec.job.look(self._worker_place(opal))
         except AirflowException:
             raise
         except Exception as error:  # the look alone fails no task
@@ -366,16 +403,13 @@ class OpalSparkOperator(SparkSubmitOperator):
             if status == INPUT and not isinstance(error, ReadOnlyError):
                 raise self._refused(INPUT, f"opal: {error}", self.advice()) from error
             is_bug = status == BUG
-            self.log.log(
-                logging.WARNING if is_bug else logging.INFO,
-                "the table could not be looked at before Spark starts: %s",
-                error,
-                exc_info=is_bug,
-            )
+            level = logging.WARNING if is_bug else logging.INFO
+            message = "the table could not be looked at before Spark starts: %s"
+            self.log.log(level, message, error, exc_info=is_bug)
             return None
-        return idle
+        return result
 
-    def _place(self, opal: OpalHook) -> "WorkerPlace":
+    def _worker_place(self, opal: OpalHook) -> "WorkerPlace":
         from airflow_provider_opal.operators.worker_place import SparkStart, WorkerPlace
 
         connection = OpalHook.get_connection(self._checked_spark_conn_id(opal))
@@ -391,42 +425,48 @@ class OpalSparkOperator(SparkSubmitOperator):
 
     def _refused(self, status: int, message: str, cause: str | None) -> AirflowFailException:
         """Return the exception for a job that ends the same at each try."""
-        parts = [f"{self.operation} of {self.table}: {MEANINGS[status]}", message]
-        return AirflowFailException("\n".join([*parts, *([cause] if cause else [])]))
+        lines = [f"{self.operation} of {self.table}: {MEANINGS[status]}", message]
+        if cause:
+            lines.append(cause)
+        return AirflowFailException("\n".join(lines))
 
     def _verdict(self, failure: Exception | None) -> Exception:
-        """The exception for a job without a result. It forbids a retry where a retry cannot succeed."""
+        """Return the exception for a job without a result.
+
+        It forbids a retry where a retry cannot succeed.
+        """
         hook = self._hook
         assert isinstance(hook, OpalSubmitHook)
         where = f"\nthe driver's log: {hook.log_command}" if hook.log_command else ""
         if failure is None:
             return AirflowException(
-                f"Spark reported no failure of {self.operation} of {self.table}, but the table has no result; {RETRIED}{where}"
+                f"Spark reported no failure of {self.operation} of {self.table}, "
+                f"but the table has no result; {RETRIED}{where}"
             )
         status = hook.app_status(failure)
-        cause = hook.cause(failure) or (self.advice() if status == INPUT else None)
+        cause = hook.cause(failure)
+        if not cause and status == INPUT:
+            cause = self.advice()
         error = hook.redacted(_last_error(hook) or str(failure)) + where
         message = f"{error}\n{cause}" if cause else error
+        not_submitted = AirflowFailException(
+            f"{self.operation} of {self.table} was not submitted: {message}"
+        )
         if isinstance(failure, FileNotFoundError | PermissionError) or hook.lack is not None:
-            return AirflowFailException(
-                f"{self.operation} of {self.table} was not submitted: {message}"
-            )
+            return not_submitted
         if status in FINAL:
             return self._refused(status, error, cause)
-        if isinstance(
-            failure, ValueError
-        ):  # Airflow's operator and hook raise it for settings that do not go together
-            return AirflowFailException(
-                f"{self.operation} of {self.table} was not submitted: {message}"
-            )
+        # Airflow's operator and hook raise ValueError for settings that contradict each other
+        if isinstance(failure, ValueError):
+            return not_submitted
         return AirflowException(f"{self.operation} of {self.table} failed; {RETRIED}\n{message}")
 
     def advice(self) -> str | None:
-        """What to do about input that the job refused, where the operator knows it better."""
+        """Return how to mend refused input, if the operator knows it better."""
         return None
 
     def _end_left_over(self, context: "Context") -> None:
-        """The driver of a try whose worker was killed may still run."""
+        """End the driver of an earlier try, which still runs if its worker was killed."""
         store = context.get("task_state_store")
         process = store.get(PROCESS_KEY) if store is not None else None
         if isinstance(process, dict) and end_left_over(process):
@@ -440,15 +480,21 @@ def is_keyed(timetable: Any) -> bool:
 
 def takes_keys(timetable: Any) -> bool:
     """Return whether a run of such a DAG may have a partition key."""
-    return (
-        timetable is None
-        or is_keyed(timetable)
-        or bool(getattr(timetable, "partitioned_at_runtime", False))
-    )
+    if timetable is None or is_keyed(timetable):
+        return True
+    return bool(getattr(timetable, "partitioned_at_runtime", False))
+
+
+def _timetable_of(context: "Context") -> Any:
+    return getattr(context.get("dag"), "timetable", None)
 
 
 def token_of(context: "Context") -> str:
-    """Retries share a token, so the job applies once. A clear or a reprocess gets another token, and runs the job again."""
+    """Return the token of the task's job.
+
+    Retries share a token, so the job applies once. A clear or a reprocess gets another token, and
+    runs the job again.
+    """
     return _token(context, generation_of(context))
 
 
@@ -467,7 +513,8 @@ def app_path() -> str:
     package = find_spec("opal_spark")
     if package is None or package.origin is None:
         raise AirflowFailException(
-            "the package opal_spark is not installed with Airflow: pip install airflow-provider-opal"
+            "the package opal_spark is not installed with Airflow: "
+            "pip install airflow-provider-opal"
         )
     return str(Path(package.origin).parent / "submit" / "app.py")
 
@@ -479,7 +526,7 @@ def _remember(context: "Context", process: Mapping[str, Any]) -> None:
 
 
 def _last_error(hook: Any) -> str:
-    """The last error of the app, without the Spark log before it."""
+    """Return the last error of the app, without the Spark log before it."""
     lines = list(getattr(hook, "_last_submit_log_lines", ()))
     starts = [number for number, line in enumerate(lines) if line.startswith("opal: ")]
     return "\n".join(lines[starts[-1] :]) if starts else ""

@@ -17,32 +17,33 @@ if TYPE_CHECKING:
 
 
 class WholeTableOperator(DeclaredOperator):
-    """Works on the whole table, and needs no partition key. It may run at any time beside ingests, MetaGens and readers.
+    """The base of tasks on a whole table, which need no partition key.
 
-    One that maintains files changes no rows: it has no outlets, and triggers no consumers.
+    Such a task may run at any time, in parallel with ingests, MetaGens and readers. One that
+    maintains files changes no rows: it has no outlets, and triggers no consumers.
     """
 
-    note_level = logging.INFO  # notes say what is due and why
+    note_level = logging.INFO  # its notes name what is due, and why
 
     def needs_key(self, context: "Context") -> bool:
-        """Maintenance works on the whole table."""
+        """Return False: the task works on the whole table."""
         return False
 
-    def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
-        """A dry run only reads the table's state: it needs no Spark, and its repeat is harmless."""
+    def execute(  # type: ignore[override]  # as the parent's
+        self, context: "Context"
+    ) -> dict[str, Any]:
+        """Run the job, or for a dry run only read the table's state, without Spark."""
         self.check_key(context)
         try:
             arguments = self.job_arguments(context)
         except ValueError as error:
-            raise AirflowFailException(str(error)) from error  # to try again would not help
-        return (
-            self._dry_run(context, arguments)
-            if arguments.get("dry_run")
-            else super().execute(context)
-        )
+            raise AirflowFailException(str(error)) from error  # a retry would not help
+        if arguments.get("dry_run"):
+            return self._dry_run(context, arguments)
+        return super().execute(context)
 
     def rehearse(self, table: "Table") -> "JobResult":
-        """What a dry run would do."""
+        """Return the result that the job would have."""
         raise NotImplementedError(f"{self.operation} has no dry run")
 
     def _dry_run(self, context: "Context", arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a worker sees of a table and its sources before Spark starts."""
+"""The view that a worker has of a table and its sources before Spark starts."""
 
 import filecmp
 import os
@@ -19,12 +19,14 @@ from opal_lake.storage.uris import bucket_and_prefix, local_root, split_scheme
 from opal_lake.table import Table
 
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
-_OF_SPARK_ALONE = re.compile(r"[\[\]{}\\]")  # Python's globs mean something else by them
+# Characters that Python's globs read in another way
+_OF_SPARK_ALONE = re.compile(r"[\[\]{}\\]")
 _SUBMIT = "spark-submit"
-# Each of them may give paths without a scheme another file system than the local one
+# Each of them may lead paths without a scheme to another file system than the local one
 _LEADING_VARIABLES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH")
 _LEADING_SETTINGS = ("spark.hadoop.fs.", "spark.driver.extraClassPath")
-_DEFAULT_FILE_SYSTEM = "fs.default"  # also in options of Java, and as fs.default.name
+# Part of fs.defaultFS and fs.default.name, which may also stand in options of Java
+_DEFAULT_FILE_SYSTEM = "fs.default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +45,14 @@ class WorkerPlace:
         return self.opal.lake.uri(self.table)
 
     def open(self) -> Table:
-        """Open the table; NotFoundError when there is none."""
+        """Open the table; raise NotFoundError if it does not exist."""
         return self.opal.table(self.table)
 
     def lacks(self, path: str) -> bool:
         """Return whether Spark certainly finds no file at a path or pattern.
 
         False where the worker cannot know: another file system, another machine, or a bucket that
-        Spark may be told to look for at another service.
+        Spark may look for at another service.
         """
         if is_s3(path):
             return self._is_in_own_bucket(path) and self._lacks_objects(path)
@@ -58,12 +60,12 @@ class WorkerPlace:
         return self.shares_files and is_local and _lacks_local_files(path)
 
     def _is_in_own_bucket(self, path: str) -> bool:
-        """Return whether a path lies in the table's bucket, where Spark and this worker meet."""
+        """Return whether a path lies in the table's bucket, which Spark reads too."""
         if not is_s3(self.uri):
             return False
         try:
             return bucket_and_prefix(_literal(path))[0] == bucket_and_prefix(self.uri)[0]
-        except InvalidInputError:  # the job says what is wrong
+        except InvalidInputError:  # the job reports the mistake
             return False
 
     def _lacks_objects(self, path: str) -> bool:
@@ -77,9 +79,9 @@ class WorkerPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkStart:
-    """The start of Spark by a task, as far as it decides which files a path leads to.
+    """The settings of a task's Spark that decide which files a path leads to.
 
-    `environment` has the variables that the task adds to those of this process.
+    `environment` holds the variables that the task adds to those of this process.
     """
 
     master: str
@@ -91,9 +93,9 @@ class SparkStart:
 
     @property
     def shares_files(self) -> bool:
-        """Return whether Spark certainly takes paths for those of this machine.
+        """True if Spark certainly takes paths for those of this machine.
 
-        False where anything may say otherwise that this process does not read.
+        False where a setting that this process does not read may lead elsewhere.
         """
         if not self.master.startswith("local") or self.binary not in (None, _SUBMIT):
             return False
@@ -112,18 +114,16 @@ class SparkStart:
 
 
 def _spark_home(environment: Mapping[str, str]) -> Path | None:
-    """Return the home of the Spark that spark-submit starts; None if that is not certain.
+    """Return the home of the Spark that spark-submit starts, None if uncertain.
 
-    A script that stands for Spark's own spark-submit may set what it likes.
+    A script in place of Spark's own spark-submit may set anything.
     """
-    beside = Path(sys.executable).with_name(_SUBMIT)
-    submit = Path(shutil.which(_SUBMIT, path=environment.get("PATH")) or beside)
+    next_to_python = Path(sys.executable).with_name(_SUBMIT)
+    submit = Path(shutil.which(_SUBMIT, path=environment.get("PATH")) or next_to_python)
     given = environment.get("SPARK_HOME")
-    homes = (
-        [Path(given)]
-        if given
-        else [submit.resolve().parent.parent, *_homes_of_pyspark(environment)]
-    )
+    homes = [submit.resolve().parent.parent, *_homes_of_pyspark(environment)]
+    if given:
+        homes = [Path(given)]
     home = next((home for home in homes if _is_spark_home(home)), None)
     if home is None or not submit.is_file():
         return None
@@ -132,7 +132,7 @@ def _spark_home(environment: Mapping[str, str]) -> Path | None:
 
 
 def _homes_of_pyspark(environment: Mapping[str, str]) -> list[Path]:
-    """Return where the script of a pip-installed pyspark looks for Spark, in its order."""
+    """Return the folders in which pyspark's own script looks for Spark, in its order."""
     package = find_spec("pyspark")
     if package is None or package.origin is None:
         return []
@@ -148,12 +148,12 @@ def _is_spark_home(folder: Path) -> bool:
 
 
 def _has_templates_alone(folder: Path) -> bool:
-    """Return whether a folder of settings has none; it need not exist."""
+    """Return whether a settings folder, which need not exist, holds only templates."""
     return not folder.exists() or all(path.suffix == ".template" for path in folder.iterdir())
 
 
 def _literal(path: str) -> str:
-    """Return what stands before the first character of a pattern."""
+    """Return the part of a path before the first character of a pattern."""
     return _PATTERN.split(path, maxsplit=1)[0]
 
 
@@ -162,6 +162,6 @@ def _lacks_local_files(path: str) -> bool:
         return False
     try:
         root = local_root(path)
-    except InvalidInputError:  # the job says what is wrong
+    except InvalidInputError:  # the job reports the mistake
         return False
     return next(iglob(root, include_hidden=True), None) is None

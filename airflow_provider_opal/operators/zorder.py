@@ -1,4 +1,4 @@
-"""ZOrderOperator: clusters rows with close values in some columns into the same files."""
+"""ZOrderOperator: rows with close values in some columns come into the same files."""
 
 from typing import ClassVar
 
@@ -7,11 +7,13 @@ from opal_lake.operations.zorder import ZOrder
 
 
 class ZOrderOperator(WholeTableOperator):
-    """Clusters a table's rows by 1 to 8 columns, those that queries filter by: reads then skip the files whose min and max rule them out.
+    """A task that clusters a table's rows by 1 to 8 columns.
 
-    Row ids and what can be read stay as they are. With `only_if_due` it does nothing while enough of the table is clustered, and says so.
+    These are the columns that queries filter by. Reads then skip the files whose min and max
+    exclude a filter. Row ids and the visible rows stay the same. With `only_if_due` the task does
+    nothing while enough of the table is clustered, and logs that.
     """
 
     declared = ZOrder
-    defaults: ClassVar = {"only_if_due": True}  # a schedule comes round with or without work
-    left_out = ("whole",)  # `opal zorder --whole` does all once
+    defaults: ClassVar = {"only_if_due": True}  # a schedule does not know whether there is work
+    left_out = ("whole",)  # `opal zorder --whole` clusters all rows once

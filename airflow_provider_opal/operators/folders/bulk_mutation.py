@@ -1,4 +1,4 @@
-"""BulkMutationOperator: files of inserts, updates and deletes merged into a folder of files."""
+"""BulkMutationOperator: files of inserts, updates and deletes are merged into a folder."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,19 +14,22 @@ if TYPE_CHECKING:
     from opal_lake.operations.job_spec import JobSpec
     from opal_lake.result import JobResult
 
-
-XCOM_FILES = 50
+# A run may merge any number of files; XCom gets examples of these only
+MAX_XCOM_FILES = 50
 
 
 class BulkMutationOperator(WholeTableOperator):
-    """Merges `increments` into the folder `master`, and swaps the old one and the new one at once. Merged files are moved away.
+    """A task that merges `increments` into the folder `master`.
 
-    The arguments are those of `opal mutate`. `properties` are parameters of chombo's RecordSetBulkMutator, by their names; what is given
-    beside them counts more, also where it says the default. XCom gets `counts`, under `examples` those of each file, up to 50 of them, and
-    under `report` the path of the report, which has all. With `dry_run` nothing changes, and there is no report.
+    The new state replaces the old one in one step, and merged files are moved away. The arguments
+    are those of `opal mutate`. `properties` are parameters of chombo's RecordSetBulkMutator, by
+    their names; an argument overrides them, also if it is the default. XCom gets `counts`, under
+    `examples` the counts of each file, up to 50 files, and under `report` the path of the report
+    on all files. With `dry_run` nothing changes, and no report is written.
 
-    Paths take templates: with `{{ partition_key }}` in them a run without a key is refused. A retry merges nothing twice. After a
-    correction of the files, or when more have come, clear the task: it merges what is there then.
+    Paths may be templates: with `{{ partition_key }}` in them a run without a key is refused. A
+    retry merges nothing twice. After a correction of the files, or when more have arrived, clear
+    the task: it merges the files that exist then.
     """
 
     declared = Mutate
@@ -40,30 +43,34 @@ class BulkMutationOperator(WholeTableOperator):
         properties: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        by_properties = {} if properties is None else _arguments_of(properties)
-        named = [increments] if isinstance(increments, str) else increments
-        given = {**by_properties, **Mutate.among(kwargs), "increments": named}
+        from_properties = {} if properties is None else _arguments_of(properties)
+        paths = [increments] if isinstance(increments, str) else increments
+        given = {**from_properties, **Mutate.among(kwargs), "increments": paths}
         if ids is not None:
             given["ids"] = ids
         if "ids" not in given:
             raise ValueError(
-                "a mutation needs ids=['id'], the fields that make a record's id, or properties with id.field.ordinals"
+                "a mutation needs ids=['id'], the fields that make a record's id, "
+                "or properties with id.field.ordinals"
             )
         super().__init__(table=master, **{**kwargs, **given})
 
-    def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
-        """Also a dry run reads files, with Spark."""
+    def execute(  # type: ignore[override]  # as the parent's
+        self, context: "Context"
+    ) -> dict[str, Any]:
+        """Run the job, with Spark also for a dry run: it too reads the files."""
         return OpalSparkOperator.execute(self, context)
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
-        """A run may merge any number of files, and XCom is no place for them all."""
+        """Return the result with examples of some files, and the path of the report."""
         from opal_folder.mutation import report_uri
 
         xcom = super().finish(context, result)
-        return {**xcom, "examples": xcom["examples"][:XCOM_FILES], "report": report_uri(result)}
+        examples = xcom["examples"][:MAX_XCOM_FILES]
+        return {**xcom, "examples": examples, "report": report_uri(result)}
 
     def _result(self, opal: "OpalHook", spec: "JobSpec[Any]") -> "JobResult | None":
-        """From the folder beside the master."""
+        """Return the result that the folder next to the master holds."""
         from opal_folder.mutation import find_result
 
         assert spec.token is not None

@@ -1,1 +1,4 @@
-"""Operators around LakeChime: the relay of its events to Airflow's assets, and the end of a flow that consumes them."""
+"""Operators around LakeChime.
+
+They relay its events to Airflow's assets, and end a flow that consumes its events.
+"""

@@ -1,4 +1,7 @@
-"""AcknowledgeOperator: the end of a flow that consumes data-change events. What the flow was given counts as done when it has succeeded."""
+"""AcknowledgeOperator: the end of a flow that consumes data-change events.
+
+The events that the flow was given count as consumed when this task has succeeded.
+"""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -15,21 +18,22 @@ from airflow_provider_opal.sensors.snapshot import SnapshotTriggerSensor
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_ALONE = "Let one run at a time (max_active_runs=1), and give each flow a consumer= of its own"
+_ALONE = "Allow one run at a time (max_active_runs=1), and give each flow its own consumer="
 
 
 class AcknowledgeOperator(BaseOperator):
-    """Moves the watermark of a SnapshotTriggerSensor over the range that it returned.
+    """A task that moves a SnapshotTriggerSensor's watermark over its events.
 
-    `sensor` is the task of a sensor with `acknowledge=False`. Its consumer and its connection are
-    taken from it, and it becomes an upstream task. Instead it may be the sensor's task id; then
-    name its `consumer` and `lakechime_conn_id`, if it does not have the default ones.
+    `sensor` is the task of a sensor with `acknowledge=False`. This task uses the consumer and the
+    connection of the sensor, and becomes downstream of it. Instead it may be the sensor's task id;
+    then name its `consumer` and `lakechime_conn_id`, if the sensor does not have the default ones.
 
-    Put it behind all that may fail. Until it has succeeded, the next run of the DAG gets the same
-    events again, with what is newer; so let one run at a time (`max_active_runs=1`).
+    Put this task after all tasks that may fail. Until it has succeeded, the next run of the DAG
+    gets the same events again, with the newer ones; so allow one run at a time
+    (`max_active_runs=1`).
 
-    Fails if another flow has moved the watermark meanwhile; but a run that has acknowledged its
-    range before, and is cleared, succeeds wherever the watermark is now.
+    The task fails if another flow has moved the watermark meanwhile. A run that has acknowledged
+    its range before, and is cleared, succeeds at any watermark.
     """
 
     template_fields: Sequence[str] = ("consumer", "lakechime_conn_id")
@@ -45,19 +49,20 @@ class AcknowledgeOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         if isinstance(sensor, SnapshotTriggerSensor):
-            consumer, lakechime_conn_id = _taken_from(sensor, consumer, lakechime_conn_id)
+            consumer, lakechime_conn_id = _settings_of(sensor, consumer, lakechime_conn_id)
             if self.has_dag() or sensor.has_dag():  # type: ignore[no-untyped-call]  # Airflow's
                 self.set_upstream(sensor)
         elif not isinstance(sensor, str):
             raise ValueError(
-                f"sensor={sensor!r} is not a SnapshotTriggerSensor; give the sensor's task or its task id"
+                f"sensor={sensor!r} is not a SnapshotTriggerSensor; "
+                "give the sensor's task or its task id"
             )
         self.sensor = sensor if isinstance(sensor, str) else sensor.task_id
         self.consumer = consumer
         self.lakechime_conn_id = lakechime_conn_id or DEFAULT_LAKECHIME_CONN_ID
 
     def execute(self, context: "Context") -> int:
-        """Returns where the range ends: the watermark is there, or was."""
+        """Move the watermark, and return the end of the range."""
         from airflow_provider_opal.events.consumer import seq_of
         from lakechime import ConflictError
         from lakechime.answers import SEEN_EVENTS
@@ -65,19 +70,21 @@ class AcknowledgeOperator(BaseOperator):
         given = context["ti"].xcom_pull(task_ids=self.sensor)
         if not isinstance(given, dict) or not {"from", "to"} <= given.keys():
             raise AirflowFailException(
-                f"task {self.sensor!r} returned {given!r}, which is no range of events; name the sensor's task: sensor="
+                f"task {self.sensor!r} returned {given!r}, which is not a range of events; "
+                "name the sensor's task: sensor="
             )
         consumer = self.consumer or f"{context['ti'].dag_id}.{self.sensor}"
         done = {"consumer": consumer, "from": given["from"], "to": given["to"]}
-        if given_to(context) == done:
+        if given_to(context) == done:  # before this run was cleared
             return int(given["to"])
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
             before = client.watermark(consumer, SEEN_EVENTS)
             seen = -1 if before is None else seq_of(before)
             if before is None or seen not in (given["from"], given["to"]):
+                now = "gone" if before is None else seen
                 raise AirflowFailException(
-                    f"this flow was given what came after {given['from']}, but the watermark of consumer {consumer!r} is "
-                    f"{'gone' if before is None else seen} now: another flow moved it. {_ALONE}"
+                    f"this flow was given the events after {given['from']}, but the watermark of "
+                    f"consumer {consumer!r} is {now} now: another flow moved it. {_ALONE}"
                 )
             try:
                 if seen != given["to"]:
@@ -86,19 +93,20 @@ class AcknowledgeOperator(BaseOperator):
                     )
             except ConflictError as error:
                 raise AirflowFailException(
-                    f"another flow moved the watermark of consumer {consumer!r} at the same time. {_ALONE}"
+                    f"another flow moved the watermark of consumer {consumer!r} at the same time. "
+                    f"{_ALONE}"
                 ) from error
         return int(give_to(context, done)["to"])
 
 
-def _taken_from(
+def _settings_of(
     sensor: SnapshotTriggerSensor, consumer: str | None, lakechime_conn_id: str | None
 ) -> tuple[str | None, str]:
-    """Return the sensor's consumer and connection; ValueError where other ones are given."""
+    """Return the sensor's consumer and connection; raise if others are given."""
     if sensor.acknowledge:
         raise ValueError(
-            f"the sensor {sensor.task_id!r} moves its watermark itself, and leaves nothing to acknowledge; give it "
-            "tables=[...] and acknowledge=False, or take this task out"
+            f"the sensor {sensor.task_id!r} moves its watermark itself, and leaves nothing to "
+            "acknowledge; give it tables=[...] and acknowledge=False, or remove this task"
         )
     sensors_consumer = sensor.consumer or f"{sensor.dag_id}.{sensor.task_id}"
     sensors_conn_id = sensor.lakechime_conn_id or DEFAULT_LAKECHIME_CONN_ID
@@ -109,6 +117,7 @@ def _taken_from(
     for name, (own, of_sensor) in given.items():
         if own not in (None, of_sensor):
             raise ValueError(
-                f"{name}={own!r} contradicts the sensor {sensor.task_id!r}, which has {of_sensor!r}; leave it out"
+                f"{name}={own!r} contradicts the sensor {sensor.task_id!r}, "
+                f"which has {of_sensor!r}; leave it out"
             )
     return sensor.consumer, sensors_conn_id

@@ -1,4 +1,7 @@
-"""RelayOperator: turns data-change events of any table into asset events, so that ordinary DAGs can be scheduled by them."""
+"""RelayOperator: data-change events of any table become asset events.
+
+Ordinary DAGs can then be scheduled by them.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -33,19 +36,27 @@ if TYPE_CHECKING:
 
 PENDING = "pending"
 SUCCESS = "success"
-POKE_INTERVAL_S = 1.0  # one query for all that wait in the triggerer
-LONGEST = timedelta(hours=1)
+# Short, because all relays that wait in a triggerer share one query
+POKE_INTERVAL_S = 1.0
+# After this time without events a run skips, so that the next one has the newest code of the DAG
+MAX_WAIT = timedelta(hours=1)
 
 
 class RelayOperator(BaseOperator):
-    """Emits events of `lakechime_asset(table)` with the partition keys, and of `lakechime_asset(table, snapshots=True)` with the snapshots.
+    """A task that emits asset events for the data-change events of tables.
 
-    A DAG with `schedule=PartitionedAssetTimetable(assets=lakechime_asset("shop.raw"))` then runs once a key. Airflow emits the events of a
-    run when its task has succeeded; so the next run asks for that, and for what the task returned, before it moves the watermark over them.
-    What was not emitted for sure is emitted again: at least once, and in order from run to run. A run that was marked success by hand
-    emitted nothing. Two Airflows that share one LakeChime need a `consumer` each.
+    The events of `lakechime_asset(table)` carry partition keys, those of
+    `lakechime_asset(table, snapshots=True)` carry snapshots. A DAG with
+    `schedule=PartitionedAssetTimetable(assets=lakechime_asset("shop.raw"))` then runs once a key.
 
-    Waits deferred until there is something; after `longest` it skips, so that a changed DAG gets its turn.
+    Airflow emits a task's events after the task has succeeded. Before the next run moves the
+    watermark over them, it therefore asks for the task's state, and for its result. Events whose
+    emission is uncertain are emitted again: at least once, and in order from run to run. A run
+    that was marked success by hand emitted nothing. Two Airflows that share one LakeChime need a
+    `consumer` each.
+
+    The task waits deferred for events. After `longest` without events it skips, so that a change
+    of the DAG takes effect.
     """
 
     template_fields: Sequence[str] = ("consumer", "lakechime_conn_id")
@@ -61,14 +72,15 @@ class RelayOperator(BaseOperator):
         start: Start = "head",
         max_events: int = 1000,
         poke_interval: float = POKE_INTERVAL_S,
-        longest: Span = LONGEST,
+        longest: Span = MAX_WAIT,
         lakechime_conn_id: str = DEFAULT_LAKECHIME_CONN_ID,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if not self.do_xcom_push:
             raise ValueError(
-                "do_xcom_push=False does not work for a relay: its next run reads there what was emitted; leave it out"
+                "do_xcom_push=False does not work for a relay: the next run reads from XCom "
+                "which events were emitted; leave it out"
             )
         self.tables = table_pairs(checked_tables(tables), cluster)
         self.tags = checked_tags(tags)
@@ -78,94 +90,85 @@ class RelayOperator(BaseOperator):
         self.poke_interval = poke_interval
         self.longest = span_of("longest", longest)
         self.lakechime_conn_id = lakechime_conn_id
-        assets = [
-            lakechime_asset(table, cluster=owner, snapshots=kind)
-            for owner, table in self.tables
-            for kind in (False, True)
-        ]
-        self.outlets = distinct([*assets, *self.outlets])
+        self.outlets = distinct([*self._own_outlets(), *self.outlets])
 
     def execute(self, context: "Context") -> dict[str, int]:
-        """Returns the range that was emitted, as {"from": a, "to": b}, and how many asset events that were."""
+        """Emit the new events, and return their range and the number of asset events.
+
+        The result is {"from": a, "to": b, "emitted": n}.
+        """
         from airflow_provider_opal.events.consumer import EventConsumer, check_expired, seq_of
 
         consumer = self.consumer or f"relay.{default_consumer(context)}"
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
-            what: Any = {
-                "tables": self.tables,
-                "tags": self.tags,
-                "start": self.start,
-                "max_events": self.max_events,
-            }
-            reader = EventConsumer(context=context, client=client, consumer=consumer, **what)
+            reader = EventConsumer(
+                context=context,
+                client=client,
+                consumer=consumer,
+                tables=self.tables,
+                tags=self.tags,
+                start=self.start,
+                max_events=self.max_events,
+            )
             self._settle(context, reader)
             seen = seq_of(reader.watermark())
             page = client.events(self.tables, after=seen, tags=self.tags, limit=self.max_events)
             check_expired(reader, seen, page.expired)
             if page.events:
                 self._note(context, client, consumer, page.next_after)
-            else:  # retention need not keep for the relay what is not its own
+            else:
+                # Retention then need not wait for the relay with the events of other tables
                 reader.acknowledge(page.next_after)
         if not page.events:
             self._wait(page.next_after)
-        given = {"from": seen, "to": page.next_after}
-        return {
-            **given,
-            "emitted": self._emit(context, given, [registered.event for registered in page.events]),
-        }
+        emitted_range = {"from": seen, "to": page.next_after}
+        events = [registered.event for registered in page.events]
+        emitted = self._emit(context, emitted_range, events)
+        return {**emitted_range, "emitted": emitted}
 
     def resume(self, context: "Context", event: Mapping[str, Any]) -> dict[str, int]:
-        """After the trigger has fired."""
+        """Emit the events for which the trigger has fired."""
         if event["seq"] is None:
-            raise AirflowSkipException(
-                f"nothing is new; the next run goes on waiting for {', '.join(table for _, table in self.tables)}"
-            )
+            tables = ", ".join(table for _, table in self.tables)
+            raise AirflowSkipException(f"nothing is new; the next run goes on waiting for {tables}")
         return self.execute(context)
 
     def _settle(self, context: "Context", reader: "EventConsumer") -> None:
-        """Move the watermark over what an earlier run has emitted, if it has."""
+        """Move the watermark over the events that an earlier run has certainly emitted."""
         from airflow_provider_opal.events.consumer import seq_of
 
-        kept = reader.client.watermark(reader.consumer, PENDING)
-        pending = kept.value if kept is not None else None
+        stored = reader.client.watermark(reader.consumer, PENDING)
+        pending = stored.value if stored is not None else None
         if not isinstance(pending, dict) or int(pending["to"]) <= seq_of(reader.watermark()):
             return
-        ti, name = (
-            context["ti"],
-            {
-                "dag_id": str(pending["dag"]),
-                "task_ids": str(pending["task"]),
-                "run_id": str(pending["run"]),
-            },
-        )
-        states = ti.get_task_states(
-            dag_id=name["dag_id"], task_ids=[name["task_ids"]], run_ids=[name["run_id"]]
-        )
-        if str(states.get(name["run_id"], {}).get(name["task_ids"])) == SUCCESS:
-            returned = ti.xcom_pull(
-                dag_id=name["dag_id"], task_ids=name["task_ids"], run_id=name["run_id"]
-            )
+        ti = context["ti"]
+        dag_id, task_id, run_id = (str(pending[name]) for name in ("dag", "task", "run"))
+        states = ti.get_task_states(dag_id=dag_id, task_ids=[task_id], run_ids=[run_id])
+        if str(states.get(run_id, {}).get(task_id)) == SUCCESS:
+            # A task that was marked success by hand has no result, and emitted nothing
+            returned = ti.xcom_pull(dag_id=dag_id, task_ids=task_id, run_id=run_id)
             if isinstance(returned, dict) and "to" in returned:
                 reader.acknowledge(int(returned["to"]))
                 return
-        if name["run_id"] != ti.run_id:
+        if run_id != ti.run_id:
             self.log.warning(
-                "run %s did not succeed by itself: what it may have emitted, up to %s, is emitted again",
-                name["run_id"],
+                "run %s did not succeed on its own: the events up to %s, which it may have "
+                "emitted, are emitted again",
+                run_id,
                 pending["to"],
             )
 
     def _note(self, context: "Context", client: "LakeChime", consumer: str, seq: int) -> None:
-        ti, kept = context["ti"], client.watermark(consumer, PENDING)
+        """Store which run is about to emit the events up to `seq`."""
+        ti, stored = context["ti"], client.watermark(consumer, PENDING)
         pending: dict[str, JsonValue] = {
             "dag": ti.dag_id,
             "task": ti.task_id,
             "run": ti.run_id,
             "to": seq,
         }
-        client.put_watermark(
-            consumer, PENDING, pending, expected=None if kept is None else kept.revision
-        )
+        revision = None if stored is None else stored.revision
+        client.put_watermark(consumer, PENDING, pending, expected=revision)
 
     def _wait(self, after: int) -> None:
         from airflow_provider_opal.triggers.events import EventsTrigger
@@ -180,36 +183,47 @@ class RelayOperator(BaseOperator):
         )
         self.defer(trigger=trigger, method_name="resume")
 
+    def _own_outlets(self) -> list["Asset"]:
+        outlets = []
+        for cluster, table in self.tables:
+            outlets.append(lakechime_asset(table, cluster=cluster))
+            outlets.append(lakechime_asset(table, cluster=cluster, snapshots=True))
+        return outlets
+
     def _emit(
-        self, context: "Context", given: Mapping[str, int], events: Iterable["DataChangeEvent"]
+        self,
+        context: "Context",
+        emitted_range: Mapping[str, int],
+        events: Iterable["DataChangeEvent"],
     ) -> int:
-        """An asset without a key in this range has no event: an outlet without one would emit an event without a key."""
-        keys: dict[Asset, dict[str, int]] = {}
-        without: dict[str, list[int]] = {}
+        """Emit an asset event for each key of the events, and return their number."""
+        seqs_of_keys: dict[Asset, dict[str, int]] = {}
+        without_partition: dict[str, list[int]] = {}
         for event in events:
             partition, snapshot = asset_keys(event)
-            for key, snapshots in ((partition, False), (snapshot, True)):
+            seq = event.seq or 0
+            for key, is_snapshot in ((partition, False), (snapshot, True)):
                 if key is not None:
-                    keys.setdefault(
-                        lakechime_asset(event.table, cluster=event.cluster, snapshots=snapshots), {}
-                    )[key] = event.seq or 0
+                    asset = lakechime_asset(
+                        event.table, cluster=event.cluster, snapshots=is_snapshot
+                    )
+                    seqs_of_keys.setdefault(asset, {})[key] = seq
             if partition is None:
-                without.setdefault(event.table, []).append(event.seq or 0)
-        for table, seqs in without.items():
+                without_partition.setdefault(event.table, []).append(seq)
+        for table, seqs in without_partition.items():
             self.log.info(
-                "no DAG by partition hears of %s events of %s, which have no key that Airflow takes: %s",
+                "no DAG by partition runs for %s events of %s, "
+                "which have no partition key that Airflow accepts: %s",
                 len(seqs),
                 table,
                 seqs,
             )
-        own = [
-            lakechime_asset(table, cluster=owner, snapshots=kind)
-            for owner, table in self.tables
-            for kind in (False, True)
-        ]
-        self.outlets = [*(outlet for outlet in self.outlets if outlet not in own), *keys]
-        for asset, seq_of_key in keys.items():
-            emitted = context["outlet_events"][asset]
-            emitted.add_partitions(list(seq_of_key))
-            emitted.extra = {**given}
-        return sum(map(len, keys.values()))
+        # An outlet without a key in this range would emit an event without a key: it is removed
+        own = self._own_outlets()
+        others = [outlet for outlet in self.outlets if outlet not in own]
+        self.outlets = [*others, *seqs_of_keys]
+        for asset, seq_of_key in seqs_of_keys.items():
+            asset_event = context["outlet_events"][asset]
+            asset_event.add_partitions(list(seq_of_key))
+            asset_event.extra = {**emitted_range}
+        return sum(map(len, seqs_of_keys.values()))

@@ -1,4 +1,7 @@
-"""StreamingIngestOperator: reads topics of Kafka into a table, for as long as the task runs, or once for each run of its DAG."""
+"""StreamingIngestOperator: topics of Kafka go into a table.
+
+It reads for as long as the task runs, or once for each run of its DAG.
+"""
 
 import asyncio
 import time
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_opal.asset_events import AssetEvents
+from airflow_provider_opal.asset_events import AssetEvents, outlets_of
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, DEFAULT_LAKECHIME_CONN_ID, distinct
 from airflow_provider_opal.events.commits import register_commits
 from airflow_provider_opal.hooks.kafka import DEFAULT_KAFKA_CONN_ID
@@ -30,29 +33,50 @@ if TYPE_CHECKING:
 
 
 class StreamingIngestOperator(BaseOperator):
-    """Runs `opal stream run`: messages are visible about a second after they were produced, and each counts once.
+    """A task that runs `opal stream run`.
 
-        StreamingIngestOperator(task_id="read", table="shop.orders", source=Kafka(topics="orders", mode="continuous"), deferrable=True)
+    Messages are visible about a second after they were produced, and each counts once.
 
-    `mode="continuous"` reads until somebody ends the task, or for so long as `run_for` says: then it succeeds, and the next run goes on
-    behind the last commit. To drain and stop it, mark it success or failed: the process flushes what it has, and ends. `"until_empty"` ends
-    when everything is read that was there at its start. `"interval"` reads what lies between two times, by the stamps of the messages, and
-    gives the rows the run's partition key: by `start_timestamp` and `end_timestamp` (templates), or by `schedule`, that of the DAG, whose
-    partition key names the interval. A rerun reads the same offsets, and commits what is not there yet.
+        StreamingIngestOperator(
+            task_id="read",
+            table="shop.orders",
+            source=Kafka(topics="orders", mode="continuous"),
+            deferrable=True,
+        )
 
-    Deferred (`deferrable=True`) the process is a child of the triggerer, and takes no worker's slot; else of the task's own process. It
-    lives as long as its watcher (`streaming/process.py`); a retry, a clear or another triggerer goes on where the table stands. What fails
-    is started again, up to `restarts` times in a row. `Kafka(processes=3)` shares the partitions over three processes by load, and
-    `Kafka(processes=3, commit="gathered")` has a fourth one make their commits. The machine that watches needs the extra `kafka`.
+    `mode="continuous"` reads until somebody ends the task, or for the time `run_for`: then the
+    task succeeds, and the next run goes on after the last commit. To drain and stop it, mark it
+    success or failed: the process flushes its rows, and ends. `"until_empty"` ends when all
+    messages are read that existed at its start. `"interval"` reads the messages whose timestamps
+    lie between two times, and gives the rows the run's partition key. The times are
+    `start_timestamp` and `end_timestamp` (templates), or follow from the partition key and
+    `schedule`, that of the DAG. A rerun reads the same offsets, and commits only missing rows.
 
-    `create` makes the table, which needs a `schema` here, as messages have none. At its end the table's assets get their events, as by a
-    MetaGenOperator; while it runs, a SnapshotTriggerSensor or LakeChime hears of its commits.
+    Deferred (`deferrable=True`), the process is a child of the triggerer, and takes no worker
+    slot; otherwise it is a child of the task's process. It lives as long as its watcher
+    (`streaming/process.py`). A retry, a clear or another triggerer goes on after the table's last
+    commit. A failed process is started again, up to `restarts` times in a row.
+    `Kafka(processes=3)` shares the partitions between three processes by load, and with
+    `Kafka(processes=3, commit="gathered")` a fourth one makes their commits. The machine that runs
+    the processes needs the extra `kafka`.
+
+    `create` makes the table, and needs a `schema` here, because messages have none. At the end the
+    table's assets get their events, as by a MetaGenOperator. While the stream runs, a
+    SnapshotTriggerSensor and LakeChime see its commits.
     """
 
     template_fields: Sequence[str] = (
-        "table", "topics", "stream", "start_timestamp", "end_timestamp", "opal_conn_id", "kafka_conn_id", "bootstrap_servers", "registry",
+        "table",
+        "topics",
+        "stream",
+        "start_timestamp",
+        "end_timestamp",
+        "opal_conn_id",
+        "kafka_conn_id",
+        "bootstrap_servers",
+        "registry",
         "lakechime_conn_id",
-    )  # fmt: skip
+    )
     ui_color = "#d8ecf3"
 
     def __init__(
@@ -81,51 +105,41 @@ class StreamingIngestOperator(BaseOperator):
         self.topics = source.topics
         self.stream = source.name
         self.registry = source.registry
-        self.create = (
-            None
-            if create is None
-            else create
-            if isinstance(create, CreateTable)
-            else CreateTable(**create)
-        )
+        self.create = create if isinstance(create, CreateTable | None) else CreateTable(**create)
         if self.create is not None and self.create.schema is None:
             raise ValueError(
-                "create= needs a schema, as 'id BIGINT, total DOUBLE, op STRING, at TIMESTAMP': messages of Kafka have none"
+                "create= needs a schema, as 'id BIGINT, total DOUBLE, op STRING, at TIMESTAMP': "
+                "messages of Kafka have none"
             )
         self.start_timestamp = start_timestamp
         self.end_timestamp = end_timestamp
-        self.interval = (
-            None if schedule is None else KeyedInterval.of(schedule, timezone, partition_key_format)
-        )
+        self.interval: KeyedInterval | None = None
+        if schedule is not None:
+            self.interval = KeyedInterval.of(schedule, timezone, partition_key_format)
         self.run_for_s = source.run_for_s if self.mode == "continuous" else None
         self.restarts = restarts
         self.opal_conn_id = opal_conn_id
-        self.kafka_conn_id = source.kafka_conn_id or (
-            None if source.bootstrap_servers else DEFAULT_KAFKA_CONN_ID
-        )
+        default_conn_id = None if source.bootstrap_servers else DEFAULT_KAFKA_CONN_ID
+        self.kafka_conn_id = source.kafka_conn_id or default_conn_id
         self.bootstrap_servers = source.bootstrap_servers
         self.lakechime_conn_id = lakechime_conn_id
-        self.deferrable = (
-            conf.getboolean("operators", "default_deferrable", fallback=False)
-            if deferrable is None
-            else deferrable
-        )
+        if deferrable is None:
+            deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
+        self.deferrable = deferrable
         self._watched: StreamProcess | None = None
         self.asset_events = AssetEvents.known(table, self.opal_conn_id)
         self.asset = self.asset_events and self.asset_events.asset
-        self.outlets = distinct(
-            [*(self.asset_events.outlets if self.asset_events else ()), *self.outlets]
-        )
+        self.outlets = distinct([*outlets_of(self.asset_events), *self.outlets])
 
     def execute(self, context: "Context") -> dict[str, Any]:
-        """Makes the table, if it may; then runs the stream, or defers to the trigger that does."""
+        """Make the table, if `create` is given, and run the stream or defer."""
         try:
             job = self.job(context)
-            if self.create is not None and make_table(
-                OpalHook(self.opal_conn_id), self.table, self.create
-            ):
-                self.log.info("made the table %s", self.table)
-            job.command()  # connections that are not there fail here, and not in the triggerer
+            if self.create is not None:
+                is_new = make_table(OpalHook(self.opal_conn_id), self.table, self.create)
+                if is_new:
+                    self.log.info("made the table %s", self.table)
+            job.command()  # a missing connection fails here, and not in the triggerer
         except ValueError as error:
             raise AirflowFailException(str(error)) from error
         if self.deferrable:
@@ -138,16 +152,22 @@ class StreamingIngestOperator(BaseOperator):
         return self._finish(context, asyncio.run(self._watched.watch()))
 
     def resume(self, context: "Context", event: Mapping[str, Any]) -> dict[str, Any]:
-        """After the stream has ended."""
+        """Finish the task after the stream has ended."""
         return self._finish(context, Outcome(**event))
 
     def on_kill(self) -> None:
-        """Of a task that is not deferred. Should there be no time to flush, the process does it by itself."""
+        """Stop the process of a task that is not deferred.
+
+        The process also flushes on its own, if the task is killed before that has ended.
+        """
         if self._watched is not None:
             self._watched.stop()
 
     def job(self, context: "Context") -> StreamJob:
-        """What to read: rendered, and without secrets. ValueError if that makes no sense."""
+        """Return the stream to run: rendered, and without secrets.
+
+        Raises ValueError if the arguments do not fit each other.
+        """
         arguments = {
             **self.arguments,
             "topics": self.topics,
@@ -175,7 +195,8 @@ class StreamingIngestOperator(BaseOperator):
             }
         if key is None:
             raise ValueError(
-                f"task {self.task_id!r} reads the interval of a partition key, and this run has none. {KEY_HINT}"
+                f"task {self.task_id!r} reads the interval of a partition key, "
+                f"and this run has none. {KEY_HINT}"
             )
         start, end = self.interval.bounds(key)
         return {
@@ -186,19 +207,18 @@ class StreamingIngestOperator(BaseOperator):
 
     def _finish(self, context: "Context", outcome: Outcome) -> dict[str, Any]:
         if outcome.failure is not None:
-            raise (AirflowFailException if outcome.is_final else AirflowException)(outcome.failure)
+            if outcome.is_final:
+                raise AirflowFailException(outcome.failure)
+            raise AirflowException(outcome.failure)
         opal = OpalHook(self.opal_conn_id)
         if self.lakechime_conn_id is not None:
             register_commits(opal, self.table, self.lakechime_conn_id, self.log)
-        totals = {
-            **outcome.totals,
-            "version": outcome.totals.get("version") or opal.head(self.table),
-        }
+        version = outcome.totals.get("version") or opal.head(self.table)
+        totals = {**outcome.totals, "version": version}
         self.log.info("the stream has ended: %s", totals)
         events = AssetEvents.of(self.table, self.opal_conn_id)
-        self.outlets = distinct(
-            [*events.outlets, *self.outlets]
-        )  # a template has named the table by now
+        # A table that a template names has its outlets only now
+        self.outlets = distinct([*events.outlets, *self.outlets])
         counts = {name: totals.get(name, 0) for name in ("records", "bad", "flushes")}
         events.emit(context, {"version": totals["version"], "counts": counts}, [])
         return totals
@@ -206,14 +226,20 @@ class StreamingIngestOperator(BaseOperator):
 
 def _checked_mode(source: Kafka, start: str | None, end: str | None, schedule: str | None) -> str:
     mode = source.mode_of(has_interval=schedule is not None or start is not None)
-    if mode == "interval" and (schedule is None) == (start is None or end is None):
+    if mode != "interval":
+        if start or end or schedule:
+            raise ValueError(
+                "start_timestamp, end_timestamp and schedule are for mode='interval': "
+                "add it, or leave them out"
+            )
+        return mode
+    has_times = start is not None and end is not None
+    has_schedule = schedule is not None
+    if has_times == has_schedule:
         raise ValueError(
-            "mode='interval' needs to know its interval: give schedule='@daily', that of the DAG, or start_timestamp and end_timestamp"
+            "mode='interval' needs to know its interval: give schedule='@daily', that of the DAG, "
+            "or start_timestamp and end_timestamp"
         )
-    if mode == "interval":
-        source = replace(source, mode=mode)  # it refuses what does not go with it
-    if mode != "interval" and (start or end or schedule):
-        raise ValueError(
-            "start_timestamp, end_timestamp and schedule are for mode='interval': add it, or leave them out"
-        )
+    # The copy checks itself, and refuses arguments of other modes
+    replace(source, mode=mode)
     return mode
