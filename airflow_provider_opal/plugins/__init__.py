@@ -1,1 +1,1 @@
-"""What Airflow's own processes load of this provider (entry point `airflow.plugins`)."""
+"""The part that Airflow's own processes load (entry point `airflow.plugins`)."""

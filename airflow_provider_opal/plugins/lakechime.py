@@ -1,4 +1,4 @@
-"""Mounts the service of data-change events into Airflow's api-server, at /lakechime; and its macros into templates."""
+"""The plugin that mounts LakeChime into Airflow's api-server, and its macros into templates."""
 
 import logging
 from functools import cached_property
@@ -14,14 +14,17 @@ URL_PREFIX = "/lakechime"
 
 
 class LakeChimePlugin(AirflowPlugin):
-    """The app is made when the api-server asks for it: every other process of Airflow only reads this module."""
+    """The plugin `lakechime`, with the service at /lakechime and `macros.lakechime`.
+
+    The app is created when the api-server asks for it. Other processes only import this module.
+    """
 
     name = "lakechime"
-    macros = [decode_events, encode_events, event_variables]  # noqa: RUF012  as Airflow has it: {{ macros.lakechime.encode_events(...) }}
+    macros = [decode_events, encode_events, event_variables]  # noqa: RUF012  as Airflow has it
 
     @cached_property
-    def fastapi_apps(self) -> list[Any]:  # type: ignore[override]  # a list of the class would be made in every process
-        """Empty where the app cannot be made: the api-server goes on without it."""
+    def fastapi_apps(self) -> list[Any]:  # type: ignore[override]  # an attribute would cost all
+        """The apps to mount; none if it cannot be created, as the api-server goes on."""
         try:
             from airflow_provider_opal.plugins.lakechime_app import mounted_app
 

@@ -1,4 +1,7 @@
-"""The service behind Airflow's own users: who may read assets may read events, who may create asset events may register them."""
+"""The service behind Airflow's own users.
+
+Who may read assets may read events, and who may create asset events may register them.
+"""
 
 import os
 
@@ -14,7 +17,10 @@ from lakechime.store.sql_store import SqlStore
 
 
 def mounted_app() -> FastAPI:
-    """Every route asks Airflow, health and the OpenAPI document too. Tokens and retention are for who may delete connections."""
+    """Return the app, whose routes all ask Airflow, health and OpenAPI document too.
+
+    Tokens and retention are for users who may delete connections.
+    """
     read = requires_access_asset("GET")
     access = Access(
         read=read,
@@ -26,14 +32,16 @@ def mounted_app() -> FastAPI:
 
 
 def open_store() -> SqlStore:
-    """The database of LAKECHIME_URL, else of the connection `lakechime_default`, else the embedded one.
+    """Open the database of LAKECHIME_URL, of `lakechime_default`, or the embedded one.
 
-    Workers reach this very service by that connection: then the api-server's own environment names the database.
+    Workers may reach this very service by that connection. Then the api-server's own environment
+    has to name the database.
     """
     url = os.environ.get(URL_VARIABLE) or _connected()
     if url.startswith(("http://", "https://")):
         raise UnavailableError(
-            f"LakeChime in the api-server needs a database, and {url} is a service; set {URL_VARIABLE} to the database in its environment"
+            f"LakeChime in the api-server needs a database, but {url} is a service; "
+            f"set {URL_VARIABLE} to the database's URL in the api-server's environment"
         )
     return SqlStore.open(url)
 
