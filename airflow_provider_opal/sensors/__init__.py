@@ -1,1 +1,1 @@
-"""Tasks that wait for new versions of a table."""
+"""Sensors: tasks that wait for versions, events, partitions, or a small lag of a stream."""

@@ -1,14 +1,14 @@
-"""StreamLagSensor: waits until a stream has caught up, so far as the sensor asks."""
+"""StreamLagSensor, which waits until a stream has caught up to a given lag."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID
 from airflow_provider_opal.hooks.kafka import DEFAULT_KAFKA_CONN_ID
-from airflow_provider_opal.sensors.pacing import defer_within
+from airflow_provider_opal.sensors.pacing import defer_within, is_deferrable
 from airflow_provider_opal.streaming.lag import LagQuestion, ask_lag
 from airflow_provider_opal.triggers.stream import LagTrigger
 from opal_lake.arguments.values import Span, span_of
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 
 class StreamLagSensor(BaseSensorOperator):
-    """Succeeds when the table lacks at most `max_messages` of Kafka, and the oldest one that it lacks is at most `max_delay` old.
+    """A sensor that succeeds when a stream's lag is small enough.
 
-    Give one of both, or both. `name` is the stream's; without `topics` those that it has read. Returns {"messages": n, "delay_s": s,
-    "partitions": n}. While Kafka, the store or the table does not answer, it waits.
+    The table may lack at most `max_messages` of Kafka, of which the oldest may be at most
+    `max_delay` old. Give one of both, or both. `name` is the stream's; without `topics` those that
+    it has read count. Returns {"messages": n, "delay_s": s, "partitions": n}. While Kafka, the
+    store or the table does not answer, it waits.
     """
 
     template_fields: Sequence[str] = (
@@ -51,45 +53,41 @@ class StreamLagSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         if max_messages is None and max_delay is None:
             raise ValueError(
-                "how far may the stream be behind? give max_messages=1000, or max_delay='10s', or both"
+                "a lag needs a limit: give max_messages=1000, or max_delay='10s', or both"
             )
         if max_messages is not None and max_messages < 0:
             raise ValueError(
-                f"max_messages={max_messages!r} is below 0; 0 waits until all was read"
+                f"max_messages must be at least 0, got {max_messages!r}; 0 waits until all is read"
             )
         self.table = table
         self.max_messages = max_messages
-        self.max_delay_s = (
-            None if max_delay is None else span_of("max_delay", max_delay).total_seconds()
-        )
+        self.max_delay_s: float | None = None
+        if max_delay is not None:
+            self.max_delay_s = span_of("max_delay", max_delay).total_seconds()
         self.topics = topics
         self.name_of_stream = name
         self.opal_conn_id = opal_conn_id
-        self.kafka_conn_id = kafka_conn_id or (None if bootstrap_servers else DEFAULT_KAFKA_CONN_ID)
+        # Servers of their own need no connection
+        default_conn_id = None if bootstrap_servers else DEFAULT_KAFKA_CONN_ID
+        self.kafka_conn_id = kafka_conn_id or default_conn_id
         self.bootstrap_servers = bootstrap_servers
-        self.deferrable = (
-            conf.getboolean("operators", "default_deferrable", fallback=False)
-            if deferrable is None
-            else deferrable
-        )
+        self.deferrable = is_deferrable(deferrable)
 
     def execute(self, context: "Context", deadline_s: float | None = None) -> dict[str, Any]:
-        """Looks once before it defers."""
+        """Look once, then defer if the lag is too large."""
         if not self.deferrable:
             return dict(super().execute(context))
         poked = self.poke(context)
         if poked.is_done:
             return dict(poked.xcom_value or {})
-        defer_within(
-            self,
-            LagTrigger(question=asdict(self._question()), poke_interval_s=self.poke_interval),
-            deadline_s,
-        )
+        question = asdict(self._question())
+        trigger = LagTrigger(question=question, poke_interval_s=self.poke_interval)
+        defer_within(self, trigger, deadline_s)
 
     def resume(
         self, context: "Context", event: dict[str, Any], deadline_s: float | None = None
     ) -> dict[str, Any]:
-        """After the trigger has fired."""
+        """Return the lag with which the trigger fired."""
         return event
 
     def poke(self, context: "Context") -> PokeReturnValue:
@@ -102,9 +100,8 @@ class StreamLagSensor(BaseSensorOperator):
                 lag["messages"],
                 lag["delay_s"],
             )
-        return PokeReturnValue(
-            is_done=lag is not None and question.is_small_enough(lag), xcom_value=lag
-        )
+        is_done = lag is not None and question.is_small_enough(lag)
+        return PokeReturnValue(is_done=is_done, xcom_value=lag)
 
     def _question(self) -> LagQuestion:
         return LagQuestion(

@@ -1,4 +1,4 @@
-"""How a sensor waits: at which moments it looks, and no longer than its timeout in all.
+"""The waits of a sensor: the moments at which it looks, within its timeout.
 
 Without such moments it looks every `poke_interval` seconds, as every sensor of Airflow does. The
 templates' own interval is in `templates/wait_for.py`.
@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from time import time
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
-from airflow.sdk import BaseSensorOperator
+from airflow.sdk import BaseSensorOperator, conf
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from airflow_provider_opal.arguments import takes_arguments_of
@@ -34,7 +34,7 @@ def _moment(name: str, value: Any) -> Any:
 
 
 def _unit(name: str, value: Any) -> str:
-    """Return a unit as it is listed; `HOUR` and `hours` are taken, too."""
+    """Return a unit as it is listed; `HOUR` and `hours` are accepted, too."""
     unit = str(value).lower().removesuffix("s")
     if unit not in UNITS:
         raise InvalidInputError(f"{name}={value!r} is unknown; use one of {', '.join(UNITS)}")
@@ -46,9 +46,10 @@ StartTimestamp = Annotated[datetime | int | str, Kind(_moment, "TIME")]
 
 @declaration
 class Pacing(Declared):
-    """The moments at which a sensor looks, as LakeChime's triggers have them: start_timestamp + n * frequency.
+    """The moments at which a sensor looks: start_timestamp + n * frequency.
 
-    It looks when its task begins, too, but never before `start_timestamp`. Months have the lengths of the calendar, in UTC.
+    LakeChime's triggers use the same. The sensor looks when its task begins, too, but never before
+    `start_timestamp`. Months have the lengths of the calendar, in UTC.
     """
 
     name: ClassVar[str] = "pacing"
@@ -57,19 +58,20 @@ class Pacing(Declared):
         StartTimestamp | None,
         Help("the first moment at which to look; goes with frequency and frequency_unit"),
     ] = None
-    frequency: Annotated[Count | None, Help("how many units lie between two looks")] = None
+    frequency: Annotated[Count | None, Help("the number of units between two looks")] = None
     frequency_unit: Annotated[
         Annotated[str, Kind(_unit, "UNIT", choices=UNITS)] | None, Help("the unit of frequency")
     ] = None
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Refuse one without the others."""
+        """Raise InvalidInputError for one of the three without the others."""
         del is_open
         is_given = [given[name] is not None for name in Pacing.fields()]
         if any(is_given) and not all(is_given):
             raise InvalidInputError(
-                "start_timestamp, frequency and frequency_unit belong together: give all three, as '2026-11-01T00:00:00Z', 1 and 'hour'"
+                "start_timestamp, frequency and frequency_unit belong together: "
+                "give all three, as '2026-11-01T00:00:00Z', 1 and 'hour'"
             )
 
 
@@ -88,7 +90,7 @@ class PacedSensor(BaseSensorOperator):
 
     @property
     def ticks(self) -> list[Any] | None:
-        """Return the moments as `events/moments.py` takes them; None where it looks at each poke."""
+        """First moment in ms, frequency and unit of the moments; None without a pacing."""
         given = Pacing.among(vars(self))
         if not given:
             return None
@@ -99,10 +101,11 @@ class PacedSensor(BaseSensorOperator):
     def is_due(self, context: "Context") -> bool:
         """Return whether to look now: a poke may come between two moments.
 
-        Each try looks at once for the last moment that has passed. What was looked at is stored,
-        because the process may end between two pokes.
+        Each try looks immediately for the last moment that has passed. The moment of a look is
+        stored, because the process may end between two pokes.
         """
-        if (ticks := self.ticks) is None:
+        ticks = self.ticks
+        if ticks is None:
             return True
         tick = newest_tick(ticks)
         look: dict[str, JsonValue] = {"try": context["ti"].try_number, "tick": tick}
@@ -112,21 +115,34 @@ class PacedSensor(BaseSensorOperator):
         return True
 
     def look_again(self, context: "Context") -> None:
-        """Make the next poke due: the trigger has found something at a moment."""
+        """Make the next poke due, after the trigger fired at a moment."""
         if self.ticks is not None:
             context["task_state_store"].set(LOOKED_AT, {})
+
+
+def is_deferrable(given: bool | None) -> bool:
+    """Return whether a sensor defers; Airflow's configuration has the default."""
+    if given is None:
+        return conf.getboolean("operators", "default_deferrable", fallback=False)
+    return given
 
 
 def defer_within(
     sensor: BaseSensorOperator, trigger: "BaseTrigger", deadline_s: float | None
 ) -> NoReturn:
-    """Defers to the method `resume`, which gets the deadline, and gives it back here. None: the time begins now."""
-    deadline_s = time() + sensor.timeout if deadline_s is None else deadline_s
+    """Defer to the method `resume`, which gets the deadline and passes it on to here.
+
+    With None the sensor's timeout begins now.
+    """
+    if deadline_s is None:
+        deadline_s = time() + sensor.timeout
     left_s = deadline_s - time()
     if left_s <= 0:
         raise AirflowSensorTimeout(
-            f"nothing came within the timeout of {sensor.timeout:g} s; give a longer timeout=, or clear the task"
+            f"nothing came within the timeout of {sensor.timeout:g} s; "
+            "give a longer timeout=, or clear the task"
         )
+    # Airflow begins the timeout again at each deferral, so the deadline travels with it
     sensor.defer(
         trigger=trigger,
         method_name="resume",

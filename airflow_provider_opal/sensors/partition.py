@@ -1,10 +1,13 @@
-"""PartitionTriggerSensor: waits until a partition of a table was registered, of a table of any format."""
+"""PartitionTriggerSensor, which waits until a partition of a table is registered.
+
+The table may have any format.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import PokeReturnValue, conf
+from airflow.sdk import PokeReturnValue
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_opal.arguments import takes_arguments_of
@@ -12,7 +15,7 @@ from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN
 from airflow_provider_opal.events.handover import hand_over
 from airflow_provider_opal.events.interest import checked_partition, checked_tags
 from airflow_provider_opal.hooks.lakechime import LakeChimeHook
-from airflow_provider_opal.sensors.pacing import PacedSensor, Pacing, defer_within
+from airflow_provider_opal.sensors.pacing import PacedSensor, Pacing, defer_within, is_deferrable
 from airflow_provider_opal.templated import is_templated
 
 if TYPE_CHECKING:
@@ -21,16 +24,20 @@ if TYPE_CHECKING:
 
 
 class PartitionTriggerSensor(PacedSensor):
-    """Succeeds when there is an event of the partition, ever, with all of the tags; returns the events as a list of plain dicts.
+    """A sensor that succeeds when the partition has an event with all of the tags.
 
-    It fails where the partition had events and all of them expired. With `tags` it warns and waits on: one of those may have had the tags.
+    The event may be of any time. It returns the events as a list of plain dicts. It fails if the
+    partition had events and all of them expired. With `tags` it warns and goes on waiting: one of
+    those may have had the tags.
 
-    `partition` has a value a level, as ["{{ ds }}", "DE"]: templates of the run. It is looked for every `poke_interval`; or, with
-    `start_timestamp`, `frequency` and `frequency_unit`, when the task begins and at start_timestamp + n * frequency alone. Before
-    `start_timestamp` nothing is looked for. Months have the lengths of the calendar, in UTC.
+    `partition` has a value a level, as ["{{ ds }}", "DE"]: templates of the run. The sensor looks
+    every `poke_interval`; or, with `start_timestamp`, `frequency` and `frequency_unit`, only when
+    the task begins and at start_timestamp + n * frequency. Before `start_timestamp` it does not
+    look. Months have the lengths of the calendar, in UTC.
 
-    `skip_when_empty` looks once, and skips if the partition is not there: the schedule of the DAG is the frequency then. With `max_events`
-    only so many are returned, the newest. The events are variables for tasks, too, in XCom as `environment`.
+    `skip_when_empty` looks once, and skips if the partition is missing: the schedule of the DAG is
+    the frequency then. `max_events` returns only so many, the newest. The events are variables for
+    tasks, too, in XCom as `environment`.
     """
 
     template_fields: Sequence[str] = (
@@ -65,14 +72,10 @@ class PartitionTriggerSensor(PacedSensor):
         self.skip_when_empty = skip_when_empty
         self.max_events = max_events
         self.lakechime_conn_id = lakechime_conn_id
-        self.deferrable = (
-            conf.getboolean("operators", "default_deferrable", fallback=False)
-            if deferrable is None
-            else deferrable
-        )
+        self.deferrable = is_deferrable(deferrable)
 
     def execute(self, context: "Context", deadline_s: float | None = None) -> list[dict[str, Any]]:
-        """Looks once before it defers."""
+        """Look once, then defer if the partition is missing."""
         if not self.deferrable and not self.skip_when_empty:
             return list(super().execute(context))
         poked = self.poke(context)
@@ -80,14 +83,14 @@ class PartitionTriggerSensor(PacedSensor):
             return list(poked.xcom_value or [])
         if self.skip_when_empty:
             raise AirflowSkipException(
-                f"partition {self.partition} of {self.table} is not there yet"
+                f"partition {self.partition} of {self.table} is not registered yet"
             )
         defer_within(self, self._trigger(), deadline_s)
 
     def resume(
         self, context: "Context", event: Mapping[str, int], deadline_s: float | None = None
     ) -> list[dict[str, Any]]:
-        """After the trigger has fired."""
+        """Look again after the trigger has fired."""
         self.look_again(context)
         return self.execute(context, deadline_s)
 
@@ -97,27 +100,29 @@ class PartitionTriggerSensor(PacedSensor):
 
         if not self.is_due(context):
             return PokeReturnValue(is_done=False)
-        partition, tags = checked_partition(self.partition), checked_tags(self.tags)
+        partition = checked_partition(self.partition)
+        tags = checked_tags(self.tags)
+        interest = Interest(
+            tables=((self.cluster, self.table),), partition=tuple(partition), tags=tags
+        )
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
-            interest = Interest(
-                tables=((self.cluster, self.table),), partition=tuple(partition), tags=tags
-            )
             look = look_at_partition(client, interest)
-        found = look.events
-        if not found:
-            if (warning := look.warning(interest)) is not None:
+        if not look.events:
+            warning = look.warning(interest)
+            if warning is not None:
                 self.log.warning(warning)
             return PokeReturnValue(is_done=False)
-        newest = found if self.max_events is None else found[-self.max_events :]
-        if len(newest) < len(found):
+        newest = look.events
+        if self.max_events is not None:
+            newest = newest[-self.max_events :]
+        if len(newest) < len(look.events):
             self.log.warning(
                 "%s events match, and max_events=%s of them are returned: the newest",
-                len(found),
+                len(look.events),
                 self.max_events,
             )
-        return PokeReturnValue(
-            is_done=True, xcom_value=hand_over(context, newest, partition=partition, tags=tags)
-        )
+        value = hand_over(context, newest, partition=partition, tags=tags)
+        return PokeReturnValue(is_done=True, xcom_value=value)
 
     def _trigger(self) -> "BaseTrigger":
         from airflow_provider_opal.triggers.events import EventsTrigger

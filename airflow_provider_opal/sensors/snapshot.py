@@ -1,7 +1,7 @@
-"""SnapshotTriggerSensor: waits until a table has versions that a consumer has not seen, or tables have events, and says which.
+"""SnapshotTriggerSensor, which waits for unseen versions of a table, or events of tables.
 
-Only versions that changed the view count: `OpalHook.versions_after`. Deferred, it waits in `triggers.snapshot` for versions, in
-`triggers.events` for events, and goes on in `resume`.
+Only versions that changed the view count: `OpalHook.versions_after`. Deferred, it waits in
+`triggers.snapshot` for versions, in `triggers.events` for events, and goes on in `resume`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import PokeReturnValue, conf
+from airflow.sdk import PokeReturnValue
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_opal.arguments import takes_arguments_of
@@ -31,7 +31,7 @@ from airflow_provider_opal.events.interest import (
 )
 from airflow_provider_opal.events.runs import Start, checked_start, default_consumer
 from airflow_provider_opal.hooks.opal import OpalHook
-from airflow_provider_opal.sensors.pacing import PacedSensor, Pacing, defer_within
+from airflow_provider_opal.sensors.pacing import PacedSensor, Pacing, defer_within, is_deferrable
 from airflow_provider_opal.templated import is_templated
 
 if TYPE_CHECKING:
@@ -43,32 +43,38 @@ if TYPE_CHECKING:
     from airflow_provider_opal.watermark import Watermark
     from lakechime import DataChangeEvent, LakeChime
 
-Found = dict[str, Any]
+Range = dict[str, Any]  # "from" and "to"
 
 
 class SnapshotTriggerSensor(PacedSensor):
-    """Returns {"from": a, "to": b}: all after a, up to and with b, and nothing is left out between two runs.
+    """A sensor that returns {"from": a, "to": b}: all after a, up to and including b.
 
-    With `table` alone these are versions of an Opal table, read from its own log. With `tables` or `tags` they are places in the order of
-    LakeChime's events, of tables of any format: of one of the `tables` (`mode="any"`), or of each (`mode="all"`), with all of the `tags`;
-    the events themselves are in XCom as `events`, and as variables for tasks in `environment`.
+    Nothing is left out between two runs. With only `table` these are versions of an Opal table,
+    read from its own log. With `tables` or `tags` they are seqs of LakeChime's events, of tables of
+    any format: of one of the `tables` (`mode="any"`), or of each (`mode="all"`), with all of the
+    `tags`. The events themselves are in XCom as `events`, and as variables for tasks in
+    `environment`.
 
-    The watermark of a `consumer` (default: DAG and task) moves when the sensor succeeds; that of events with `acknowledge=False` moves by
-    an AcknowledgeOperator at the end of the flow. What a run has got stays its own: cleared, it gets the same range again, and fails if
-    some of it has expired. A run that is killed before its events are its own leaves them to the next one. A new consumer
-    starts at the newest version or event (`start="head"`: what is there counts as seen), at the first one (`start="all"`), or after a
-    number. `max_versions` and `max_events` cut a long backlog into several runs.
+    The watermark of a `consumer` (default: DAG and task) moves when the sensor succeeds; that of
+    events with `acknowledge=False` moves by an AcknowledgeOperator at the end of the flow. The
+    range of a run stays its own: cleared, it gets the same range again, and fails if a part of it
+    has expired. A run that is killed before it owns its events leaves them to the next one. A new
+    consumer starts at the newest version or event (`start="head"`: existing ones count as seen), at
+    the first one (`start="all"`), or after a number. `max_versions` and `max_events` split a long
+    backlog into several runs.
 
-    The watermark of versions is kept with the table's asset in Airflow, or with `lakechime_conn_id` in LakeChime, which holds across
-    Airflow databases. That of events always is there. `skip_when_empty` looks once, and skips if nothing is new.
+    The watermark of versions is stored with the table's asset in Airflow, or with
+    `lakechime_conn_id` in LakeChime, which holds across Airflow databases. That of events is always
+    in LakeChime. `skip_when_empty` looks once, and skips if nothing is new.
 
-    It looks at each `poke_interval`; or, with `start_timestamp`, `frequency` and `frequency_unit`, when the task begins and at
-    start_timestamp + n * frequency alone, in every mode. Before `start_timestamp` it does not look. A new consumer starts where the tables
-    are when the task begins.
+    It looks at each `poke_interval`; or, with `start_timestamp`, `frequency` and `frequency_unit`,
+    only when the task begins and at start_timestamp + n * frequency, in every mode. Before
+    `start_timestamp` it does not look. A new consumer starts where the tables are when the task
+    begins.
 
     `mode` may also be Airflow's, "poke" or "reschedule": then one of the tables is enough.
 
-    An Opal table that is not there yet is waited for; all that it has then is new.
+    The sensor waits for a missing Opal table; all that it has then is new.
     """
 
     template_fields: Sequence[str] = (
@@ -107,7 +113,8 @@ class SnapshotTriggerSensor(PacedSensor):
         super().__init__(mode=mode if is_airflows else "poke", **kwargs)
         if (table is None) == (tables is None):
             raise ValueError(
-                "a sensor waits for versions of a table=, or for events of tables=; give one of the two"
+                "a sensor waits for versions of a table=, or for events of tables=; "
+                "give one of the two"
             )
         self.of_events = tables is not None or tags is not None
         if not (acknowledge or self.of_events):
@@ -125,11 +132,7 @@ class SnapshotTriggerSensor(PacedSensor):
         self.skip_when_empty = skip_when_empty
         self.opal_conn_id = opal_conn_id
         self.lakechime_conn_id = lakechime_conn_id
-        self.deferrable = (
-            conf.getboolean("operators", "default_deferrable", fallback=False)
-            if deferrable is None
-            else deferrable
-        )
+        self.deferrable = is_deferrable(deferrable)
         given = {
             "table": table,
             "tables": tables,
@@ -141,18 +144,21 @@ class SnapshotTriggerSensor(PacedSensor):
 
     @classmethod
     def partial(cls, **given: Any) -> Any:
-        """As Airflow's, with the inlets that the sensor gives itself, if its tables are known by now."""
-        return super().partial(
-            **{**given, "inlets": distinct([*(given.get("inlets") or ()), *_inlets(given)])}
-        )
+        """Return Airflow's partial sensor, with the inlets of tables that are known."""
+        given_inlets = given.pop("inlets", None) or ()
+        inlets = distinct([*given_inlets, *_inlets(given)])
+        return super().partial(**given, inlets=inlets)
 
     @property
     def asset(self) -> "Asset":
         """The asset of the table. ValueError while the table is a template."""
         return opal_asset(str(self.table), opal_conn_id=self.opal_conn_id)
 
-    def execute(self, context: "Context", deadline_s: float | None = None) -> Found:
-        """Looks once before it defers: only a running task can reach its state."""
+    def execute(self, context: "Context", deadline_s: float | None = None) -> Range:
+        """Return the next range; if there is none yet, wait, defer or skip.
+
+        The task looks once before it defers: a trigger cannot reach the task's state.
+        """
         if self.ticks is not None:
             self._begin(context)
         if not self.deferrable and not self.skip_when_empty:
@@ -161,23 +167,25 @@ class SnapshotTriggerSensor(PacedSensor):
         if poked.is_done:
             return self._finish(context, poked.xcom_value or {})
         if self.skip_when_empty:
-            raise AirflowSkipException(f"nothing is new of {self.table or self.tables}")
+            raise AirflowSkipException(f"{self.table or self.tables} has nothing new")
         defer_within(self, self._trigger(context), deadline_s)
 
     def resume(
         self, context: "Context", event: Mapping[str, int], deadline_s: float | None = None
-    ) -> Found:
-        """After the trigger has fired. Of events it only says that there are some: another run may have taken them meanwhile."""
+    ) -> Range:
+        """Return the range for which the trigger has fired."""
         if not self.of_events:
             return self._finish(context, event)
+        # Events may have been claimed by another run meanwhile
         self.look_again(context)
         return self.execute(context, deadline_s)
 
     def poke(self, context: "Context") -> PokeReturnValue:
         if not self.is_due(context):
             return PokeReturnValue(is_done=False)
-        found = self._events(context) if self.of_events else self._versions(context)
-        return PokeReturnValue(is_done=found is not None, xcom_value=found)
+        look = self._events if self.of_events else self._versions
+        new = look(context)
+        return PokeReturnValue(is_done=new is not None, xcom_value=new)
 
     def _trigger(self, context: "Context") -> "BaseTrigger":
         from airflow_provider_opal.triggers.events import EventsTrigger
@@ -206,23 +214,29 @@ class SnapshotTriggerSensor(PacedSensor):
         )
 
     def _begin(self, context: "Context") -> None:
-        """Store where a new consumer starts: its first look may be later, and deferred it is in a trigger."""
+        """Store where a new consumer starts.
+
+        Its first look may be later, and in a trigger, which cannot store it.
+        """
         if self.of_events:
             with closing(self._client()) as client:
                 self._event_consumer(context, client).watermark()
-        elif self._is_there(context):
+        elif self._table_exists(context):
             self._seen(context)
 
-    def _finish(self, context: "Context", found: Mapping[str, int]) -> Found:
-        """The range of versions is acknowledged, once it is the run's own; that of events was when it was taken."""
+    def _finish(self, context: "Context", new: Mapping[str, int]) -> Range:
+        """Make a range of versions the run's own, and move the watermark.
+
+        A range of events is the run's own since it was claimed.
+        """
         if self.of_events:
-            return dict(found)
+            return dict(new)
         watermark = self._watermark(context)
-        given = watermark.give({"from": int(found["from"]), "to": int(found["to"])})
+        given = watermark.give({"from": int(new["from"]), "to": int(new["to"])})
         watermark.advance(given["to"])
         return given
 
-    def _events(self, context: "Context") -> Found | None:
+    def _events(self, context: "Context") -> Range | None:
         with closing(self._client()) as client:
             return self._event_consumer(context, client).take(partial(self._hand_over, context))
 
@@ -236,9 +250,8 @@ class SnapshotTriggerSensor(PacedSensor):
 
     @property
     def _pairs(self) -> list[tuple[str, str]]:
-        return table_pairs(
-            [self.table] if self.tables is None else checked_tables(self.tables), self.cluster
-        )
+        tables = [self.table] if self.tables is None else checked_tables(self.tables)
+        return table_pairs(tables, self.cluster)
 
     def _event_consumer(self, context: "Context", client: "LakeChime") -> "EventConsumer":
         from airflow_provider_opal.events.consumer import EventConsumer
@@ -258,24 +271,25 @@ class SnapshotTriggerSensor(PacedSensor):
             mirrors=[AssetState.of(context, asset, name) for asset in foreign_assets(self._pairs)],
         )
 
-    def _is_there(self, context: "Context") -> bool:
-        """Return whether the table exists; store that it was waited for if it does not."""
+    def _table_exists(self, context: "Context") -> bool:
+        """Return whether the table exists; if not, store that the consumer waits for it."""
         from airflow_provider_opal.watermark import wait_for_table
 
         if OpalHook(self.opal_conn_id).exists(str(self.table)):
             return True
         if wait_for_table(self._state(context)):
-            self.log.info("%s is not there yet; waiting for it", self.table)
+            self.log.info("%s does not exist yet; waiting for it", self.table)
         return False
 
-    def _versions(self, context: "Context") -> Found | None:
-        if not self._is_there(context):
+    def _versions(self, context: "Context") -> Range | None:
+        if not self._table_exists(context):
             return None
-        if (kept := self._watermark(context).given()) is not None:
-            return kept
-        versions = OpalHook(self.opal_conn_id).versions_after(
-            str(self.table), self._seen(context), self.max_versions
-        )
+        given = self._watermark(context).given()
+        if given is not None:
+            return given
+        seen = self._seen(context)
+        hook = OpalHook(self.opal_conn_id)
+        versions = hook.versions_after(str(self.table), seen, self.max_versions)
         return None if versions is None else {"from": versions[0], "to": versions[1]}
 
     def _consumer(self, context: "Context") -> str:
@@ -294,27 +308,24 @@ class SnapshotTriggerSensor(PacedSensor):
         )
 
     def _seen(self, context: "Context") -> int:
-        """Of a table that was waited for everything is new, unless the start is a number."""
+        """Return the last version that the consumer has seen."""
         from airflow_provider_opal.watermark import first_version, was_waited_for
 
-        waited = was_waited_for(self._state(context))
-        start: Start = "all" if waited and self.start == "head" else self.start
+        start = self.start
+        if was_waited_for(self._state(context)) and start == "head":
+            # Everything in a table that the consumer has waited for is new
+            start = "all"
         first = partial(first_version, start, self.opal_conn_id, str(self.table))
-        return (
-            self._watermark(context).seen(first)
-            if OpalHook(self.opal_conn_id).exists(str(self.table))
-            else first()
-        )
+        if not OpalHook(self.opal_conn_id).exists(str(self.table)):
+            return first()
+        return self._watermark(context).seen(first)
 
 
 def _inlets(given: Mapping[str, Any]) -> list["Asset"]:
-    """Where progress is shown, as far as tables are known without a run."""
+    """Return the assets that show progress, of tables that are known without a run."""
     if given.get("tables") is None and given.get("tags") is None:
         return known_assets(given)
     if is_templated(given.get("tables")) or is_templated(given.get("table")):
         return []
-    return foreign_assets(
-        table_pairs(
-            given.get("tables") or [given.get("table")], given.get("cluster", DEFAULT_CLUSTER)
-        )
-    )
+    tables = given.get("tables") or [given.get("table")]
+    return foreign_assets(table_pairs(tables, given.get("cluster", DEFAULT_CLUSTER)))
