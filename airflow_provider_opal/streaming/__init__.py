@@ -1,4 +1,5 @@
-"""`opal stream` under Airflow: what it is started with, the process itself, and how far it is behind.
+"""`opal stream` under Airflow: its source, its process and its lag.
 
-`source` is `Kafka(...)`, `job` what is started, `process` what starts it, watches it and starts it again.
+`source` is `Kafka(...)`, `job` the command and its environment. `process` starts it, watches it and
+starts it again. `lag` asks how far it is behind.
 """

@@ -1,4 +1,7 @@
-"""What a stream reads, and into which table, as a trigger keeps it: without secrets, which are read where the process is started."""
+"""The job of a stream, as a trigger stores it.
+
+It is without secrets, which are read where the process is started.
+"""
 
 import os
 import sys
@@ -22,7 +25,7 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamJob:
-    """`arguments` are those of `opal stream run`, by name."""
+    """A stream into a table. `arguments` are those of `opal stream run`, by name."""
 
     table: str
     opal_conn_id: str
@@ -37,7 +40,10 @@ class StreamJob:
         return cls(**data)
 
     def command(self) -> tuple[list[str], dict[str, str]]:
-        """The command line, and the environment beside it, which holds the secrets. Reads connections."""
+        """Return the command line, and its environment, which holds the secrets.
+
+        This reads connections.
+        """
         from opal_lake.cli.flags import flag_words  # DAG files need no command line
 
         given = {name: value for name, value in self.arguments.items() if value is not None}
@@ -45,7 +51,10 @@ class StreamJob:
         kafka = kafka_access(self.kafka_conn_id, given.get("bootstrap_servers"))
         uri = lake.uri(self.table)
         store = lake.options_for(uri)
-        keys = {_KEYS[name]: value for name, value in store.items() if name in _KEYS}
+        keys = {}
+        for name, value in store.items():
+            if name in _KEYS:
+                keys[_KEYS[name]] = value
         mask(keys.items())
         given["bootstrap_servers"] = kafka.bootstrap_servers
         is_registered = needs_registry(given.get("format", "json"), given.get("key_format"))
@@ -54,6 +63,7 @@ class StreamJob:
         words = [sys.executable, "-m", "opal_lake.cli", "stream", "run", uri]
         words += ["--json", "--watched", f"{WATCHED_S}s"]
         for name, value in store.items():
-            words += [] if name in _KEYS else [f"--option={name}={value}"]
+            if name not in _KEYS:
+                words.append(f"--option={name}={value}")
         words += flag_words(Run, vars(Run.of(given)))
         return words, {**os.environ, **keys, **kafka.environment()}

@@ -1,4 +1,4 @@
-"""How far a stream is behind, asked of the table and of Kafka."""
+"""The lag of a stream, by the table and by Kafka."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ from airflow_provider_opal.hooks.opal import OpalHook
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagQuestion:
-    """Of which stream, and how far behind it may be. What is None is not asked."""
+    """A stream, and the lag that it may have. A limit of None is not checked."""
 
     table: str
     opal_conn_id: str
@@ -22,13 +22,16 @@ class LagQuestion:
     max_delay_s: float | None = None
 
     def is_small_enough(self, lag: dict[str, Any]) -> bool:
-        few = self.max_messages is None or lag["messages"] <= self.max_messages
-        young = self.max_delay_s is None or lag["delay_s"] <= self.max_delay_s
-        return few and young
+        is_few = self.max_messages is None or lag["messages"] <= self.max_messages
+        is_young = self.max_delay_s is None or lag["delay_s"] <= self.max_delay_s
+        return is_few and is_young
 
 
 def ask_lag(question: LagQuestion, log: Any) -> dict[str, Any] | None:
-    """{"messages": n, "delay_s": s, "partitions": n}; None while Kafka, the store or the table is not there."""
+    """Return {"messages": n, "delay_s": s, "partitions": n}.
+
+    Returns None while Kafka, the store or the table does not answer.
+    """
     from opal_lake.errors import NotFoundError, StorageError
     from opal_stream.kafka.connection import Connection
     from opal_stream.tracking.lag import read_lag
@@ -36,14 +39,8 @@ def ask_lag(question: LagQuestion, log: Any) -> dict[str, Any] | None:
     access = kafka_access(question.kafka_conn_id, question.bootstrap_servers)
     connection = Connection(bootstrap_servers=access.bootstrap_servers, settings=access.settings)
     try:
-        return asdict(
-            read_lag(
-                OpalHook(question.opal_conn_id).table(question.table),
-                connection,
-                question.name,
-                question.topics,
-            )
-        )
+        table = OpalHook(question.opal_conn_id).table(question.table)
+        return asdict(read_lag(table, connection, question.name, question.topics))
     except (NotFoundError, StorageError) as error:
         log.warning("%s; asked again", error)
         return None

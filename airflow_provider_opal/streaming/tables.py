@@ -1,4 +1,4 @@
-"""A table for a stream, made without Spark."""
+"""The creation of a stream's table, without Spark."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 def make_table(opal: OpalHook, name: str, new: "NewTable") -> bool:
-    """Whether it had to be made. InvalidInputError, with the differences, if there is another one."""
+    """Create a table if it is missing, and return whether it was.
+
+    Raises InvalidInputError, with the differences, for an existing table of another spec.
+    """
     from opal_lake.arguments.declared import given_fields
     from opal_lake.definition.sql_schema import arrow_of_sql
     from opal_lake.definition.table_spec import TableLayout, plan_spec, refuse_another_spec
@@ -25,7 +28,7 @@ def make_table(opal: OpalHook, name: str, new: "NewTable") -> bool:
     except NotFoundError:
         try:
             create_on(open_storage(uri, opal.lake.options_for(uri)), plan_spec(columns, layout))
-        except TableExistsError:  # another one made it this moment
+        except TableExistsError:  # another process created it at this moment
             table = opal.table(name)
         else:
             return True
