@@ -1,4 +1,7 @@
-"""RetentionApproval: asks a human whether retention may delete what a dry run listed. Airflow's ApprovalOperator with that list."""
+"""RetentionApproval: a human decides whether retention may delete the files of a dry run.
+
+It is Airflow's ApprovalOperator with the list of these files.
+"""
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -12,15 +15,18 @@ from opal_lake.arguments.values import Span, span_of
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-SHOWN = 20
+MAX_FILES_SHOWN = 20
 ANSWER_WITHIN = timedelta(hours=20)
 
 
 class RetentionApproval(ApprovalOperator):
-    """Shows the files that a RetentionOperator's dry run, the task `listed_by`, listed. Downstream tasks run after an approval.
+    """A task that asks a human whether the files of a dry run may be deleted.
 
-    A rejection, and no answer for `answer_within`, skip it: whoever waits must not keep the next run from starting. With nothing to
-    delete nobody is asked. What is deleted is what retention finds when it runs; more may have come of age since it was listed.
+    It shows the files that a RetentionOperator's dry run, the task `listed_by`, has listed.
+    Downstream tasks run after an approval. A rejection, or no answer for `answer_within`, skips
+    them: a missing answer must not keep the next run from starting. If there is nothing to delete,
+    nobody is asked. Retention then deletes all files that it finds when it runs; more may have
+    expired since the list was made.
     """
 
     ui_color = "#d8ecf3"
@@ -30,16 +36,16 @@ class RetentionApproval(ApprovalOperator):
     ) -> None:
         options = {
             "response_timeout": span_of("answer_within", answer_within),
-            "defaults": self.REJECT,
+            "defaults": self.REJECT,  # the answer after the timeout
+            **kwargs,
         }
-        super().__init__(
-            subject=f"Delete what no version of {table} needs any more?", **{**options, **kwargs}
-        )
+        subject = f"Delete the files that no version of {table} needs any longer?"
+        super().__init__(subject=subject, **options)
         self.table = table
         self.listed_by = listed_by
 
     def execute(self, context: "Context") -> Any:
-        """Ask; Airflow resumes at the answer."""
+        """Ask the human; Airflow resumes the task at the answer."""
         result = context["ti"].xcom_pull(task_ids=self.listed_by)
         if not isinstance(result, dict) or not any(result["counts"].values()):
             raise AirflowSkipException(
@@ -50,18 +56,18 @@ class RetentionApproval(ApprovalOperator):
 
 
 def listing(result: Mapping[str, Any]) -> Iterator[str]:
-    """Markdown with the counts, and some of the files."""
+    """Yield lines of Markdown with the counts, and some of the files."""
     yield f"`{result['table']}`"
     yield ""
-    yield from (
-        f"- {name.replace('_', ' ')}: {number:,}"
-        for name, number in result["counts"].items()
-        if number
-    )
-    yield from (f"- {note}" for note in result["notes"])
-    examples = list(result["examples"])[:SHOWN]
+    for name, number in result["counts"].items():
+        if number:
+            yield f"- {name.replace('_', ' ')}: {number:,}"
+    for note in result["notes"]:
+        yield f"- {note}"
+    examples = list(result["examples"])[:MAX_FILES_SHOWN]
     if examples:
         yield ""
         yield "| file | bytes | why |"
         yield "|---|---|---|"
-        yield from (f"| `{file['path']}` | {file['size']:,} | {file['why']} |" for file in examples)
+    for file in examples:
+        yield f"| `{file['path']}` | {file['size']:,} | {file['why']} |"

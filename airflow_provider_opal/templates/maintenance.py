@@ -1,7 +1,7 @@
-"""The DAG that maintains a pipeline's table: a DAG of its own beside the pipeline's, as its reconcile DAG is.
+"""The DAG that maintains a pipeline's table, separate from the pipeline's, as its reconcile DAG is.
 
-No task of the pipeline's own DAG could do it: a backfill would maintain the table once a key, a failure would fail the key's run, and a human
-who is asked would keep the next key waiting.
+A task of the pipeline's own DAG could not do it: a backfill would maintain the table once a key, a
+failure would fail the key's run, and a human who is asked would keep the next key waiting.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,11 @@ ANSWER_WITHIN = timedelta(hours=20)
 
 @declaration
 class Maintenance(MaintenancePolicy):
-    """When a table is looked after, and how; what is not given, the table's properties say (see MaintenanceOperator).
+    """The schedule and the settings of a table's maintenance.
 
-    With `approve` nothing is deleted before a human has seen a list of it and agreed; no answer for `answer_within` is a no.
+    The defaults are the table's properties (see MaintenanceOperator). With `approve` a human sees
+    a list of the files, and nothing is deleted without an approval. No answer for `answer_within`
+    counts as a rejection.
     """
 
     schedule: str | None = "@daily"
@@ -43,20 +45,26 @@ class Maintenance(MaintenancePolicy):
 
 
 def maintenance_of(given: Any) -> Maintenance | None:
-    """What `maintenance=` may be: a Maintenance, a mapping of its arguments, True for the defaults; None or False for none."""
-    if given is None or given is False or isinstance(given, Maintenance):
-        return given or None
+    """Return the value of `maintenance=`: a Maintenance or a mapping for one.
+
+    True stands for the defaults, None and False for no maintenance.
+    """
+    if given is None or given is False:
+        return None
+    if isinstance(given, Maintenance):
+        return given
     if given is True:
         return Maintenance()
     known = ("schedule", *MaintenancePolicy.fields(), "approve", "answer_within")
     if not isinstance(given, Mapping):
         raise ValueError(
-            f"maintenance={given!r}; write True, or Maintenance(window='30d', zorder=['customer_id'])"
+            f"maintenance={given!r} is not a Maintenance; "
+            "write True, or Maintenance(window='30d', zorder=['customer_id'])"
         )
-    if unknown := sorted(set(given) - set(known)):
-        raise ValueError(
-            f"maintenance has no {', '.join(map(repr, unknown))}; known are {', '.join(known)}"
-        )
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        names = ", ".join(map(repr, unknown))
+        raise ValueError(f"maintenance does not know {names}; known are {', '.join(known)}")
     return Maintenance(**given)
 
 
@@ -69,10 +77,12 @@ def maintenance_dag(
     task: Mapping[str, Any] | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
-    """A DAG that maintains a table by its own schedule, one run at a time, and makes up for none that it missed.
+    """Return a DAG that maintains a table by its own schedule.
 
-    `maintain` does what is due. With `approve` it deletes nothing: `would_go` lists what retention would delete, `approve` shows the list
-    to a human, and `retain` deletes. `task` are arguments of all Spark tasks: connections, retries, pool, Spark's settings.
+    It has one run at a time, and does not catch up missed runs. The task `maintain` does what is
+    due. With `approve` it deletes nothing: `would_go` lists the files that retention would delete,
+    `approve` shows the list to a human, and `retain` deletes them. `task` holds arguments of all
+    Spark tasks: connections, retries, pool, Spark's settings.
     """
     chosen = maintenance_of(maintenance) or Maintenance()
     common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, **dag_kwargs}
@@ -87,7 +97,8 @@ def maintenance_dag(
 
 
 def _approved(maintain: MaintenanceOperator, chosen: Maintenance, given: Mapping[str, Any]) -> None:
-    from airflow_provider_opal.templates.approval import RetentionApproval  # loads much of Airflow
+    # Late: this import loads much of Airflow, which other DAG files do not need
+    from airflow_provider_opal.templates.approval import RetentionApproval
 
     span: Any = {"window": chosen.window, "grace": chosen.grace}
     would_go = RetentionOperator(task_id="would_go", dry_run=True, **span, **given)
@@ -96,6 +107,6 @@ def _approved(maintain: MaintenanceOperator, chosen: Maintenance, given: Mapping
         table=maintain.table,
         listed_by=would_go.task_id,
         answer_within=chosen.answer_within,
-        retries=0,
+        retries=0,  # an answer is final
     )
     maintain >> would_go >> approve >> RetentionOperator(task_id="retain", **span, **given)

@@ -1,4 +1,4 @@
-"""A mutation of a folder as a DAG."""
+"""The DAG of a mutation of a folder."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -28,9 +28,11 @@ def mutation_dag(
     spark: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> DAG:
-    """The task `merge`, a BulkMutationOperator with these arguments; with `count_first` the task `count` before it, which changes nothing.
+    """Return a DAG with the task `merge`, a BulkMutationOperator with these arguments.
 
-    As in `opal_dag`, a scheduled run works on the partition that just ended, and `start_date` is that of the first one.
+    With `count_first` the task `count` runs before it, which changes nothing. As in `opal_dag`, a
+    scheduled run works on the partition that just ended, and `start_date` is that of the first
+    one.
     """
     task = {name: options.pop(name) for name in TASK_OPTIONS if name in options} | dict(spark or {})
     defaults = {**DEFAULTS, **(options.pop("default_args", None) or {})}

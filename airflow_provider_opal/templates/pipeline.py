@@ -1,7 +1,11 @@
-"""The pipeline ingest -> MetaGen -> consumers as a DAG, or as a group of tasks in a DAG of one's own. Both go through one converter."""
+"""The pipeline ingest -> MetaGen -> consumers, as a DAG or as a group of tasks in another DAG.
+
+Both are made by `pipeline_of` and `add_tasks`.
+"""
 
 import inspect
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -37,19 +41,22 @@ from opal_lake.arguments.values import Span, span_of
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.ingest import IngestRules
 
+# By its path: Airflow stores a callback by name, and the triggerer imports it
 MISSED = "airflow_provider_opal.deadlines.log_missed"
 DEFAULTS = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+# Names of the pipeline's own tasks and DAGs, which a consumer cannot have
 RESERVED = ("ingest", "metagen", "reconcile", "maintenance", "wait_for")
-RECONCILE = "reconcile_"  # the arguments of `opal_dag` that go to the reconcile
-_TENDED_ALIKE = ("tags", "default_args", "is_paused_upon_creation")
+RECONCILE = "reconcile_"  # prefix of the arguments of `opal_dag` that go to the reconcile
+_OF_MAINTENANCE_DAG = ("tags", "default_args", "is_paused_upon_creation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """A function that gets what came to the table. `own_dag` puts it into a DAG that can be paused, cleared and backfilled by itself.
+    """A function that gets the new rows of the table.
 
-    `wait_for` names another table, a WaitFor or a mapping of its arguments, that it waits for as well. With `lakechime_conn_id` what it has
-    seen is kept in LakeChime.
+    `own_dag` puts it into a separate DAG that can be paused, cleared and backfilled on its own.
+    `wait_for`, a WaitFor or a mapping of its arguments, names another table whose events it waits
+    for too. With `lakechime_conn_id` its progress is stored in LakeChime.
     """
 
     name: str
@@ -65,7 +72,8 @@ class Consumer:
         wait_for_of(self.wait_for)
         if not isinstance(self.function, str):
             raise ValueError(
-                f"consumer {self.name!r}: function={self.function!r}; name it as text, as 'shop_jobs:revenue'"
+                f"consumer {self.name!r}: function={self.function!r} is not a text; "
+                "name the function, as 'shop_jobs:revenue'"
             )
         if self.by not in BY:
             raise ValueError(
@@ -77,13 +85,17 @@ class Consumer:
             raise ValueError(f"consumer {self.name!r}: {error}") from None
         if self.name in RESERVED:
             raise ValueError(
-                f"the name {self.name!r} is taken by the pipeline itself; choose another, as '{self.name}_rows'"
+                f"the pipeline itself uses the name {self.name!r}; "
+                f"choose another, as '{self.name}_rows'"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """What all of its tasks are made from. `task` are arguments of every one of them: connections, retries, pool, Spark's settings."""
+    """The arguments of a pipeline's tasks.
+
+    `task` holds those of all tasks: connections, retries, pool, Spark's settings.
+    """
 
     table: str
     ingest: Mapping[str, Any]
@@ -95,20 +107,22 @@ class Pipeline:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether rows without a partition key would reach nobody."""
+        """True if rows without a partition key would not reach all consumers."""
         return any(consumer.by == "partition" for consumer in self.consumers)
 
     @property
     def has_business_snapshots(self) -> bool:
-        """Return whether the table holds rows back, until the business snapshot before is over.
+        """True if rows are held back until the business snapshot before is finished.
 
-        A later run publishes them then, whatever their partition key is.
+        A later run then publishes them, whatever their partition key is.
         """
         names = ("business_snapshot", "business_snapshot_column")
         return any(self.ingest.get(name) is not None for name in names)
 
     def consume(self, consumer: Consumer, name: str) -> ConsumeOperator:
-        """A consumer's task; behind one that waits, if there is something to wait for."""
+        """Return a consumer's task, after a sensor if it has a `wait_for`."""
+        # By version, two runs at a time would work on the same versions
+        one_by_one = {"max_active_tis_per_dag": 1} if consumer.by == "version" else {}
         consume = ConsumeOperator(
             task_id=consumer.name,
             table=self.table,
@@ -118,17 +132,18 @@ class Pipeline:
             consumer=name,
             arguments=consumer.arguments,
             lakechime_conn_id=consumer.lakechime_conn_id,
-            **({"max_active_tis_per_dag": 1} if consumer.by == "version" else {}),
+            **one_by_one,
             **self.task,
         )
-        if (waits := wait_for_of(consumer.wait_for)) is not None:
-            waits.sensor(f"{consumer.name}.wait_for", f"{name}.wait_for") >> consume
+        wait_for = wait_for_of(consumer.wait_for)
+        if wait_for is not None:
+            wait_for.sensor(f"{consumer.name}.wait_for", f"{name}.wait_for") >> consume
         return consume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tasks:
-    """What the converter has made, wired."""
+    """The tasks of a pipeline, joined by their dependencies."""
 
     ingest: IngestOperator | StreamingIngestOperator
     metagen: MetaGenOperator | None
@@ -158,28 +173,20 @@ def pipeline_of(
     lakechime_conn_id: str | None = DEFAULT_LAKECHIME_CONN_ID,
     **kwargs: Any,
 ) -> Pipeline:
-    """The arguments that `opal_dag` and `OpalTaskGroup` share. What is not given is left to the DAG's `default_args`.
+    """Return the pipeline of the arguments that `opal_dag` and `OpalTaskGroup` share.
 
-    `kwargs` say how rows are ingested, as those of an IngestOperator.
+    Arguments that are not given are left to the DAG's `default_args`. `kwargs` are those of an
+    IngestOperator about how rows are ingested.
 
-    `spark` are arguments of SparkSubmitOperator (conf, packages, executor_memory, ...) for all tasks. `maintenance`, a Maintenance or a
-    mapping of its arguments, or True, makes a DAG `<name>.maintenance` beside, that maintains the table by a schedule of its own. `wait_for`,
-    a WaitFor or a mapping of its arguments, names a foreign table that a run waits for before it ingests. What becomes visible is
-    registered in LakeChime by `lakechime_conn_id`; None: it is not.
+    `spark` holds arguments of SparkSubmitOperator (conf, packages, executor_memory, ...) for all
+    tasks. `maintenance`, a Maintenance or a mapping of its arguments, or True, makes a separate
+    DAG `<name>.maintenance`, which maintains the table by its own schedule. `wait_for`, a WaitFor
+    or a mapping of its arguments, names a foreign table that a run waits for before it ingests.
+    New visible rows are registered in LakeChime through `lakechime_conn_id`; None turns that off.
     """
-    if not isinstance(consumers, list | tuple) or not all(
-        isinstance(member, Consumer) for member in consumers
-    ):
-        raise ValueError(
-            f"consumers={consumers!r} is no list of Consumer objects; write "
-            "consumers=[Consumer(name='revenue', function='shop_jobs:revenue')]"
-        )
-    names = [consumer.name for consumer in consumers]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(
-            f"the name {', '.join(twice)} is given to more than one consumer; rename one"
-        )
-    if unknown := sorted(kwargs.keys() - IngestRules.fields().keys()):
+    _check_consumers(consumers)
+    unknown = sorted(kwargs.keys() - IngestRules.fields().keys())
+    if unknown:
         raise TypeError(f"pipeline_of() got an unexpected keyword argument {unknown[0]!r}")
     rules = {**vars(IngestRules()), **IngestRules.among(kwargs)}
     known_rules = {name: value for name, value in rules.items() if value is not None}
@@ -193,56 +200,79 @@ def pipeline_of(
         "retry_delay": retry_delay,
         "pool": pool,
     }
-    task = {**{name: value for name, value in given.items() if value is not None}, **(spark or {})}
-    more: Any = {
-        "maintenance": maintenance_of(maintenance),
-        "wait_for": wait_for_of(wait_for),
-        "lakechime_conn_id": lakechime_conn_id,
-    }
-    return Pipeline(table=table, ingest=ingest, consumers=tuple(consumers), task=task, **more)
+    task = {name: value for name, value in given.items() if value is not None}
+    task.update(spark or {})
+    return Pipeline(
+        table=table,
+        ingest=ingest,
+        consumers=tuple(consumers),
+        task=task,
+        maintenance=maintenance_of(maintenance),
+        wait_for=wait_for_of(wait_for),
+        lakechime_conn_id=lakechime_conn_id,
+    )
+
+
+def _check_consumers(consumers: Any) -> None:
+    is_list = isinstance(consumers, list | tuple)
+    if not is_list or not all(isinstance(member, Consumer) for member in consumers):
+        raise ValueError(
+            f"consumers={consumers!r} is not a list of Consumer objects; write "
+            "consumers=[Consumer(name='revenue', function='shop_jobs:revenue')]"
+        )
+    counts = Counter(consumer.name for consumer in consumers)
+    repeated = sorted(name for name, count in counts.items() if count > 1)
+    if repeated:
+        raise ValueError(
+            f"more than one consumer has the name {', '.join(repeated)}; rename all but one"
+        )
 
 
 def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
-    """The pipeline's tasks, in the DAG or group that is open. `name` goes before the names of its consumers."""
+    """Add the pipeline's tasks to the current DAG or group.
+
+    `name` is the prefix of the names of its consumers.
+    """
     common = {"table": pipeline.table, "keyed": pipeline.needs_keys, **pipeline.task}
-    if (
-        pipeline.lakechime_conn_id != DEFAULT_LAKECHIME_CONN_ID
-    ):  # else default_args may name another one
+    if pipeline.lakechime_conn_id != DEFAULT_LAKECHIME_CONN_ID:
+        # The default is left out, so that default_args may name another connection
         common["lakechime_conn_id"] = pipeline.lakechime_conn_id
     ingest: IngestOperator | StreamingIngestOperator
     if isinstance(pipeline.ingest["source"], Kafka):
         ingest = stream_task(pipeline.ingest, common)
     else:
         ingest = IngestOperator(task_id="ingest", **pipeline.ingest, **common)
-    metagen = (
-        None
-        if pipeline.ingest["metadata"] == "inline"
-        else MetaGenOperator(task_id="metagen", all=pipeline.has_business_snapshots, **common)
-    )
-    if metagen is not None:
+    metagen: MetaGenOperator | None = None
+    if pipeline.ingest["metadata"] != "inline":
+        metagen = MetaGenOperator(task_id="metagen", all=pipeline.has_business_snapshots, **common)
         ingest >> metagen
     if pipeline.wait_for is not None:
         pipeline.wait_for.sensor("wait_for", f"{name}.wait_for") >> ingest
-    made = {}
+    consumers = {}
     for consumer in pipeline.consumers:
         if not consumer.own_dag:
-            made[consumer.name] = pipeline.consume(consumer, f"{name}.{consumer.name}")
-            (metagen or ingest) >> made[consumer.name]
-    return Tasks(ingest=ingest, metagen=metagen, consumers=made)
+            consume = pipeline.consume(consumer, f"{name}.{consumer.name}")
+            (metagen or ingest) >> consume
+            consumers[consumer.name] = consume
+    return Tasks(ingest=ingest, metagen=metagen, consumers=consumers)
 
 
 class OpalTaskGroup(TaskGroup):
-    """The pipeline within a DAG of one's own: `.visible` is what to put tasks behind, `.asset` what others can wait for.
+    """The pipeline as a group of tasks within your own DAG.
 
-    `maintenance` makes a DAG beside that one, `<dag>.<group>.maintenance`; in the group it would run once a key, and fail and wait with it.
+    Rows are visible after the task `.visible`; other DAGs can wait for the asset `.asset`.
+    `maintenance` makes a separate DAG, `<dag>.<group>.maintenance`; in the group it would run once
+    a key, and each would fail and wait with the other.
     """
 
     def __init__(self, group_id: str, *, table: str, source: Any, **options: Any) -> None:
         known = {name: options.pop(name) for name in list(options) if name in _SHARED}
         pipeline = pipeline_of(table=table, source=source, **known)
-        if own := [consumer.name for consumer in pipeline.consumers if consumer.own_dag]:
+        own = [consumer.name for consumer in pipeline.consumers if consumer.own_dag]
+        if own:
             raise ValueError(
-                f"consumer {', '.join(own)} has own_dag=True, which only opal_dag supports; write a DAG for it beside this one"
+                f"consumer {', '.join(own)} has own_dag=True, which only opal_dag supports; "
+                "write a separate DAG for it"
             )
         super().__init__(group_id=group_id, **options)
         name = f"{self.dag.dag_id}.{self.group_id}"
@@ -259,6 +289,7 @@ class OpalTaskGroup(TaskGroup):
         self.visible, self.asset = tasks.visible, tasks.visible.asset
 
 
+# The options of both `opal_dag` and `OpalTaskGroup`; the others go to the DAG or the group
 _SHARED = {*inspect.signature(pipeline_of).parameters} - {"kwargs"}
 
 
@@ -277,26 +308,30 @@ def opal_dag(
     reconcile: str | None = "@hourly",
     **options: Any,
 ) -> DAG:
-    """The DAG of a pipeline. With it come the DAGs of consumers that have one of their own, a DAG that emits missed events again, and with
-    `maintenance` a DAG that maintains the table. That one runs beside the pipeline: neither waits for the other.
+    """Return the DAG of a pipeline, and make its further DAGs.
 
-    A scheduled run works on the partition that just ended (`{{ partition_key }}`); `start_date` and `end_date` are those of the first and
-    the last partition, in `timezone` where they have none. `deadline` counts from when a run was queued. `reconcile` is the schedule of the
-    DAG that emits missed events; `reconcile_look_back`, `reconcile_grace` and `reconcile_again` are those of a ReconcileOperator. `options`
-    are those of `pipeline_of` and of `DAG`; one run at a time unless `max_active_runs` says otherwise.
+    These are the DAGs of consumers with `own_dag`, a DAG that emits missed events again, and with
+    `maintenance` a DAG that maintains the table. The pipeline and its maintenance do not wait for
+    each other.
+
+    A scheduled run works on the partition that just ended (`{{ partition_key }}`). `start_date`
+    and `end_date` are those of the first and the last partition, in `timezone` if they have no
+    zone. `deadline` counts from the time at which a run was queued. `reconcile` is the schedule of
+    the DAG that emits missed events; `reconcile_look_back`, `reconcile_grace` and
+    `reconcile_again` are those of a ReconcileOperator. `options` are those of `pipeline_of` and of
+    `DAG`. The default of `max_active_runs` is 1.
     """
     spans = _reconcile_spans(options)
-    pipeline = pipeline_of(
-        table=table,
-        source=source,
-        **{name: options.pop(name) for name in list(options) if name in _SHARED},
-    )
+    known = {name: options.pop(name) for name in list(options) if name in _SHARED}
+    pipeline = pipeline_of(table=table, source=source, **known)
     if not isinstance(start_date, datetime):
         raise ValueError(
             f"start_date={start_date!r} is not a point in time; write datetime(2026, 11, 1)"
         )
-    pipeline, timetable, of_source = _scheduled(pipeline, schedule, timezone, partition_key_format)
-    options = {**of_source, **options}
+    pipeline, timetable, source_options = _scheduled(
+        pipeline, schedule, timezone, partition_key_format
+    )
+    options = {**source_options, **options}
     defaults = {**DEFAULTS, **(options.pop("default_args", None) or {})}
     common = {
         "tags": ["opal"],
@@ -314,36 +349,38 @@ def opal_dag(
         deadline=deadline_of(dag_id, deadline),
         **common,
     ) as dag:
-        made = add_tasks(pipeline, dag_id)
+        tasks = add_tasks(pipeline, dag_id)
     begin = in_zone(start_date, timezone)
-    _add_maintenance_dag(
-        pipeline, dag_id, begin, **{name: common[name] for name in _TENDED_ALIKE if name in common}
-    )
+    maintenance_options = {name: common[name] for name in _OF_MAINTENANCE_DAG if name in common}
+    _add_maintenance_dag(pipeline, dag_id, begin, **maintenance_options)
     own = [consumer for consumer in pipeline.consumers if consumer.own_dag]
+    # As default_args of the DAG may set it
+    opal_conn_id = tasks.ingest.opal_conn_id
     for consumer in own:
-        _consumer_dag(
-            pipeline, consumer, dag_id, {**common, "start_date": begin}, made.ingest.opal_conn_id
-        )
+        _consumer_dag(pipeline, consumer, dag_id, {**common, "start_date": begin}, opal_conn_id)
     if own and reconcile is not None:
         _warn_of_short_spans(pipeline, dag_id, spans)
-        consumers = {f"{dag_id}.{consumer.name}": consumer.by for consumer in own}
-        when: Any = {
-            "schedule": reconcile,
-            "start_date": begin,
-            "opal_conn_id": made.ingest.opal_conn_id,
+        by, conn_ids = {}, {}
+        for consumer in own:
+            by[f"{dag_id}.{consumer.name}"] = consumer.by
+            conn_ids[f"{dag_id}.{consumer.name}"] = consumer.lakechime_conn_id
+        reconcile_dag(
+            f"{dag_id}.reconcile",
+            table=table,
+            consumers=by,
+            start_date=begin,
+            schedule=reconcile,
+            opal_conn_id=opal_conn_id,
+            lakechime_conn_ids=conn_ids,
             **spans.to_arguments(),
-        }
-        when["lakechime_conn_ids"] = {
-            f"{dag_id}.{consumer.name}": consumer.lakechime_conn_id for consumer in own
-        }
-        reconcile_dag(f"{dag_id}.reconcile", table=table, consumers=consumers, **when)
+        )
     return dag
 
 
 def _scheduled(
     pipeline: Pipeline, schedule: Any, timezone: str, partition_key_format: str | None
 ) -> tuple[Pipeline, Any, dict[str, Any]]:
-    """The pipeline as the schedule has it, the timetable, and arguments of the DAG that its source wants."""
+    """Return the pipeline for a schedule, its timetable, and options of the DAG."""
     if isinstance(pipeline.ingest["source"], Kafka):
         by = {consumer.name: consumer.by for consumer in pipeline.consumers}
         ingest, timetable, options = scheduled_stream(
@@ -351,19 +388,17 @@ def _scheduled(
         )
         return replace(pipeline, ingest=ingest), timetable, options
     timetable = keyed_schedule(schedule, timezone, partition_key_format)
-    if (
-        schedule is not None
-        and not is_keyed(timetable)
-        and (late := [member.name for member in pipeline.consumers if member.by == "partition"])
-    ):
+    by_partition = [member.name for member in pipeline.consumers if member.by == "partition"]
+    if by_partition and schedule is not None and not is_keyed(timetable):
         raise ValueError(
-            f"consumer {', '.join(late)} goes by partition, and runs of {timetable!r} have no partition key; use by='version'"
+            f"consumer {', '.join(by_partition)} consumes by partition, and runs of {timetable!r} "
+            "have no partition key; use by='version'"
         )
     return pipeline, timetable, {}
 
 
 def _reconcile_spans(options: dict[str, Any]) -> ReconcileSpans:
-    """Take the spans of the reconcile out of the options of a pipeline."""
+    """Remove the spans of the reconcile from a pipeline's options, and return them."""
     try:
         return ReconcileSpans(**ReconcileSpans.taken_from(options, prefix=RECONCILE))
     except InvalidInputError as error:  # its message begins with the name of the argument
@@ -371,27 +406,31 @@ def _reconcile_spans(options: dict[str, Any]) -> ReconcileSpans:
 
 
 def _warn_of_short_spans(pipeline: Pipeline, dag_id: str, spans: ReconcileSpans) -> None:
-    if (maintenance := pipeline.maintenance) is not None:
-        given = {"window": maintenance.window, "look_back": maintenance.look_back}
-        for name, what in short_spans(given, spans.look_back):
-            warnings.warn(f"{dag_id}: maintenance: {name}: {what}", ShortSpanWarning, stacklevel=3)
+    maintenance = pipeline.maintenance
+    if maintenance is None:
+        return
+    given = {"window": maintenance.window, "look_back": maintenance.look_back}
+    for name, message in short_spans(given, spans.look_back):
+        warnings.warn(f"{dag_id}: maintenance: {name}: {message}", ShortSpanWarning, stacklevel=3)
 
 
 def _add_maintenance_dag(
     pipeline: Pipeline, name: str, start_date: datetime | None, **dag_kwargs: Any
 ) -> None:
-    if pipeline.maintenance is not None:
-        maintenance: dict[str, Any] = {
-            "table": pipeline.table,
-            "maintenance": pipeline.maintenance,
-            "task": pipeline.task,
-            **dag_kwargs,
-        }
-        maintenance_dag(f"{name}.maintenance", start_date=start_date, **maintenance)
+    if pipeline.maintenance is None:
+        return
+    maintenance_dag(
+        f"{name}.maintenance",
+        table=pipeline.table,
+        start_date=start_date,
+        maintenance=pipeline.maintenance,
+        task=pipeline.task,
+        **dag_kwargs,
+    )
 
 
 def deadline_of(dag_id: str, deadline: Span | None) -> DeadlineAlert | None:
-    """Counts from when a run was queued."""
+    """Return the alert of a deadline, which counts from the time a run was queued."""
     if deadline is None:
         return None
     interval = span_of("deadline", deadline)
@@ -408,7 +447,11 @@ def _consumer_dag(
     common: Mapping[str, Any],
     opal_conn_id: str,
 ) -> None:
-    """By version it runs once for every version, one at a time; a run does nothing if an earlier run has consumed its versions."""
+    """Make the DAG of a consumer with `own_dag`.
+
+    By version it runs once for every version, one at a time. A run does nothing if an earlier run
+    has consumed its versions.
+    """
     name = f"{dag_id}.{consumer.name}"
     schedule = consumer_schedule(
         pipeline.table, consumer=name, by=consumer.by, opal_conn_id=opal_conn_id
@@ -430,27 +473,34 @@ def reconcile_dag(
     lakechime_conn_ids: Mapping[str, str | None] | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
-    """A DAG that emits missed events again: Airflow drops those of paused DAGs.
+    """Return a DAG that emits missed events again.
 
-    `consumers` says by what each goes, 'partition' or 'version'. A ConsumeOperator's name is its `consumer=`, by default `<dag>.<task>`;
-    its DAG has to listen by `consumer_schedule`. `lakechime_conn_ids` names the connection of those that keep what they have seen in
-    LakeChime. `look_back`, `grace` and `again` are those of a ReconcileOperator.
+    Airflow drops events for paused DAGs.
+    `consumers` maps the name of each consumer to 'partition' or 'version'. The name is the
+    `consumer=` of its ConsumeOperator, by default `<dag>.<task>`; its DAG must have the schedule
+    `consumer_schedule`. `lakechime_conn_ids` maps the names of consumers whose progress is stored
+    in LakeChime to their connection. `look_back`, `grace` and `again` are those of a
+    ReconcileOperator.
     """
     spans = ReconcileSpans(**ReconcileSpans.taken_from(dag_kwargs)).to_arguments()
-    if unknown := sorted(set(consumers.values()) - set(BY)):
-        raise ValueError(
-            f"consumers go by {', '.join(map(repr, unknown))}; use one of {', '.join(BY)}"
-        )
+    unknown = sorted(set(consumers.values()) - set(BY))
+    if unknown:
+        names = ", ".join(map(repr, unknown))
+        raise ValueError(f"consumers go by {names}; use one of {', '.join(BY)}")
+    conn_ids = lakechime_conn_ids or {}
     common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, **dag_kwargs}
     with DAG(dag_id, schedule=schedule, start_date=start_date, **common) as dag:
-        looks = []
+        reconciles = []
         for name, by in consumers.items():
-            where: Any = {
-                "opal_conn_id": opal_conn_id,
-                "lakechime_conn_id": (lakechime_conn_ids or {}).get(name),
-            }
-            looks.append(
-                ReconcileOperator(task_id=name, table=table, consumer=name, by=by, **where, **spans)
+            reconcile = ReconcileOperator(
+                task_id=name,
+                table=table,
+                consumer=name,
+                by=by,
+                opal_conn_id=opal_conn_id,
+                lakechime_conn_id=conn_ids.get(name),
+                **spans,
             )
-        looks >> ReconcileReportOperator(task_id="report")
+            reconciles.append(reconcile)
+        reconciles >> ReconcileReportOperator(task_id="report")
     return dag

@@ -1,4 +1,4 @@
-"""The DAG of a relay: it waits for data-change events all the time, and emits asset events for them."""
+"""The DAG of a relay, which waits for data-change events and emits asset events for them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -10,6 +10,7 @@ from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN
 from airflow_provider_opal.events.runs import Start
 from airflow_provider_opal.operators.lakechime.relay import RelayOperator
 
+# Short: between two tries nobody gets new events
 RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 
 
@@ -26,10 +27,12 @@ def relay_dag(
     relay: Mapping[str, Any] | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
-    """A DAG that runs all the time, one run after the other, and takes a worker only when there is something to emit.
+    """Return a DAG that relays data-change events of tables, one run after the other.
 
-    DAGs that `PartitionedAssetTimetable(assets=lakechime_asset("shop.raw"))` schedules run once for each partition that changed. Only
-    events with all of `event_tags` count; `relay` are more arguments of the RelayOperator.
+    It takes a worker slot only to emit events. DAGs with the schedule
+    `PartitionedAssetTimetable(assets=lakechime_asset("shop.raw"))` run once for each partition
+    that changed. Only events with all of `event_tags` count; `relay` holds more arguments of the
+    RelayOperator.
     """
     common = {
         "tags": ["opal"],
@@ -38,18 +41,16 @@ def relay_dag(
         "default_args": RETRIES,
         **dag_kwargs,
     }
+    options = relay or {}
     with DAG(dag_id, schedule="@continuous", start_date=start_date, **common) as dag:
-        what: dict[str, Any] = {
-            "tables": tables,
-            "tags": event_tags,
-            "cluster": cluster,
-            "start": start,
-        }
         RelayOperator(
             task_id="relay",
+            tables=tables,
+            tags=event_tags,
+            cluster=cluster,
             consumer=consumer,
+            start=start,
             lakechime_conn_id=lakechime_conn_id,
-            **what,
-            **(relay or {}),
+            **options,
         )
     return dag

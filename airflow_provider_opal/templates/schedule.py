@@ -1,4 +1,4 @@
-"""A pipeline's schedule as a timetable whose runs have a partition key."""
+"""The timetable of a pipeline's schedule, whose runs have a partition key."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,11 +19,13 @@ from airflow_provider_opal.partition_keys import check_keys, cron_of, format_of
 def keyed_schedule(
     schedule: Any, timezone: str = "UTC", partition_key_format: str | None = None
 ) -> Any:
-    """Return what `DAG(schedule=)` takes, for a DAG of your own with an OpalTaskGroup, too.
+    """Return a schedule for `DAG(schedule=)`, also for a DAG with an OpalTaskGroup.
 
-    A cron expression or a preset: each run has the key of the interval that just ended, written by
-    `partition_key_format`. Assets, one or `a & b`: a run a key. None: only by hand, with or without
-    a key. A timetable is taken as it is.
+    - A cron expression or a preset: each run has the key of the interval that just ended, written
+      with `partition_key_format`.
+    - An asset, or assets joined as `a & b`: a run for each key of their events.
+    - None: only manual runs, with or without a key.
+    - A timetable: returned unchanged.
     """
     if isinstance(schedule, str):
         cron = cron_of(schedule)
@@ -31,14 +33,15 @@ def keyed_schedule(
             pendulum.timezone(timezone)
         except ValueError as error:
             raise ValueError(
-                f"there is no time zone {timezone!r}; write a name of the IANA database, as 'Europe/Berlin'"
+                f"unknown time zone {timezone!r}; "
+                "write a name of the IANA database, as 'Europe/Berlin'"
             ) from error
         if partition_key_format is not None:
             check_keys(cron, partition_key_format, timezone)
         return CronPartitionTimetable(
             cron,
             timezone=timezone,
-            run_offset=-1,
+            run_offset=-1,  # the key is that of the interval that ended
             key_format=partition_key_format or format_of(cron, timezone),
         )
     if partition_key_format is not None:
@@ -54,28 +57,29 @@ def keyed_schedule(
         return PartitionedAssetTimetable(assets=schedule)
     if isinstance(schedule, list | tuple) and any(isinstance(member, Asset) for member in schedule):
         raise ValueError(
-            "schedule is a list of assets, which events with partition keys never trigger; join them: schedule=a & b"
+            "schedule is a list of assets, which events with partition keys never trigger; "
+            "join them: schedule=a & b"
         )
     raise ValueError(
-        f"schedule={schedule!r} is no schedule; give a cron expression, '@daily', an asset, a timetable or None"
+        f"schedule={schedule!r} is not a schedule; "
+        "give a cron expression, '@daily', an asset, a timetable or None"
     )
 
 
 def in_zone(moment: datetime | None, timezone: str) -> datetime | None:
-    """A moment without a zone is one of the pipeline's."""
-    return (
-        moment
-        if moment is None or moment.tzinfo
-        else moment.replace(tzinfo=pendulum.timezone(timezone))
-    )
+    """Return a moment with a zone: the pipeline's, if it has none."""
+    if moment is None or moment.tzinfo:
+        return moment
+    return moment.replace(tzinfo=pendulum.timezone(timezone))
 
 
 def run_bounds(
     schedule: Any, start: datetime | None, end: datetime | None, timezone: str
 ) -> tuple[datetime | None, datetime | None]:
-    """When the runs of the partitions from `start` to `end` are due, both included: each one interval later.
+    """Return the due times of the runs of the partitions `start` and `end`.
 
-    Airflow's own bounds are those of the runs, so that a pipeline from the first of a month would begin with the day before.
+    The run of a partition is due one interval later. Airflow's bounds are those of the runs: a
+    pipeline from the first of a month would otherwise begin with the day before.
     """
     start, end = in_zone(start, timezone), in_zone(end, timezone)
     if not isinstance(schedule, str):
@@ -83,10 +87,14 @@ def run_bounds(
     from croniter import croniter
 
     def after(moment: datetime) -> datetime:
-        due: datetime = croniter(
-            cron_of(schedule), moment.astimezone(pendulum.timezone(timezone))
-        ).get_next(datetime)
+        local = moment.astimezone(pendulum.timezone(timezone))
+        due: datetime = croniter(cron_of(schedule), local).get_next(datetime)
         return due
 
-    tick = timedelta(seconds=1)
-    return start and after(after(start - tick)), end and after(end)
+    if start is not None:
+        # The first partition begins at `start` itself, if the schedule has this moment
+        first_partition = after(start - timedelta(seconds=1))
+        start = after(first_partition)
+    if end is not None:
+        end = after(end)
+    return start, end

@@ -1,4 +1,7 @@
-"""A pipeline whose source is Kafka: its rows are visible by the ingest itself, so that it needs no MetaGen."""
+"""A pipeline whose source is Kafka.
+
+The ingest itself makes the rows visible, so that the pipeline needs no MetaGen.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,19 +12,23 @@ from airflow_provider_opal.streaming.source import Kafka, stream_faults
 from airflow_provider_opal.templates.schedule import keyed_schedule
 
 CONTINUOUS, RUN_FOR = "@continuous", "1h"
-FAILED_IN_A_ROW = 3  # then Airflow pauses the DAG: its next run would begin, and fail, at once
+# Airflow then pauses the DAG: otherwise its next run would begin, and fail, immediately
+MAX_FAILED_IN_A_ROW = 3
 _OF_TASKS = ("table", "opal_conn_id", "lakechime_conn_id", "retries", "retry_delay", "pool")
 _UNUSED = ("reject_threshold", "business_snapshot", "business_snapshot_column")
 
 
 def stream_arguments(kafka: Kafka, ingest: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the ingest that a stream has, too; ValueError if others are given."""
-    given = [name for name in _UNUSED if name in ingest]
-    given += ["on_empty"] if ingest.get("on_empty", "fail") != "fail" else []
-    for name in given:
-        raise ValueError(
-            f"{name}={ingest[name]!r} has no meaning for a stream of Kafka; leave it out"
-        )
+    """Return the arguments of the ingest for a stream.
+
+    Raises ValueError if an argument is given that a stream does not have.
+    """
+    unused = [name for name in _UNUSED if name in ingest]
+    if ingest.get("on_empty", "fail") != "fail":
+        unused.append("on_empty")
+    if unused:
+        name = unused[0]
+        raise ValueError(f"{name}={ingest[name]!r} does not apply to a stream; leave it out")
     source = replace(kafka, on_new_columns=kafka.on_new_columns or ingest["on_new_columns"])
     return {
         "source": source,
@@ -38,32 +45,37 @@ def scheduled_stream(
     timezone: str,
     partition_key_format: str | None,
 ) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-    """The ingest as the schedule has it read, the schedule of its DAG, and more of the DAG's arguments. `by` is that of the consumers."""
-    kafka, create = ingest["source"], ingest["create"]
-    has_schema = (
-        create is None
-        or (create.get("schema") if isinstance(create, Mapping) else create.schema) is not None
-    )
-    for place, what in stream_faults(kafka, schedule, by, has_schema=has_schema):
-        raise ValueError(f"{'.'.join(place)} {what}")
+    """Return the ingest for a schedule, and the schedule and options of its DAG.
+
+    `by` holds the `by` of each consumer.
+    """
+    kafka = ingest["source"]
+    faults = stream_faults(kafka, schedule, by, has_schema=_has_schema(ingest["create"]))
+    for path, fault in faults:
+        raise ValueError(f"{'.'.join(path)} {fault}")
     mode = kafka.mode_of(has_interval=isinstance(schedule, str))
     if mode == "continuous":
         source = replace(kafka, run_for=kafka.run_for or RUN_FOR)
-        return (
-            {**ingest, "source": source},
-            CONTINUOUS,
-            {"max_consecutive_failed_dag_runs": FAILED_IN_A_ROW},
-        )
-    keyed = (
-        {"schedule": schedule, "timezone": timezone, "partition_key_format": partition_key_format}
-        if mode == "interval"
-        else {}
-    )
-    return {**ingest, **keyed}, keyed_schedule(schedule, timezone, partition_key_format), {}
+        options = {"max_consecutive_failed_dag_runs": MAX_FAILED_IN_A_ROW}
+        return {**ingest, "source": source}, CONTINUOUS, options
+    arguments = dict(ingest)
+    if mode == "interval":
+        arguments["schedule"] = schedule
+        arguments["timezone"] = timezone
+        arguments["partition_key_format"] = partition_key_format
+    return arguments, keyed_schedule(schedule, timezone, partition_key_format), {}
+
+
+def _has_schema(create: Any) -> bool:
+    """Return whether the table need not take its columns from the first rows."""
+    if create is None:
+        return True
+    schema = create.get("schema") if isinstance(create, Mapping) else create.schema
+    return schema is not None
 
 
 def stream_task(ingest: Mapping[str, Any], common: Mapping[str, Any]) -> StreamingIngestOperator:
-    given: dict[str, Any] = {name: value for name, value in ingest.items() if name != "metadata"}
-    return StreamingIngestOperator(
-        task_id="ingest", **given, **{name: common[name] for name in _OF_TASKS if name in common}
-    )
+    arguments = {name: common[name] for name in _OF_TASKS if name in common}
+    arguments.update(ingest)
+    del arguments["metadata"]
+    return StreamingIngestOperator(task_id="ingest", **arguments)

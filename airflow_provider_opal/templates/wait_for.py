@@ -16,18 +16,21 @@ if TYPE_CHECKING:
     from airflow_provider_opal.sensors.partition import PartitionTriggerSensor
     from airflow_provider_opal.sensors.snapshot import SnapshotTriggerSensor
 
-TIMEOUT = timedelta(days=7)  # as Airflow's sensors
-POKE_INTERVAL = timedelta(seconds=10)  # one query for all that wait
+TIMEOUT = timedelta(days=7)  # the default of Airflow's sensors
+# Short, because all sensors that wait in a triggerer share one query
+POKE_INTERVAL = timedelta(seconds=10)
 
 
 @declaration
 class WaitFor(Pacing):
-    """What must have happened to a table that others write, of any format.
+    """The event of another table, of any format, that a run waits for.
 
-    With `partition`, a value a level, as ["{{ partition_key }}"]: that this partition was registered, ever. Without it: that something was
-    registered since the last run; the first run takes what is there. `tags` must be among those of the event. After `timeout` the run
-    fails; with `skip` it looks once, and skips if there is nothing. With `start_timestamp`, `frequency` and `frequency_unit` it looks when
-    the task begins and at these moments alone.
+    `partition` holds a value for each level, as ["{{ partition_key }}"]: the run waits until an
+    event of this partition is registered, also one of an earlier time. Without `partition` it
+    waits for an event since the last run; the first run accepts every registered event. The event
+    must have all of `tags`. After `timeout` the run fails. With `skip` it looks once, and skips if
+    no such event exists. With `start_timestamp`, `frequency` and `frequency_unit` it looks only
+    when the task begins and at these moments.
     """
 
     name: ClassVar[str] = "wait_for"
@@ -42,7 +45,9 @@ class WaitFor(Pacing):
 
     def __post_init__(self) -> None:
         if not self.table:
-            raise ValueError(f"wait_for: table={self.table!r} is no table; write 'shop.raw'")
+            raise ValueError(
+                f"wait_for: table={self.table!r} is not the name of a table; write 'shop.raw'"
+            )
         if self.partition is not None:
             checked_partition(self.partition)
         checked_tags(self.tags)
@@ -52,7 +57,7 @@ class WaitFor(Pacing):
     def sensor(
         self, task_id: str, consumer: str
     ) -> "PartitionTriggerSensor | SnapshotTriggerSensor":
-        """The task that waits, in the DAG that is open. It takes no worker while it does."""
+        """Return the task that waits, in the current DAG. It takes no worker slot."""
         given: dict[str, Any] = {
             "task_id": task_id,
             "tags": self.tags,
@@ -74,17 +79,19 @@ class WaitFor(Pacing):
 
 
 def wait_for_of(given: Any) -> WaitFor | None:
-    """What `wait_for=` may be: a WaitFor, or a mapping of its arguments."""
+    """Return the value of `wait_for=`: a WaitFor, or a mapping of its arguments."""
     if given is None or isinstance(given, WaitFor):
         return given
     known = [*WaitFor.fields()]
     if not isinstance(given, Mapping):
         raise ValueError(
-            f"wait_for={given!r}; write WaitFor(table='shop.raw', partition=['{{{{ partition_key }}}}'])"
+            f"wait_for={given!r} is not a WaitFor; "
+            "write WaitFor(table='shop.raw', partition=['{{ partition_key }}'])"
         )
-    if unknown := sorted(set(given) - set(known)):
+    unknown = sorted(set(given) - set(known))
+    if unknown:
         raise ValueError(
-            f"wait_for has no {', '.join(map(repr, unknown))}; known are {', '.join(known)}"
+            f"wait_for does not know {', '.join(map(repr, unknown))}; known are {', '.join(known)}"
         )
     if "table" not in given:
         raise ValueError("wait_for names no table; add 'table': 'shop.raw'")

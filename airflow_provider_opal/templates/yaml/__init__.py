@@ -1,1 +1,4 @@
-"""`*.opal.yaml` files: read with the position of every value, checked, made into DAGs by `opal_dag`, and linted."""
+"""`*.opal.yaml` files: read, checked, linted, and made into DAGs by `opal_dag`.
+
+Every value keeps its position in the file.
+"""

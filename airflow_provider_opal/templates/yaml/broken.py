@@ -1,9 +1,10 @@
-"""A broken YAML file as Airflow's import error of that file, without touching the DAGs beside it.
+"""A broken YAML file as Airflow's import error of that file, without effect on other DAGs.
 
-An exception in the loader would be the loader's error, and Airflow takes all DAGs of a file with an error out of service. So a broken file
-becomes a DAG that cannot be serialized: Airflow's DAG processor writes that down under the DAG's own `relative_fileloc`, here the YAML
-file, and goes on. Everywhere else (`airflow dags test`, a DagBag in somebody's tests) one such DAG would end the whole run, so there it
-refuses to be bagged, which is an import error of the loader, and the others are bagged.
+An exception in the loader would be the loader's error, and Airflow takes all DAGs of a file with an
+error out of service. So a broken file becomes a DAG that cannot be serialized: Airflow's DAG
+processor records that under the DAG's own `relative_fileloc`, here the YAML file, and goes on.
+Everywhere else (`airflow dags test`, a DagBag in a test) one such DAG would end the whole run.
+There it refuses to be bagged, which is an import error of the loader, and the others are bagged.
 """
 
 import hashlib
@@ -19,58 +20,64 @@ from opal_lake.errors import InvalidInputError
 
 
 class BrokenYaml(DAG):
-    """Stands for a YAML file's faulty pipelines. Never reaches Airflow's database."""
+    """A DAG in place of a YAML file's faulty pipelines.
+
+    It never reaches Airflow's database.
+    """
 
     def __init__(
-        self, path: Path, problems: Sequence[Problem], everything: Sequence[Problem]
+        self, path: Path, problems: Sequence[Problem], all_problems: Sequence[Problem]
     ) -> None:
         digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         super().__init__(f"opal_broken_yaml_{digest}", tags=["opal"])
         self.path = path
         self.problems = tuple(problems)
-        self.everything = tuple(everything)
+        self.all_problems = tuple(all_problems)
 
     @property
     def relative_fileloc(self) -> str | None:
-        """The YAML file's; what the importer sets is the loader's."""
+        """The location of the YAML file; the importer sets that of the loader."""
         loader: str | None = self.__dict__.get("_loader")
         if loader is None:
             return None
-        return os.path.normpath(
-            os.path.join(
-                os.path.dirname(loader), os.path.relpath(self.path, os.path.dirname(self.fileloc))
-            )
-        )
+        from_loader = os.path.relpath(self.path, os.path.dirname(self.fileloc))
+        return os.path.normpath(os.path.join(os.path.dirname(loader), from_loader))
 
     @relative_fileloc.setter
     def relative_fileloc(self, loader: str | None) -> None:
         self.__dict__["_loader"] = loader
 
     def validate(self) -> None:
-        """Airflow asks before it takes a DAG into a bag. A bag has one message for the loader, which so names all files."""
+        """Raise the problems, except for the DAG processor.
+
+        Airflow asks before it adds a DAG to a bag. A bag has one message for the loader, which
+        therefore names all files.
+        """
         if not is_dag_processor():
-            raise InvalidInputError(message_of(self.everything))
+            raise InvalidInputError(message_of(self.all_problems))
         super().validate()  # type: ignore[no-untyped-call]  # Airflow's has no types
 
-    def get_serialized_fields(self) -> NoReturn:  # type: ignore[override]  # asked first when a DAG is serialized
-        from airflow.exceptions import (
-            SerializationError,
-        )  # other exceptions would be wrapped in words about this DAG
+    def get_serialized_fields(self) -> NoReturn:  # type: ignore[override]  # never returns
+        """Raise the problems: Airflow asks for the fields first when it serializes a DAG."""
+        # Airflow would wrap any other exception in words about this DAG
+        from airflow.exceptions import SerializationError
 
         raise SerializationError(message_of(self.problems))
 
 
 def is_dag_processor() -> bool:
-    """Whether DAGs are parsed for Airflow's database, by a process of its own."""
+    """Return whether DAGs are parsed for Airflow's database, in a process of its own."""
     return os.environ.get("_AIRFLOW_PROCESS_CONTEXT") == "client"
 
 
 def message_of(problems: Sequence[Problem]) -> str:
-    """A line a problem."""
+    """Return a line for each problem."""
     return "\n" + "\n".join(map(str, problems))
 
 
-def register_broken(path: Path, problems: Sequence[Problem], everything: Sequence[Problem]) -> Any:
-    """As every DAG of the loader: by its `with`."""
-    with BrokenYaml(path, problems, everything) as dag:
+def register_broken(
+    path: Path, problems: Sequence[Problem], all_problems: Sequence[Problem]
+) -> Any:
+    """Register the DAG of a broken file, as every DAG of the loader: by its `with`."""
+    with BrokenYaml(path, problems, all_problems) as dag:
         return dag

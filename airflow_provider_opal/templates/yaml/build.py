@@ -1,4 +1,4 @@
-"""A pipeline of a YAML file as DAGs: the arguments of `opal_dag`."""
+"""The DAGs of a pipeline of a YAML file, made by `opal_dag`."""
 
 from typing import Any
 
@@ -22,15 +22,12 @@ from airflow_provider_opal.templates.yaml.models.version_1 import (
 
 
 def build_dag(dag_id: str, dag: DagModel) -> DAG:
-    """Makes and registers the pipeline's DAGs; returns the main one."""
-    consumers = [
-        Consumer(
-            name=name,
-            wait_for=_waits(consumer.wait_for, dag.timezone),
-            **consumer.model_dump(exclude={"wait_for"}),
-        )
-        for name, consumer in dag.consumers.items()
-    ]
+    """Make and register the pipeline's DAGs; return the main one."""
+    consumers = []
+    for name, consumer in dag.consumers.items():
+        wait_for = _wait_for(consumer.wait_for, dag.timezone)
+        options = consumer.model_dump(exclude={"wait_for"})
+        consumers.append(Consumer(name=name, wait_for=wait_for, **options))
     return opal_dag(
         dag_id,
         table=dag.table_name,
@@ -38,13 +35,13 @@ def build_dag(dag_id: str, dag: DagModel) -> DAG:
         schedule=_schedule(dag),
         create=_create(dag.table),
         consumers=consumers,
-        wait_for=_waits(dag.wait_for, dag.timezone),
+        wait_for=_wait_for(dag.wait_for, dag.timezone),
         **_options(dag),
     )
 
 
 def build_mutation(dag_id: str, mutation: MutationModel) -> DAG:
-    """Makes and registers the DAG of a mutation of a folder."""
+    """Make and register the DAG of a mutation of a folder."""
     options = _given(mutation, RunOptions)
     return mutation_dag(
         dag_id,
@@ -56,22 +53,28 @@ def build_mutation(dag_id: str, mutation: MutationModel) -> DAG:
 
 
 def derived_ids(dag_id: str, dag: DagModel) -> list[str]:
-    """The ids of all DAGs that a pipeline becomes, its own first."""
-    own = [f"{dag_id}.{name}" for name, consumer in dag.consumers.items() if consumer.own_dag]
-    reconcile = [f"{dag_id}.reconcile"] if own and dag.reconcile is not None else []
-    return [dag_id, *own, *reconcile, *([f"{dag_id}.maintenance"] if dag.maintenance else [])]
+    """Return the ids of all DAGs of a pipeline, its own first."""
+    consumers = [name for name, consumer in dag.consumers.items() if consumer.own_dag]
+    parts = list(consumers)
+    if consumers and dag.reconcile is not None:
+        parts.append("reconcile")
+    if dag.maintenance:
+        parts.append("maintenance")
+    return [dag_id, *(f"{dag_id}.{part}" for part in parts)]
 
 
 def _schedule(dag: DagModel) -> Any:
-    if isinstance(dag.schedule, TableSchedule):
-        return opal_asset(
-            dag.schedule.table, opal_conn_id=dag.schedule.opal_conn_id or dag.opal_conn_id
-        )
-    return dag.schedule
+    schedule = dag.schedule
+    if not isinstance(schedule, TableSchedule):
+        return schedule
+    return opal_asset(schedule.table, opal_conn_id=schedule.opal_conn_id or dag.opal_conn_id)
 
 
-def _waits(given: WaitForModel | None, timezone: str) -> dict[str, Any] | None:
-    """What is not given is left to the defaults of WaitFor. A moment without a zone is one of the pipeline's."""
+def _wait_for(given: WaitForModel | None, timezone: str) -> dict[str, Any] | None:
+    """Return the arguments of a WaitFor that are given.
+
+    A moment without a zone is in the pipeline's.
+    """
     if given is None:
         return None
     start = in_zone(given.start_timestamp, timezone)
@@ -92,12 +95,12 @@ def _options(dag: DagModel) -> dict[str, Any]:
 
 
 def _given(dag: RunOptions, declared: type[RunOptions]) -> dict[str, Any]:
-    """What is left out says nothing, so that Airflow's own settings count."""
+    """Return the options that have a value; Airflow's settings hold for others."""
     options = {name: getattr(dag, name) for name in declared.model_fields}
+    # A null is a value of these two keys: without a reconcile, and without LakeChime
+    nullable = ("reconcile", "lakechime_conn_id")
     given = {
-        name: value
-        for name, value in options.items()
-        if value is not None or name in ("reconcile", "lakechime_conn_id")
+        name: value for name, value in options.items() if value is not None or name in nullable
     }
     for name in ("spark", "default_args"):
         if name in given:
@@ -106,6 +109,6 @@ def _given(dag: RunOptions, declared: type[RunOptions]) -> dict[str, Any]:
 
 
 def _maintenance(model: Any) -> Maintenance:
-    """Of its values, what is said counts; a schedule of null, too."""
+    """Return the maintenance of the given values; a schedule of null is one too."""
     values = model.model_dump(exclude_none=True)
     return Maintenance(**{**values, "schedule": model.schedule})

@@ -1,4 +1,4 @@
-"""The `*.opal.yaml` files below a folder, and what each of them says."""
+"""The `*.opal.yaml` files below a folder, their pipelines and their problems."""
 
 import os
 import stat
@@ -27,7 +27,7 @@ from airflow_provider_opal.templates.yaml.text.problem import (
     Position,
     Problem,
     YamlError,
-    advice,
+    near_name,
 )
 from airflow_provider_opal.templates.yaml.text.reader import MAX_BYTES, Document, read_document
 from opal_lake.errors import InvalidInputError, NotFoundError
@@ -36,12 +36,12 @@ SUFFIX = ".opal.yaml"
 _NEARLY = (".opal.yml", ".opal.json", ".opal.yaml.txt")
 M = TypeVar("M", bound=BaseModel)
 _BY_NAME = (SparkModel, MaintenanceModel, DefaultArgs)
-_MINE = "x-"  # keys at the top for the writer's own anchors
+_OWN_KEYS = "x-"  # prefix of keys at the top for the writer's own anchors
 
 
 @dataclass(slots=True)
 class YamlFile:
-    """A file: its sound pipelines, and what is wrong with the others."""
+    """A file: its sound pipelines, and the problems of the others."""
 
     path: Path
     name: str
@@ -51,38 +51,37 @@ class YamlFile:
     problems: list[Problem] = field(default_factory=list)
 
     def position(self, dag_id: str, *keys: str | int) -> Position:
-        """Of a pipeline, or of a value in it."""
+        """Return the position of a pipeline, or of a value in it."""
         return self.document.key_position((self._kind(dag_id), dag_id, *keys))
 
     def problem(self, dag_id: str, what: str, *keys: str | int) -> Problem:
-        """A finding in one of its pipelines."""
+        """Return a finding in one of the pipelines."""
         at: Keys = (self._kind(dag_id), dag_id, *keys)
-        return Problem(
-            self.name,
-            self.document.key_position(at) if not keys else self.document.position(at),
-            at,
-            what,
-        )
+        position = self.document.position(at) if keys else self.document.key_position(at)
+        return Problem(self.name, position, at, what)
 
     def _kind(self, dag_id: str) -> str:
         return "mutations" if dag_id in self.mutations and dag_id not in self.dags else "dags"
 
     def drop(self, dag_id: str) -> None:
-        """Without it the others of the file live on."""
+        """Remove a faulty pipeline; the others of the file stay."""
         self.dags.pop(dag_id, None)
         self.mutations.pop(dag_id, None)
 
     def doubts(self) -> Iterator[Problem]:
-        """What works and may surprise, where the pipeline says it, or `defaults` do."""
+        """Yield warnings of what works and may surprise.
+
+        Their position is in the pipeline, or in `defaults`.
+        """
         for dag_id, dag in self.dags.items():
-            for way, what in doubts(dag):
-                at: Keys = ("dags", dag_id, *way)
-                written_at = at if at in self.document.values else ("defaults", *way)
+            for keys, what in doubts(dag):
+                at: Keys = ("dags", dag_id, *keys)
+                written_at = at if at in self.document.values else ("defaults", *keys)
                 yield Problem(self.name, self.document.position(written_at), at, what, "warning")
 
 
 def yaml_files(path: Path) -> list[YamlFile]:
-    """A file, or all below a folder in the order of their names, read."""
+    """Read a file, or all files below a folder in the order of their names."""
     if path.is_file() and not path.name.endswith(SUFFIX):
         raise InvalidInputError(
             f"{path} is ignored because of its name; rename it to end in {SUFFIX}, or name a folder"
@@ -91,39 +90,46 @@ def yaml_files(path: Path) -> list[YamlFile]:
         return [read_yaml(path, path.parent, shown_in=path.parent)]
     if not path.is_dir():
         raise NotFoundError(
-            f"{path} is not there; name a folder of *{SUFFIX} files, or one of them"
+            f"{path} does not exist; name a folder of *{SUFFIX} files, or one of them"
         )
     return [read_yaml(file, path) for file in found_files(path)]
 
 
 def expect_some(files: Sequence[YamlFile], path: Path) -> None:
-    """A wrong folder must not pass for a sound one."""
+    """Raise NotFoundError without any files: a wrong folder must not look sound."""
     if not files:
         raise NotFoundError(
-            f"there is no *{SUFFIX} file below {path}; `opal dag new orders` writes one to begin with"
+            f"no *{SUFFIX} files below {path}; `opal dag new orders` writes one to begin with"
         )
 
 
 def found_files(folder: Path) -> Iterator[Path]:
-    """In the order of their names. Links to folders are not followed, and what begins with a dot is left out."""
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
-        yield from (
-            Path(parent, name)
-            for name in sorted(names)
-            if name.endswith(SUFFIX) and not name.startswith(".")
-        )
+    """Yield the YAML files below a folder, in the order of their names.
+
+    Links to folders are not followed, and names that begin with a dot are left out.
+    """
+    for path in _walked(folder):
+        if path.name.endswith(SUFFIX) and not path.name.startswith("."):
+            yield path
 
 
 def nearly_found(folder: Path) -> Iterator[Path]:
-    """Files whose endings are nearly right."""
+    """Yield the files below a folder whose endings are nearly right."""
+    for path in _walked(folder):
+        if path.name.endswith(_NEARLY):
+            yield path
+
+
+def _walked(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
+        # os.walk goes on with the folders that are left in this list
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
-        yield from (Path(parent, name) for name in sorted(names) if name.endswith(_NEARLY))
+        for name in sorted(names):
+            yield Path(parent, name)
 
 
 def read_yaml(path: Path, folder: Path, shown_in: Path | None = None) -> YamlFile:
-    """Never fails: what is wrong is in it."""
+    """Read a file. All mistakes become its problems."""
     file = YamlFile(path=path, name=os.path.relpath(path, shown_in or folder))
     try:
         file.document = read_document(_bytes(path, folder))
@@ -134,47 +140,42 @@ def read_yaml(path: Path, folder: Path, shown_in: Path | None = None) -> YamlFil
     file.problems = sorted(problem.of(file.name) for problem in set(problems))
     if any(problem.dag_id is None for problem in file.problems):
         file.dags, file.mutations = {}, {}
+    # A faulty pipeline is not made; the others are
     for problem in file.problems:
         file.drop(problem.dag_id or "")
     return file
 
 
 def _bytes(path: Path, folder: Path) -> bytes:
+    # A repository must not show other files of the machine through a link
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(os.path.realpath(folder)):
         raise YamlError(
             START, "this is a link to a file outside of the folder; copy the file into it"
         )
     try:
+        # Reading a pipe would wait for its writer
         if not stat.S_ISREG(os.stat(real).st_mode):
-            raise YamlError(START, "this is no file; put a YAML file in its place")
+            raise YamlError(START, "this is not a file; put a YAML file in its place")
         with real.open("rb") as stream:
-            return stream.read(MAX_BYTES + 1)
+            return stream.read(MAX_BYTES + 1)  # one more, so that too many are seen
     except OSError as error:
         raise YamlError(
-            START, f"the file cannot be read ({error.strerror}); give Airflow's user the right to"
+            START, f"the file cannot be read ({error.strerror}); give Airflow's user this right"
         ) from error
 
 
 def _checked(file: YamlFile) -> list[Problem]:
+    """Return the problems of a readable file, and add its sound pipelines to it."""
     document = file.document
     value = document.value
     if value is None:
-        return [
-            Problem(
-                "", START, (), "the file is empty; `opal dag new orders` writes one to begin with"
-            )
-        ]
+        what = "the file is empty; `opal dag new orders` writes one to begin with"
+        return [Problem("", START, (), what)]
     if not isinstance(value, dict):
-        return [
-            Problem(
-                "",
-                document.position(()),
-                (),
-                "a mapping is needed; begin with 'version: 1' and 'dags:'",
-            )
-        ]
-    value = {key: inner for key, inner in value.items() if not key.startswith(_MINE)}
+        what = "a mapping is needed; begin with 'version: 1' and 'dags:'"
+        return [Problem("", document.position(()), (), what)]
+    value = {key: inner for key, inner in value.items() if not key.startswith(_OWN_KEYS)}
     model = _model_of(value, document)
     if isinstance(model, Problem):
         return [*document.problems, model]
@@ -182,43 +183,46 @@ def _checked(file: YamlFile) -> list[Problem]:
     try:
         model.model_validate(value)
     except ValidationError as error:
-        problems += [
-            problem
-            for problem in explained(error, document, model)
-            if not _known(problem, document.problems)
-        ]
-    whole = [problem for problem in problems if problem.dag_id is None]
-    if whole:
+        known = document.problems
+        mistakes = explained(error, document, model)
+        problems += [mistake for mistake in mistakes if not _is_known(mistake, known)]
+    if any(problem.dag_id is None for problem in problems):  # it concerns the whole file
         return problems
     defaults = Options.model_validate(value.get("defaults") or {})
     broken = {problem.dag_id for problem in problems}
-    for dag_id, body in _bodies(value, "dags", broken):
-        dag = with_defaults(DagModel.model_validate(body), defaults)
-        file.dags[dag_id] = dag
-        problems += [
-            _finding(document, ("dags", dag_id, *way), what) for way, what in findings(dag)
-        ]
-    for dag_id, body in _bodies(value, "mutations", broken):
-        mutation = with_defaults(MutationModel.model_validate(body), defaults)
-        file.mutations[dag_id] = mutation
-        problems += [
-            _finding(document, ("mutations", dag_id, *way), what)
-            for way, what in mutation_findings(mutation)
-        ]
+    problems += _pipeline_problems(file, value, defaults, broken)
     return problems
 
 
+def _pipeline_problems(
+    file: YamlFile, value: dict[str, Any], defaults: Options, broken: set[str | None]
+) -> Iterator[Problem]:
+    """Yield the problems within pipelines, and add these to the file."""
+    document = file.document
+    for dag_id, body in _bodies(value, "dags", broken):
+        dag = with_defaults(DagModel.model_validate(body), defaults)
+        file.dags[dag_id] = dag
+        for keys, what in findings(dag):
+            yield _finding(document, ("dags", dag_id, *keys), what)
+    for dag_id, body in _bodies(value, "mutations", broken):
+        mutation = with_defaults(MutationModel.model_validate(body), defaults)
+        file.mutations[dag_id] = mutation
+        for keys, what in mutation_findings(mutation):
+            yield _finding(document, ("mutations", dag_id, *keys), what)
+
+
 def _bodies(value: dict[str, Any], kind: str, broken: set[str | None]) -> list[tuple[str, Any]]:
-    found = value.get(kind)
-    return (
-        [(dag_id, body) for dag_id, body in found.items() if dag_id not in broken]
-        if isinstance(found, dict)
-        else []
-    )
+    pipelines = value.get(kind)
+    if not isinstance(pipelines, dict):
+        return []
+    return [(dag_id, body) for dag_id, body in pipelines.items() if dag_id not in broken]
 
 
-def _known(problem: Problem, before: list[Problem]) -> bool:
-    """Whether the reader refused the same value: its replacement is not reported again."""
+def _is_known(problem: Problem, before: list[Problem]) -> bool:
+    """Return whether the reader refused the same value.
+
+    The value that replaced it is not reported again.
+    """
     return any(problem.at[: len(earlier.at)] == earlier.at for earlier in before if earlier.at)
 
 
@@ -232,41 +236,42 @@ def _model_of(
 ) -> type[FileModel | MutationsFile] | Problem:
     newest = max(MODELS)
     if "version" not in value:
-        near = [key for key in value if advice(key, ["version"]).startswith("did you mean")]
-        hint = (
-            f"rename {near[0]!r} to 'version'"
-            if near
-            else f"add 'version: {newest}' as the first line"
-        )
-        return Problem(
-            "",
-            document.key_position((near[0],)) if near else document.position(()),
-            ("version",),
-            f"is missing; {hint}",
-        )
+        misspelt = next((key for key in value if near_name(key, ["version"])), None)
+        if misspelt is None:
+            position, hint = document.position(()), f"add 'version: {newest}' as the first line"
+        else:
+            position, hint = document.key_position((misspelt,)), f"rename {misspelt!r} to 'version'"
+        return Problem("", position, ("version",), f"is missing; {hint}")
     version = value["version"]
     if isinstance(version, bool) or not isinstance(version, int) or version not in MODELS:
-        what = f"version {version!r} is not known; write 'version: {newest}', or install a newer airflow-provider-opal"
+        what = (
+            f"version {version!r} is not known; write 'version: {newest}', "
+            "or install a newer airflow-provider-opal"
+        )
         return Problem("", document.position(("version",)), ("version",), what)
     with_tables, without = MODELS[version]
     return without if "mutations" in value and "dags" not in value else with_tables
 
 
 def with_defaults(dag: M, defaults: Options) -> M:
-    """What the pipeline says counts. `spark` (and its settings), `maintenance` and `default_args` are joined by name, the rest replaced."""
+    """Return a pipeline with the defaults of its file.
+
+    The pipeline's own values win. `spark` (and its settings), `maintenance` and `default_args` are
+    joined by name, the other keys replaced.
+    """
     return _joined(dag, defaults)
 
 
 def _joined(own: M, base: BaseModel) -> M:
     update: dict[str, Any] = {}
     for name in base.model_fields_set:
-        if name not in type(own).model_fields:  # a default of tables, and this is none
+        if name not in type(own).model_fields:  # a default for tables, and this is a mutation
             continue
-        theirs, ours = getattr(base, name), getattr(own, name)
+        default, value = getattr(base, name), getattr(own, name)
         if name not in own.model_fields_set:
-            update[name] = theirs
-        elif isinstance(ours, _BY_NAME) and isinstance(theirs, _BY_NAME):
-            update[name] = _joined(ours, theirs)
-        elif isinstance(ours, dict) and isinstance(theirs, dict):
-            update[name] = theirs | ours
+            update[name] = default
+        elif isinstance(value, _BY_NAME) and isinstance(default, _BY_NAME):
+            update[name] = _joined(value, default)
+        elif isinstance(value, dict) and isinstance(default, dict):
+            update[name] = default | value
     return own.model_copy(update=update)

@@ -1,7 +1,8 @@
-"""`load_yaml_dags(__file__)`: a DAG file of one line that makes the DAGs of all `*.opal.yaml` files beside it and below.
+"""`load_yaml_dags(__file__)`: a DAG file of one line that makes the DAGs of `*.opal.yaml` files.
 
-Of a file that can be read to its end only the faulty pipelines are missing, and the others live on. What is wrong becomes an import error
-of the YAML file, one a file with all its problems. Of two pipelines with one id the first counts, in the order of the files' names.
+These are all files next to it and below. If a file can be read to its end, only its faulty
+pipelines are missing. All problems of a file become one import error of the YAML file. If two
+pipelines have one id, the first counts, in the order of the files' names.
 """
 
 import os
@@ -18,50 +19,53 @@ from airflow_provider_opal.templates.yaml.build import build_dag, build_mutation
 from airflow_provider_opal.templates.yaml.files import YamlFile, found_files, read_yaml
 from airflow_provider_opal.templates.yaml.text.problem import Problem, shown
 
-SILENT = (
-    "_OPAL_YAML_LOADER_SILENT"  # set while `opal dag lint` looks at the Python files of a folder
-)
+# Environment variable that is set while `opal dag lint` loads the Python files of a folder
+SILENT = "_OPAL_YAML_LOADER_SILENT"
+_MAX_REASON_CHARACTERS = 500
 
 
 def load_yaml_dags(path: str | os.PathLike[str]) -> list[DAG]:
-    """Make the DAGs of all YAML files in a folder and below it, and register them with Airflow. Of a file, such as `__file__`, its folder.
+    """Make the DAGs of all YAML files in a folder and below.
 
-    A worker that runs a task of one DAG gets only the pipeline of this DAG.
+    They are registered with Airflow. `path` is the folder, or a file in it, such as `__file__`. A
+    worker that runs a task of one DAG gets only the pipeline of this DAG.
     """
     if os.environ.get(SILENT):
         return []
     folder = Path(os.path.abspath(path))
-    folder = folder.parent if folder.is_file() else folder
+    if folder.is_file():
+        folder = folder.parent
     only_id = get_parsing_context().dag_id
     files = distinct(read_yaml(yaml_path, folder) for yaml_path in found_files(folder))
     if only_id is not None:
         return _pipeline_dags(files, only_id)
-    made, broken = [], []
+    dags, broken = [], []
     for file in files:
-        made += built(file)
+        dags += built(file)
         if file.problems:
             broken.append(file)
-    everything = [problem for file in broken for problem in file.problems]
+    all_problems = [problem for file in broken for problem in file.problems]
     for file in broken:
-        register_broken(file.path, file.problems, everything)
-    return made
+        register_broken(file.path, file.problems, all_problems)
+    return dags
 
 
 def distinct(files: Iterable[YamlFile]) -> Iterator[YamlFile]:
-    """The files, without pipelines whose ids exist already."""
-    made_in: dict[str, str] = {}
+    """Yield the files, without pipelines whose ids exist already."""
+    origins: dict[str, str] = {}  # of each id, as file and line
     for file in files:
-        for dag_id, ids in [
-            *((one, derived_ids(one, dag)) for one, dag in file.dags.items()),
-            *((one, [one]) for one in file.mutations),
-        ]:
-            here = f"{shown(file.name)}:{file.position(dag_id).line}"
-            if clash := [derived for derived in ids if derived in made_in]:
-                what = f"the DAG {clash[0]!r} is made in {made_in[clash[0]]} already; choose another id"
+        pipelines = [(dag_id, derived_ids(dag_id, dag)) for dag_id, dag in file.dags.items()]
+        pipelines += [(dag_id, [dag_id]) for dag_id in file.mutations]
+        for dag_id, ids in pipelines:
+            repeated = [derived for derived in ids if derived in origins]
+            if repeated:
+                origin = origins[repeated[0]]
+                what = f"the DAG {repeated[0]!r} is already made in {origin}; choose another id"
                 file.problems.append(file.problem(dag_id, what))
                 file.drop(dag_id)
             else:
-                made_in |= dict.fromkeys(ids, here)
+                origin = f"{shown(file.name)}:{file.position(dag_id).line}"
+                origins |= dict.fromkeys(ids, origin)
         yield file
 
 
@@ -76,8 +80,11 @@ def _pipeline_dags(files: Iterable[YamlFile], only_id: str) -> list[DAG]:
 
 
 def built(file: YamlFile, only: str | None = None) -> list[DAG]:
-    """The main DAGs of a file's pipelines; those that Airflow does not take become problems."""
-    made = []
+    """Return the main DAGs of a file's pipelines.
+
+    A DAG that Airflow rejects becomes a problem of the file.
+    """
+    dags = []
     builders = {dag_id: partial(build_dag, dag_id, dag) for dag_id, dag in file.dags.items()}
     builders |= {
         dag_id: partial(build_mutation, dag_id, mutation)
@@ -88,18 +95,17 @@ def built(file: YamlFile, only: str | None = None) -> list[DAG]:
             continue
         before = set(DagContext.autoregistered_dags)
         try:
-            made.append(build())
-        except Exception as error:  # noqa: BLE001  # whatever Airflow has against one pipeline must not hide the others
-            DagContext.autoregistered_dags.intersection_update(
-                before
-            )  # a DAG is registered even when its body fails
+            dags.append(build())
+        except Exception as error:  # noqa: BLE001  # a rejected pipeline must not hide the others
+            # A DAG is registered even if its body fails
+            DagContext.autoregistered_dags.intersection_update(before)
             file.problems.append(_refused(file, dag_id, error))
-    return made
+    return dags
 
 
 @contextmanager
 def registered() -> Iterator[set[DAG]]:
-    """All DAGs that are made meanwhile, as Airflow's importer finds them."""
+    """Collect all DAGs that are made meanwhile, as Airflow's importer finds them."""
     dags: set[DAG] = set()
     before = DagContext.autoregistered_dags, DagContext.current_autoregister_module_name
     DagContext.autoregistered_dags, DagContext.current_autoregister_module_name = set(), __name__
@@ -111,7 +117,6 @@ def registered() -> Iterator[set[DAG]]:
 
 
 def _refused(file: YamlFile, dag_id: str, error: Exception) -> Problem:
-    return file.problem(
-        dag_id,
-        f"Airflow rejects it: {shown(str(error) or type(error).__name__, 500)}; correct that argument, or leave it out",
-    )
+    reason = shown(str(error) or type(error).__name__, _MAX_REASON_CHARACTERS)
+    what = f"Airflow rejects it: {reason}; correct that argument, or leave it out"
+    return file.problem(dag_id, what)

@@ -1,1 +1,5 @@
-"""`opal dag lint` and `render`: what holds between files, DAGs of Python and real tables, and what comes out of them."""
+"""`opal dag lint` and `opal dag render`.
+
+Lint checks what holds between YAML files, DAGs of Python files and real tables; render shows the
+DAGs of YAML files.
+"""

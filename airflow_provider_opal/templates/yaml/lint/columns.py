@@ -1,6 +1,7 @@
-"""Columns and types of the tables that pipelines declare: keys, order columns and delete conditions that no such table can have.
+"""Columns and types of the tables that pipelines declare.
 
-Only lint looks at types: they take Arrow, which no DAG file may load.
+Findings are keys, order columns and delete conditions that no such table can have. Only lint checks
+types: they need Arrow, which no DAG file may load.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,39 +24,45 @@ from opal_lake.definition.table_spec import check_role
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.create import COLUMN_ROLES
 
-_UNREAD = pa.struct([pa.field("unread", pa.int32())])  # stands for a type that lint cannot read
+# In place of a type that lint cannot read
+_UNREAD = pa.struct([pa.field("unread", pa.int32())])
 
 
 def of_the_schemas(file: YamlFile) -> Iterator[Problem]:
-    """Yield what pipelines of a file say otherwise than the schema of their table."""
+    """Yield what contradicts the schema of a table in the pipelines of a file."""
     for dag_id, dag in file.dags.items():
         if isinstance(dag.table, TableModel):
-            for way, what in column_findings(dag.table.model_dump(by_alias=True)):
-                yield file.problem(dag_id, what, "table", *way)
+            for keys, what in column_findings(dag.table.model_dump(by_alias=True)):
+                yield file.problem(dag_id, what, "table", *keys)
 
 
 def column_findings(table: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield each finding with its argument. `table` has the arguments of a CreateTable.
+    """Yield each finding with its argument.
 
-    A table without a schema gets its columns from its first source: nothing is known of them.
+    `table` holds the arguments of a CreateTable.
+    A table without a schema gets its columns from its first source: they are not known.
     """
     if not table.get("schema") or is_templated(table["schema"]):
         return
     schema, unread = _declared(table["schema"])
     for role in COLUMN_ROLES:
         given = table.get(role) or []
-        for column in [given] if isinstance(given, str) else given:
-            if column not in unread:
-                yield from (((role,), what) for what in _misfit(schema, role, column))
+        columns = [given] if isinstance(given, str) else given
+        for column in columns:
+            misfit = None if column in unread else _misfit(schema, role, column)
+            if misfit is not None:
+                yield (role,), misfit
     deletes = table.get("deletes")
     if deletes is not None and not is_templated(deletes):
-        yield from ((("deletes",), what) for what in _wrong_condition(schema, unread, deletes))
+        mistake = _condition_mistake(schema, unread, deletes)
+        if mistake is not None:
+            yield ("deletes",), mistake
 
 
 def _declared(sql: str) -> tuple[Schema, set[str]]:
-    """Return the columns, and the names of those whose types are not known.
+    """Return the columns, and the names of those whose types lint cannot read.
 
-    Spark reads more than lint does: nested columns and constraints.
+    Spark also reads nested columns and constraints.
     """
     fields, unread = list[pa.Field](), set[str]()
     for name, part in zip(schema_columns(sql), schema_parts(sql), strict=True):
@@ -67,24 +74,24 @@ def _declared(sql: str) -> tuple[Schema, set[str]]:
     return schema_of_arrow(pa.schema(fields)), unread
 
 
-def _misfit(schema: Schema, role: str, column: str) -> Iterator[str]:
+def _misfit(schema: Schema, role: str, column: str) -> str | None:
     known = [field.name for field in schema.fields]
     if column not in known:
-        yield f"the schema has no column {column!r}; {advice(column, known)}"
-        return
+        return f"the schema has no column {column!r}; {advice(column, known)}"
     try:
         check_role(schema, role, [column])
     except InvalidInputError as error:
-        yield str(error)
+        return str(error)
+    return None
 
 
-def _wrong_condition(schema: Schema, unread: set[str], text: str) -> Iterator[str]:
+def _condition_mistake(schema: Schema, unread: set[str], text: str) -> str | None:
     try:
-        named = {
-            node.path[0] for node in nodes_of(parse(text, DELETES)) if isinstance(node, Column)
-        }
-        if not {name.casefold() for name in named} & {name.casefold() for name in unread}:
+        columns = [node for node in nodes_of(parse(text, DELETES)) if isinstance(node, Column)]
+        names = {column.path[0].casefold() for column in columns}
+        if not names & {name.casefold() for name in unread}:
             condition(text, schema.fields, DELETES)
     except InvalidInputError as error:
-        fact, *_ = str(error).splitlines()  # below it is a picture of the place
-        yield fact
+        fact, *_ = str(error).splitlines()  # the lines below show the position in the condition
+        return fact
+    return None

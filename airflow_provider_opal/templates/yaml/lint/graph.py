@@ -1,4 +1,8 @@
-"""What holds between pipelines: one writer a table, no circles, and nobody waits for an event that never wakes them."""
+"""Rules between pipelines.
+
+A table has one writer, pipelines do not trigger each other in a cycle, and none waits for an event
+that never triggers it.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +17,7 @@ from airflow_provider_opal.templates.yaml.text.problem import Keys, Position, Pr
 
 @dataclass(frozen=True, slots=True)
 class TableOf:
-    """A table as somebody names it. Two names of one table have one `identity`."""
+    """A table under one of its names. All names of a table have the same `identity`."""
 
     name: str
     opal_conn_id: str
@@ -25,16 +29,21 @@ class TableOf:
 
     @property
     def identity(self) -> str:
-        if self.resolved is None and "://" not in self.name and not self.name.startswith("/"):
-            return f"{self.opal_conn_id}:{'/'.join(filter(None, self.name.replace('.', '/').split('/')))}"
-        return re.sub(
-            r"^s3[an]://", "s3://", re.sub(r"^file:/+", "/", self.resolved or self.name)
-        ).rstrip("/")
+        is_relative = "://" not in self.name and not self.name.startswith("/")
+        if self.resolved is None and is_relative:
+            parts = self.name.replace(".", "/").split("/")
+            return f"{self.opal_conn_id}:{'/'.join(part for part in parts if part)}"
+        uri = re.sub(r"^file:/+", "/", self.resolved or self.name)
+        return re.sub(r"^s3[an]://", "s3://", uri).rstrip("/")
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What a DAG writes and what it waits for."""
+    """The tables that a DAG writes and waits for.
+
+    The runs of a `keyed` one have partition keys. A `plain` one has an asset schedule that events
+    with partition keys do not trigger.
+    """
 
     dag_id: str
     file: str
@@ -55,22 +64,25 @@ class Pipeline:
         return frozenset(table.identity for table in self.waits)
 
     def problem(self, what: str, *keys: str) -> Problem:
-        """A finding at the DAG, or at its table or schedule."""
-        return Problem(
-            self.file,
-            self.positions.get(keys[0], self.position) if keys else self.position,
-            (*self.at, *keys),
-            what,
-        )
+        """Return a finding at the DAG, or at its table or schedule."""
+        position = self.position
+        if keys:
+            position = self.positions.get(keys[0], position)
+        return Problem(self.file, position, (*self.at, *keys), what)
 
     def shown(self) -> str:
         return f"{self.dag_id!r} ({self.file}:{self.position.line})"
 
 
 def pipelines_of(file: YamlFile) -> Iterator[Pipeline]:
-    """Those of a YAML file."""
+    """Yield the pipelines of a YAML file."""
     for dag_id, dag in file.dags.items():
-        waits = (_awaited(dag.schedule, dag),) if isinstance(dag.schedule, TableSchedule) else ()
+        waits: tuple[TableOf, ...] = ()
+        if isinstance(dag.schedule, TableSchedule):
+            waits = (_awaited(dag.schedule, dag),)
+        positions = {}
+        for name in ("table", "schedule"):
+            positions[name] = file.document.position(("dags", dag_id, name))
         yield Pipeline(
             dag_id=dag_id,
             file=file.name,
@@ -79,10 +91,7 @@ def pipelines_of(file: YamlFile) -> Iterator[Pipeline]:
             writes=(TableOf(dag.table_name, dag.opal_conn_id),),
             waits=waits,
             keyed=dag.schedule is not None,
-            positions={
-                name: file.document.position(("dags", dag_id, name))
-                for name in ("table", "schedule")
-            },
+            positions=positions,
         )
 
 
@@ -91,9 +100,9 @@ def _awaited(schedule: TableSchedule, dag: DagModel) -> TableOf:
 
 
 def between(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
-    """All findings."""
+    """Yield all findings between pipelines."""
     yield from _twice_written(pipelines)
-    yield from _circles(pipelines)
+    yield from _cycles(pipelines)
     yield from _never_woken(pipelines)
     yield from _named_otherwise(pipelines)
 
@@ -102,72 +111,87 @@ def _twice_written(pipelines: Iterable[Pipeline]) -> Iterator[Problem]:
     first: dict[str, Pipeline] = {}
     for pipeline in pipelines:
         for table in pipeline.writes:
+            # A DAG may write a table in several tasks
             other = first.setdefault(table.identity, pipeline)
             if other.dag_id != pipeline.dag_id:
-                what = f"table {table.name!r} is written by {other.shown()} too; let one pipeline write it, or name another table"
+                what = (
+                    f"table {table.name!r} is written by {other.shown()} too; "
+                    "let one pipeline write it, or name another table"
+                )
                 yield pipeline.problem(what, "table")
 
 
-def _circles(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
-    wakes = {
-        number: [after for after, other in enumerate(pipelines) if pipeline.written & other.awaited]
-        for number, pipeline in enumerate(pipelines)
-    }
+def _cycles(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
+    triggered: dict[int, list[int]] = {}  # of each pipeline, by their numbers
+    for number, pipeline in enumerate(pipelines):
+        triggered[number] = []
+        for other_number, other in enumerate(pipelines):
+            if pipeline.written & other.awaited:
+                triggered[number].append(other_number)
     reported: set[int] = set()
     for number, pipeline in enumerate(pipelines):
-        circle = None if number in reported else _way_back(number, wakes)
-        if circle:
-            reported |= set(circle)
-            names = " -> ".join(pipelines[member].dag_id for member in [*circle, number])
-            yield pipeline.problem(
-                f"pipelines trigger each other in a cycle: {names}; give one of them a schedule of its own",
-                "schedule",
+        cycle = None if number in reported else _shortest_cycle(number, triggered)
+        if cycle:
+            reported |= set(cycle)
+            names = " -> ".join(pipelines[member].dag_id for member in [*cycle, number])
+            what = (
+                f"pipelines trigger each other in a cycle: {names}; "
+                "give one of them a schedule of its own"
             )
+            yield pipeline.problem(what, "schedule")
 
 
-def _way_back(start: int, wakes: Mapping[int, Sequence[int]]) -> list[int] | None:
-    """The shortest way from a pipeline to itself."""
+def _shortest_cycle(start: int, triggered: Mapping[int, Sequence[int]]) -> list[int] | None:
+    """Return the shortest path from a pipeline to itself, searched breadth first."""
     came_from: dict[int, int] = {}
     queue = [start]
-    for here in queue:
-        for after in wakes[here]:
-            if after == start:
-                way = [here]
-                while way[-1] != start:
-                    way.append(came_from[way[-1]])
-                return way[::-1]
-            if after not in came_from:
-                came_from[after] = here
-                queue.append(after)
+    for number in queue:  # it grows meanwhile
+        for following in triggered[number]:
+            if following == start:
+                path = [number]
+                while path[-1] != start:
+                    path.append(came_from[path[-1]])
+                return path[::-1]
+            if following not in came_from:
+                came_from[following] = number
+                queue.append(following)
     return None
 
 
 def _never_woken(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
-    keyed = {identity for pipeline in pipelines if pipeline.keyed for identity in pipeline.written}
+    keyed = set[str]()
     for pipeline in pipelines:
-        tables = (
-            [table for table in pipeline.waits if table.identity in keyed] if pipeline.plain else []
-        )
+        if pipeline.keyed:
+            keyed |= pipeline.written
+    for pipeline in pipelines:
+        if not pipeline.plain:
+            continue
+        tables = [table for table in pipeline.waits if table.identity in keyed]
         if tables:
             names = listed(table.name for table in tables)
             assets = " & ".join(f"opal_asset({table.name!r})" for table in tables)
             yield pipeline.problem(
-                f"a plain asset schedule is never triggered by events with partition keys, as those of {names}; "
+                "a plain asset schedule is never triggered by events with partition keys, "
+                f"as those of {names}; "
                 f"write schedule=PartitionedAssetTimetable(assets={assets})"
             )
 
 
 def _named_otherwise(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
-    """One table has one asset for each way to write its name, and Airflow compares the assets."""
+    """Yield the tables that are awaited under another name than they are written.
+
+    Each name of a table has its own asset, and Airflow compares the assets.
+    """
     writers = {table.identity: table for pipeline in pipelines for table in pipeline.writes}
     for pipeline in pipelines:
         for table in pipeline.waits:
             writer = writers.get(table.identity)
             if writer is not None and writer.uri != table.uri:
-                conn = (
-                    f" of connection {writer.opal_conn_id!r}"
-                    if writer.opal_conn_id != table.opal_conn_id
-                    else ""
+                name = repr(writer.name)
+                if writer.opal_conn_id != table.opal_conn_id:
+                    name += f" of connection {writer.opal_conn_id!r}"
+                what = (
+                    f"{table.name!r} is written as {name}, and its events have that name; "
+                    "write it here in the same way"
                 )
-                what = f"{table.name!r} is written as {writer.name!r}{conn}, and its events have that name; write it here in the same way"
                 yield pipeline.problem(what, "schedule", "table")

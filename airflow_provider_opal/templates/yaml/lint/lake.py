@@ -1,4 +1,4 @@
-"""YAML files beside the real tables: what a table was made with, and what the file says of it."""
+"""The differences between YAML files and the real tables."""
 
 import os
 from collections.abc import Iterator
@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 
 UNREACHABLE = "unreachable"
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
+_MAX_REASON_CHARACTERS = 300
 
 
 @contextmanager
 def connections() -> Iterator[None]:
-    """With those of Airflow's database, as the scheduler sees them; else only the environment's are found."""
+    """Find the connections of Airflow's database, as the scheduler does.
+
+    Otherwise only those of the environment are found.
+    """
     before = os.environ.get(_CONTEXT)
     os.environ[_CONTEXT] = "server"
     try:
@@ -39,7 +43,10 @@ def connections() -> Iterator[None]:
 
 
 def resolved(pipelines: list[Pipeline]) -> list[Pipeline]:
-    """The same with the tables' whole addresses, where their connections are known: two connections may lead to one lake."""
+    """Return the pipelines with the addresses of their tables.
+
+    A table of an unknown connection has none. Two connections may lead to one lake.
+    """
     return [
         replace(pipeline, writes=_addresses(pipeline.writes), waits=_addresses(pipeline.waits))
         for pipeline in pipelines
@@ -50,16 +57,16 @@ def _addresses(tables: tuple[TableOf, ...]) -> tuple[TableOf, ...]:
     resolved = []
     for table in tables:
         try:
-            resolved.append(
-                replace(table, resolved=OpalHook(table.opal_conn_id).lake.uri(table.name))
-            )
+            uri = OpalHook(table.opal_conn_id).lake.uri(table.name)
         except (AirflowException, ValueError):
             resolved.append(table)
+        else:
+            resolved.append(replace(table, resolved=uri))
     return tuple(resolved)
 
 
-def beside_the_lake(file: YamlFile) -> Iterator[Problem]:
-    """What every pipeline of a file says otherwise than its table."""
+def lake_findings(file: YamlFile) -> Iterator[Problem]:
+    """Yield the differences between the pipelines of a file and their tables."""
     for dag_id, dag in file.dags.items():
         try:
             table = OpalHook(dag.opal_conn_id).table(dag.table_name)
@@ -67,19 +74,27 @@ def beside_the_lake(file: YamlFile) -> Iterator[Problem]:
         except NotFoundError:
             if isinstance(dag.table, str) or dag.table.keys is None:
                 what = (
-                    f"the table {dag.table_name!r} does not exist, and cannot be created without 'keys' and 'delta'; add them, "
-                    f"or create it first"
+                    f"the table {dag.table_name!r} does not exist, and cannot be created without "
+                    "'keys' and 'delta'; add them, or create it first"
                 )
                 yield file.problem(dag_id, what, "table")
         except AirflowFailException as error:  # a root or a bucket that does not exist
-            what = f"the lake cannot be reached ({shown(str(error), 300)}); correct it, then lint again"
+            reason = shown(str(error), _MAX_REASON_CHARACTERS)
+            what = f"the lake cannot be reached ({reason}); correct it, then lint again"
             yield replace(file.problem(dag_id, what, "table"), kind=UNREACHABLE)
         except AirflowException as error:
-            what = f"the connection {dag.opal_conn_id!r} is not known here ({shown(str(error))}); add it in Airflow, type Opal lake"
+            what = (
+                f"the connection {dag.opal_conn_id!r} is not known here ({shown(str(error))}); "
+                "add it in Airflow, type Opal lake"
+            )
             yield file.problem(dag_id, what, *_conn_keys(file, dag_id))
         except (OpalError, OSError, ValueError) as error:
             kind = "error" if isinstance(error, InvalidInputError) else UNREACHABLE
-            what = f"the lake cannot be reached ({shown(str(error), 300)}); check the connection {dag.opal_conn_id!r}, then lint again"
+            reason = shown(str(error), _MAX_REASON_CHARACTERS)
+            what = (
+                f"the lake cannot be reached ({reason}); "
+                f"check the connection {dag.opal_conn_id!r}, then lint again"
+            )
             yield replace(file.problem(dag_id, what, "table"), kind=kind)
         else:
             if isinstance(dag.table, TableModel):
@@ -90,19 +105,25 @@ def beside_the_lake(file: YamlFile) -> Iterator[Problem]:
 def _unclustered(
     file: YamlFile, dag_id: str, maintenance: Any, made: "TableSpec"
 ) -> Iterator[Problem]:
-    known = [column.name for column in made.schema.fields]
-    for column in (maintenance.zorder if isinstance(maintenance, MaintenanceModel) else None) or []:
-        if column not in known:
-            yield file.problem(
-                dag_id,
-                f"the table has no column {shown(column)!r}; {advice(column, known)}",
-                "maintenance",
-                "zorder",
-            )
+    if not isinstance(maintenance, MaintenanceModel):
+        return
+    for column in maintenance.zorder or []:
+        if column not in _column_names(made):
+            yield file.problem(dag_id, _no_column(made, column), "maintenance", "zorder")
+
+
+def _column_names(made: "TableSpec") -> list[str]:
+    return [column.name for column in made.schema.fields]
+
+
+def _no_column(made: "TableSpec", column: str) -> str:
+    return f"the table has no column {shown(column)!r}; {advice(column, _column_names(made))}"
 
 
 def _conn_keys(file: YamlFile, dag_id: str) -> tuple[str, ...]:
-    return ("opal_conn_id",) if ("dags", dag_id, "opal_conn_id") in file.document.values else ()
+    """Return the keys of the connection, which `defaults` may give instead."""
+    is_given = ("dags", dag_id, "opal_conn_id") in file.document.values
+    return ("opal_conn_id",) if is_given else ()
 
 
 def _differences(
@@ -120,45 +141,34 @@ def _differences(
         yield file.problem(dag_id, f"such a table is not possible: {error}", "table")
         return
     for difference in differences:
-        role = difference.partition(" ")[0]
-        keys = (
-            ("table", role)
-            if ("dags", dag_id, "table", role) in file.document.values
-            else ("table",)
-        )
-        yield file.problem(
-            dag_id,
-            f"the table's {difference}; write it as the table has it, or name another table",
-            *keys,
-        )
+        role = difference.partition(" ")[0]  # the message begins with the argument
+        is_given = ("dags", dag_id, "table", role) in file.document.values
+        keys = ("table", role) if is_given else ("table",)
+        what = f"the table's {difference}; write it as the table has it, or name another table"
+        yield file.problem(dag_id, what, *keys)
 
 
 def _absent(file: YamlFile, dag_id: str, table: TableModel, made: "TableSpec") -> Iterator[Problem]:
-    known = [column.name for column in made.schema.fields]
+    known = _column_names(made)
     for role in COLUMN_ROLES:
         given: Any = getattr(table, role) or []
-        for column in [given] if isinstance(given, str) else given:
+        columns = [given] if isinstance(given, str) else given
+        for column in columns:
             if column not in known:
-                yield file.problem(
-                    dag_id,
-                    f"the table has no column {shown(column)!r}; {advice(column, known)}",
-                    "table",
-                    role,
-                )
+                yield file.problem(dag_id, _no_column(made, column), "table", role)
 
 
 def _other_columns(
     file: YamlFile, dag_id: str, schema: str, made: "TableSpec"
 ) -> Iterator[Problem]:
-    known, declared = [column.name for column in made.schema.fields], schema_columns(schema)
+    known, declared = _column_names(made), schema_columns(schema)
     differences = [f"has no column {name!r}" for name in declared if name not in known]
     differences += [
         f"has a column {name!r}, and the schema does not" for name in known if name not in declared
     ]
-    for what in differences:
-        yield file.problem(
-            dag_id, f"the table {what}; write the schema as the table has it", "table", "schema"
-        )
+    for difference in differences:
+        what = f"the table {difference}; write the schema as the table has it"
+        yield file.problem(dag_id, what, "table", "schema")
 
 
 def _spec_differences(table: TableModel, made: "TableSpec") -> list[str]:

@@ -1,4 +1,7 @@
-"""Everything that can be known of YAML files before they run: each file, all of them together, and the lake's tables if asked."""
+"""The checks of YAML files before they run.
+
+They cover each file, all files together, and on request the lake's tables.
+"""
 
 import os
 import warnings
@@ -50,15 +53,18 @@ def problem_json(problem: Problem) -> dict[str, Any]:
 
 
 def lint(path: Path, *, lake: bool = False) -> Report:
-    """A file, or a folder with all that lies below it."""
+    """Check a file, or a folder and everything below it."""
     folder = path if path.is_dir() else path.parent
     files = list(distinct(yaml_files(path)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ShortSpanWarning)  # reported with its position below
         for file in files:
-            built(file)  # what Airflow itself has against a pipeline
+            built(file)  # adds the pipelines that Airflow rejects to the problems
     pipelines = [pipeline for file in files for pipeline in pipelines_of(file)]
-    findings = [problem for file in files for problem in (*file.problems, *file.doubts())]
+    findings = list[Problem]()
+    for file in files:
+        findings += file.problems
+        findings += file.doubts()
     findings += _columns(files)
     if path.is_dir():
         python, failed = _python(path)
@@ -72,21 +78,21 @@ def lint(path: Path, *, lake: bool = False) -> Report:
         findings += from_lake
     findings += between(pipelines)
     shown_in = os.path.relpath(folder)
-    named = [
-        replace(problem, file=os.path.normpath(os.path.join(shown_in, problem.file)))
-        for problem in set(findings)
-    ]
-    return Report(
-        files=len(files),
-        pipelines=sum(len(file.dags) + len(file.mutations) for file in files),
-        problems=sorted(named),
-    )
+    problems = []
+    # A set: several checks may see one mistake
+    for problem in set(findings):
+        shown_file = os.path.normpath(os.path.join(shown_in, problem.file))
+        problems.append(replace(problem, file=shown_file))
+    sound = sum(len(file.dags) + len(file.mutations) for file in files)
+    return Report(files=len(files), pipelines=sound, problems=sorted(problems))
 
 
 def _python(folder: Path) -> tuple[list[Pipeline], list[Problem]]:
     from airflow_provider_opal.templates.yaml.lint.python import has_python, python_pipelines
 
-    return python_pipelines(folder.resolve()) if has_python(folder) else ([], [])
+    if not has_python(folder):
+        return [], []
+    return python_pipelines(folder.resolve())
 
 
 def _columns(files: list[YamlFile]) -> list[Problem]:
@@ -97,30 +103,29 @@ def _columns(files: list[YamlFile]) -> list[Problem]:
 
 def _lake(files: list[YamlFile], pipelines: list[Pipeline]) -> tuple[list[Pipeline], list[Problem]]:
     from airflow_provider_opal.templates.yaml.lint.lake import (
-        beside_the_lake,
         connections,
+        lake_findings,
         resolved,
     )
 
     with connections():
-        return resolved(pipelines), [problem for file in files for problem in beside_the_lake(file)]
+        from_lake = [problem for file in files for problem in lake_findings(file)]
+        return resolved(pipelines), from_lake
 
 
 def _nearly(folder: Path) -> Iterator[Problem]:
     for path in nearly_found(folder):
-        yield Problem(
-            os.path.relpath(path, folder),
-            START,
-            (),
-            "the file is ignored because of its name; rename it to end in '.opal.yaml'",
-            "warning",
-        )
+        file = os.path.relpath(path, folder)
+        what = "the file is ignored because of its name; rename it to end in '.opal.yaml'"
+        yield Problem(file, START, (), what, "warning")
 
 
 def _duplicate_ids(pipelines: list[Pipeline], python: list[Pipeline]) -> Iterator[Problem]:
     others = {pipeline.dag_id: pipeline for pipeline in python}
     for pipeline in pipelines:
-        if other := others.get(pipeline.dag_id):
+        other = others.get(pipeline.dag_id)
+        if other:
+            origin = f"{other.file}:{other.position.line}"
             yield pipeline.problem(
-                f"the DAG {pipeline.dag_id!r} is made in {other.file}:{other.position.line} already; choose another id"
+                f"the DAG {pipeline.dag_id!r} is already made in {origin}; choose another id"
             )

@@ -1,4 +1,7 @@
-"""What comes out of YAML files, in words: DAGs, schedules, tasks, assets. Needs Airflow's classes and none of its services."""
+"""The DAGs, schedules, tasks and assets of YAML files, in words.
+
+This needs Airflow's classes and none of its services.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +16,8 @@ from airflow_provider_opal.templates.yaml.text.problem import Problem
 
 
 def render(path: Path) -> tuple[list[dict[str, Any]], list[Problem]]:
-    """A mapping a DAG, in the order of files and of their pipelines, and what is wrong."""
-    made: list[dict[str, Any]] = []
+    """Return a mapping for each DAG, in the order of the files, and the problems."""
+    rendered: list[dict[str, Any]] = []
     problems: list[Problem] = []
     files = yaml_files(path)
     expect_some(files, path)
@@ -23,22 +26,24 @@ def render(path: Path) -> tuple[list[dict[str, Any]], list[Problem]]:
             built(file)
         order = [*file.dags, *file.mutations]
         facts = [{"file": file.name, **dag_facts(dag)} for dag in dags]
-        made += sorted(facts, key=lambda fact: (_owner(fact["dag_id"], order), fact["dag_id"]))
+        rendered += sorted(facts, key=lambda fact: (_owner(fact["dag_id"], order), fact["dag_id"]))
         problems += file.problems
-    return made, problems
+    return rendered, problems
 
 
-def _owner(dag_id: str, order: list[str]) -> int:
-    own = [
-        number
-        for number, name in enumerate(order)
-        if dag_id == name or dag_id.startswith(f"{name}.")
-    ]
-    return max(own, key=lambda number: len(order[number]), default=len(order))
+def _owner(dag_id: str, pipelines: list[str]) -> int:
+    """Return the number of the pipeline that a DAG belongs to.
+
+    If several ids fit, it is the longest one.
+    """
+    owners = [name for name in pipelines if dag_id == name or dag_id.startswith(f"{name}.")]
+    if not owners:
+        return len(pipelines)
+    return pipelines.index(max(owners, key=len))
 
 
 def dag_facts(dag: DAG) -> dict[str, Any]:
-    """What a DAG is."""
+    """Return the facts of a DAG for JSON."""
     return {
         "dag_id": dag.dag_id,
         "schedule": schedule_words(dag.timetable),
@@ -49,49 +54,54 @@ def dag_facts(dag: DAG) -> dict[str, Any]:
 
 
 def sorted_tasks(dag: DAG) -> list[Any]:
-    """The first ones first."""
+    """Return a DAG's tasks, upstream ones first."""
     return list(dag.topological_sort())  # type: ignore[no-untyped-call]  # Airflow's has no types
 
 
 def task_facts(task: Any) -> dict[str, Any]:
-    """What a task is; groups have no more than a name."""
+    """Return the facts of a task for JSON; a group has only a name."""
+    assets = [outlet for outlet in getattr(task, "outlets", ()) if hasattr(outlet, "uri")]
     return {
         "task_id": task.node_id,
         "operator": getattr(task, "task_type", type(task).__name__),
         "table": getattr(task, "table", None),
-        "downstream": sorted(task.downstream_task_ids)
-        if hasattr(task, "downstream_task_ids")
-        else [],
-        "wakes": sorted(
-            outlet.uri for outlet in getattr(task, "outlets", ()) if hasattr(outlet, "uri")
-        ),
+        "downstream": sorted(getattr(task, "downstream_task_ids", ())),
+        "wakes": sorted(asset.uri for asset in assets),
     }
 
 
 def schedule_words(timetable: Any) -> str:
-    """As a person says it."""
+    """Return a schedule in words."""
     name = type(timetable).__name__
-    if condition := getattr(timetable, "asset_condition", None):
+    condition = getattr(timetable, "asset_condition", None)
+    if condition:
         keyed = " for each partition key" if name == "PartitionedAssetTimetable" else ""
         return f"when {' and '.join(asset_uris(condition))} changes{keyed}"
+    # By attributes, not by classes: a DAG may have any timetable
     expression = getattr(timetable, "expression", None)
     if expression is None:
         return "by hand"
-    key = getattr(timetable, "key_format", None)
-    return f"{expression} ({timetable.timezone})" + (
-        f", partition key {key} of the interval that ended" if key else ""
-    )
+    words = f"{expression} ({timetable.timezone})"
+    key_format = getattr(timetable, "key_format", None)
+    if key_format:
+        words += f", partition key {key_format} of the interval that ended"
+    return words
 
 
 def page(dags: list[dict[str, Any]]) -> Iterator[str]:
-    """For people."""
+    """Yield the lines that show DAGs to a human."""
     for dag in dags:
         yield f"{dag['dag_id']}    {dag['file']}"
         yield f"  schedule  {dag['schedule']}"
         yield f"  from      {dag['start_date'] or '-'}"
         for task in dag["tasks"]:
-            then = f" -> {', '.join(task['downstream'])}" if task["downstream"] else ""
-            table = f" {task['table']}" if task["table"] else ""
-            yield f"  task      {task['task_id']} ({task['operator']}{table}){then}"
-            yield from (f"            wakes {uri}" for uri in task["wakes"])
+            operator = task["operator"]
+            if task["table"]:
+                operator += f" {task['table']}"
+            line = f"  task      {task['task_id']} ({operator})"
+            if task["downstream"]:
+                line += f" -> {', '.join(task['downstream'])}"
+            yield line
+            for uri in task["wakes"]:
+                yield f"            wakes {uri}"
         yield ""

@@ -1,4 +1,7 @@
-"""DAGs of Python files as pipelines, for what lint says between pipelines. Loads the files as Airflow does."""
+"""DAGs of Python files as pipelines, for the rules between pipelines.
+
+The files are loaded as Airflow loads them.
+"""
 
 import os
 import re
@@ -13,45 +16,44 @@ from airflow_provider_opal.templates.yaml.lint.graph import Pipeline, TableOf
 from airflow_provider_opal.templates.yaml.loader import SILENT
 from airflow_provider_opal.templates.yaml.text.problem import START, Position, Problem
 
+# Operations that make rows of a table visible, or bring them
 _WRITES = ("ingest", "metagen")
 
 
 def has_python(folder: Path) -> bool:
-    """Whether there is a file that Airflow would look into."""
-    return any(
-        b"airflow" in path.read_bytes().lower() for path in folder.rglob("*.py") if path.is_file()
-    )
+    """Return whether a folder has a Python file that Airflow would load."""
+    files = (path for path in folder.rglob("*.py") if path.is_file())
+    return any(b"airflow" in file.read_bytes().lower() for file in files)
 
 
 def python_pipelines(folder: Path) -> tuple[list[Pipeline], list[Problem]]:
-    """The DAGs of a folder's Python files; the files that cannot be loaded, and tables that cannot be made."""
+    """Return the DAGs of a folder's Python files, and problems.
+
+    These are files that cannot be loaded, and tables that cannot be made.
+    """
     from airflow.dag_processing.dagbag import DagBag
 
+    # safe_mode as in Airflow: only files that mention it are loaded
     with _loading(folder):
         bag = DagBag(dag_folder=str(folder), bundle_path=folder, safe_mode=True)
-    failed = [
-        Problem(
-            name,
-            START,
-            (),
-            f"Airflow cannot load it ({_last_line(error)}); lint knows nothing of its DAGs",
-            "warning",
-        )
-        for name, error in sorted(bag.import_errors.items())
-    ]
-    dags = [dag for _, dag in sorted(bag.dags.items())]
-    pipelines = [_pipeline(dag, folder) for dag in dags]
-    misfits = [
-        problem
-        for dag, pipeline in zip(dags, pipelines, strict=True)
-        for problem in _column_problems(dag, pipeline)
-    ]
-    return pipelines, [*failed, *misfits]
+    problems = []
+    for name, error in sorted(bag.import_errors.items()):
+        what = f"Airflow cannot load it ({_last_line(error)}); lint does not know its DAGs"
+        problems.append(Problem(name, START, (), what, "warning"))
+    pipelines = []
+    for _, dag in sorted(bag.dags.items()):
+        pipeline = _pipeline(dag, folder)
+        pipelines.append(pipeline)
+        problems += _column_problems(dag, pipeline)
+    return pipelines, problems
 
 
 @contextmanager
 def _loading(folder: Path) -> Iterator[None]:
-    """With the folder's modules at hand, without its YAML pipelines, and with nothing on standard output."""
+    """Make the folder's modules importable, without its YAML pipelines.
+
+    What the modules print goes to standard error.
+    """
     path = list(sys.path)
     os.environ[SILENT] = "1"
     sys.path.append(str(folder))
@@ -59,7 +61,7 @@ def _loading(folder: Path) -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        sys.path[:] = path
+        sys.path[:] = path  # modules may have changed it too
         del os.environ[SILENT]
 
 
@@ -93,19 +95,22 @@ def _writers(dag: Any) -> list[Any]:
 
 
 def _column_problems(dag: Any, pipeline: Pipeline) -> Iterator[Problem]:
-    """What the `create` of a DAG's tasks says otherwise than its schema."""
+    """Yield what contradicts the schema in the `create` of a DAG's tasks."""
     from airflow_provider_opal.templates.yaml.lint.columns import column_findings
 
     for task in _writers(dag):
         create = task.arguments.get("create")
         if isinstance(create, Mapping):
-            for way, what in column_findings(create):
-                at = (dag.dag_id, task.task_id, "create", *way)
+            for keys, what in column_findings(create):
+                at = (dag.dag_id, task.task_id, "create", *keys)
                 yield Problem(pipeline.file, pipeline.position, at, what)
 
 
 def _tables(condition: Any) -> Iterator[TableOf]:
-    """The lake's tables among the assets; those of versions have keys of their own."""
+    """Yield the lake's tables among the assets, except assets of versions.
+
+    The keys of those are versions.
+    """
     for name in asset_uris(condition):
         uri = urlsplit(name)
         if uri.scheme == "opal" and not uri.path.endswith("/versions"):
@@ -113,31 +118,29 @@ def _tables(condition: Any) -> Iterator[TableOf]:
 
 
 def asset_uris(condition: Any) -> list[str]:
-    """Of the assets in `a & (b | c)`."""
+    """Return the URIs of the assets in a condition, as `a & (b | c)`."""
     if condition is None:
         return []
-    inner = getattr(condition, "objects", None)
-    if inner is not None:
-        return sorted({uri for part in inner for uri in asset_uris(part)})
+    parts = getattr(condition, "objects", None)
+    if parts is not None:
+        return sorted({uri for part in parts for uri in asset_uris(part)})
     return [condition.uri] if hasattr(condition, "uri") else []
 
 
 def _position(path: Path, dag_id: str) -> Position:
-    """The first line that names it."""
+    """Return the position at which a file first names a DAG."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return START
     pattern = re.compile(rf"[\"']{re.escape(dag_id)}[\"']")
-    return next(
-        (
-            Position(number, match.start() + 1)
-            for number, line in enumerate(lines, 1)
-            if (match := pattern.search(line))
-        ),
-        START,
-    )
+    for number, line in enumerate(lines, 1):
+        match = pattern.search(line)
+        if match:
+            return Position(number, match.start() + 1)
+    return START
 
 
 def _last_line(error: str) -> str:
-    return next((line.strip() for line in reversed(error.splitlines()) if line.strip()), "")
+    lines = error.strip().splitlines()
+    return lines[-1].strip() if lines else ""

@@ -1,4 +1,6 @@
-"""What a YAML file may say: the models of a version, single values, rules between them, and the words for each mistake.
+"""The contents of a YAML file.
+
+These are the models of a version, single values, rules between them, and the messages of mistakes.
 
 `version_1` has the keys of a pipeline; `run_options`, `sources` and `mutation` those of its parts.
 """

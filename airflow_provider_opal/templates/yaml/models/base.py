@@ -1,4 +1,4 @@
-"""What the models are made of: texts, names and times as YAML writes them, and no unknown keys."""
+"""The parts of the models: texts, names and times as YAML writes them, and no unknown keys."""
 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,15 +11,8 @@ from opal_lake.arguments.values import MAX_CLUSTER_COLUMNS
 TEXT, OTHER = "(text)", "(other)"  # tags of unions; brackets keep them apart from every key
 
 
-def _texts(pattern: str, description: str = "", **more: Any) -> WithJsonSchema:
-    return WithJsonSchema(
-        {
-            "type": "string",
-            "pattern": pattern,
-            **({"description": description} if description else {}),
-            **more,
-        }
-    )
+def _texts(pattern: str, **more: Any) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern, **more})
 
 
 def is_text(value: Any) -> str:
@@ -99,7 +92,7 @@ Number = Annotated[int, Field(ge=1, le=100_000)]
 
 
 class Strict(BaseModel):
-    """No unknown names, and no value taken for another."""
+    """A model without unknown keys, which converts no value to another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

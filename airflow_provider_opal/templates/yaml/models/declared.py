@@ -66,10 +66,10 @@ def with_arguments_of(
     optional: Collection[str] = (),
     prefix: str = "",
 ) -> Callable[[ModelT], ModelT]:
-    """Return a class decorator that gives a model the arguments of a declaration as keys.
+    """Return a class decorator that adds a declaration's arguments as keys.
 
-    `only` chooses some of them, `but` leaves some out; those named `optional` may be left out
-    though the operation needs them. `prefix` stands before the names of all.
+    `only` selects some of them, `but` leaves some out. The `optional` ones may be missing in YAML,
+    though the operation needs them. `prefix` comes before all names.
     """
 
     def decorate(model: ModelT) -> ModelT:

@@ -10,7 +10,13 @@ from pydantic_core import ErrorDetails
 
 from airflow_provider_opal.templates.yaml.models.values import type_name
 from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, FileModel
-from airflow_provider_opal.templates.yaml.text.problem import Keys, Problem, advice, listed, shown
+from airflow_provider_opal.templates.yaml.text.problem import (
+    Keys,
+    Problem,
+    listed,
+    near_name,
+    shown,
+)
 from airflow_provider_opal.templates.yaml.text.reader import Document
 
 _KEY = "[key]"  # pydantic's mark of a mapping's key
@@ -40,52 +46,46 @@ _TRUTHS = {
 def explained(
     error: ValidationError, document: Document, model: type[BaseModel] = FileModel, at: Keys = ()
 ) -> list[Problem]:
-    """All of them, in the order of the file."""
+    """Return the problems of pydantic's errors, in the order of the file."""
     details = error.errors(include_url=False)
-    problems = {
-        _problem(detail, document, model, at) for detail in details if not _is_echo(detail, details)
-    }
+    problems = set()
+    for detail in details:
+        if not _is_echo(detail, details):
+            problems.add(_problem(detail, document, model, at))
     return sorted(problems, key=lambda problem: (problem.position, problem.at, problem.what))
 
 
 def _is_echo(error: ErrorDetails, details: list[ErrorDetails]) -> bool:
-    """A key that is missing because it was misspelt is one finding, not two."""
+    """Return whether a key is missing because it was misspelt.
+
+    That is one finding, not two.
+    """
     if error["type"] != "missing":
         return False
-    around, name = error["loc"][:-1], str(error["loc"][-1])
-    misspelt = [
-        other
-        for other in details
-        if other["type"] == "extra_forbidden" and other["loc"][:-1] == around
-    ]
-    return any(
-        advice(str(other["loc"][-1]), [name]).startswith("did you mean") for other in misspelt
-    )
+    name = str(error["loc"][-1])
+    for other in details:
+        is_unknown = other["type"] == "extra_forbidden"
+        if not is_unknown or other["loc"][:-1] != error["loc"][:-1]:
+            continue
+        if near_name(str(other["loc"][-1]), [name]):
+            return True
+    return False
 
 
 def _problem(
     error: ErrorDetails, document: Document, model: type[BaseModel], base: Keys
 ) -> Problem:
-    at = base + tuple(part for part in error["loc"] if not str(part).startswith(("(", _KEY)))
-    kind = error["type"]
-    if kind == "extra_forbidden":
-        return Problem(
-            "",
-            document.key_position(at),
-            at,
-            _unknown(str(at[-1]), known_names(model, error["loc"][:-1])),
-        )
-    if kind == "missing":
-        return Problem(
-            "", _owner_position(document, at), at, f"is missing; add {example(error['loc'])}"
-        )
-    position = document.key_position(at) if error["loc"][-1:] == (_KEY,) else document.position(at)
+    loc = error["loc"]
+    at = base + tuple(part for part in loc if not str(part).startswith(("(", _KEY)))
+    if error["type"] == "extra_forbidden":
+        what = _unknown(str(at[-1]), known_names(model, loc[:-1]))
+        return Problem("", document.key_position(at), at, what)
+    if error["type"] == "missing":
+        # At the key of the mapping that it belongs to: there it is to be added
+        return Problem("", document.key_position(at[:-1]), at, f"is missing; add {example(loc)}")
+    is_of_key = loc[-1:] == (_KEY,)
+    position = document.key_position(at) if is_of_key else document.position(at)
     return Problem("", position, at, _fact(error))
-
-
-def _owner_position(document: Document, at: Keys) -> Any:
-    """Where somebody would write what is missing: at the key of what it belongs to."""
-    return document.key_position(at[:-1])
 
 
 def _fact(error: ErrorDetails) -> str:
@@ -93,16 +93,16 @@ def _fact(error: ErrorDetails) -> str:
     if "error" in context:
         return str(context["error"])
     if kind == "literal_error":
-        known = [
-            part.strip(" '") for part in str(context["expected"]).replace(" or ", ",").split(",")
-        ]
+        expected = str(context["expected"]).replace(" or ", ",").split(",")
+        known = [part.strip(" '") for part in expected]
         return f"{_value_text(value)} is unknown here; {_choice(value, known)}"
     if kind in _WORDS:
         return _wrong_type(kind, value, error["loc"])
     if kind in ("too_short", "string_too_short"):
         return f"it is empty; write {example(error['loc'], value_only=True)}"
     if kind == "too_long":
-        return f"it has {context.get('actual_length')} members; write at most {context.get('max_length')}"
+        actual, allowed = context.get("actual_length"), context.get("max_length")
+        return f"it has {actual} members; write at most {allowed}"
     if kind == "string_too_long":
         return f"it is longer than {context.get('max_length')}; write less"
     if kind in ("greater_than_equal", "less_than_equal"):
@@ -112,13 +112,17 @@ def _fact(error: ErrorDetails) -> str:
 
 
 def _wrong_type(kind: str, value: Any, loc: Keys) -> str:
-    need = _WORDS[kind]
+    expected = _WORDS[kind]
     if value is None:
-        return f"{need} is needed, but there is no value; write {example(loc, value_only=True)}, or take the key out"
-    fact = f"{need} is needed, not {_value_text(value)}"
+        return (
+            f"{expected} is needed, but the value is missing; "
+            f"write {example(loc, value_only=True)}, or remove the key"
+        )
+    fact = f"{expected} is needed, not {_value_text(value)}"
     if kind == "bool_type":
         truth = _TRUTHS.get(str(value).casefold())
-        return f"{fact}; write {f'{truth} without quotes' if truth else 'true or false'}"
+        hint = f"{truth} without quotes" if truth else "true or false"
+        return f"{fact}; write {hint}"
     if kind == "string_type" and isinstance(value, bool | int | float):
         return f"{fact}; put it into quotes: '{json.dumps(value)}'"
     if kind == "list_type" and isinstance(value, str):
@@ -129,8 +133,10 @@ def _wrong_type(kind: str, value: Any, loc: Keys) -> str:
 
 
 def _value_text(value: Any) -> str:
-    if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, dict):
+        return "a mapping"
     if value is None:
         return "nothing"
     return f"{type_name(value)} {shown(json.dumps(value, ensure_ascii=False), 40)}"
@@ -139,22 +145,22 @@ def _value_text(value: Any) -> str:
 def _choice(value: Any, known: list[str]) -> str:
     if len(known) == 1:
         return f"write {known[0]}"
-    hint = advice(value, known) if isinstance(value, str) else ""
-    return hint if hint.startswith("did you mean") else f"use one of {listed(known)}"
+    near = near_name(value, known) if isinstance(value, str) else None
+    return near or f"use one of {listed(known)}"
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    near = advice(name, known)
-    if near.startswith("did you mean"):
-        return f"there is no {shown(name)!r} here; {near}"
-    places = [
-        f"'{parent}:'" if parent else "a pipeline"
-        for parent, model in _elsewhere()
-        if name in _fields(model)
-    ]
-    if places:
-        return f"there is no {shown(name)!r} here; it belongs under {places[0]}"
-    return f"there is no {shown(name)!r} here; {near if len(known) <= _MANY else 'take it out; `opal dag schema` lists the known names'}"
+    fact = f"the key {shown(name)!r} is unknown here"
+    near = near_name(name, known)
+    if near:
+        return f"{fact}; {near}"
+    for parent, model in _elsewhere():
+        if name in _fields(model):
+            owner = f"'{parent}:'" if parent else "a pipeline"
+            return f"{fact}; it belongs under {owner}"
+    if len(known) > _MAX_NAMES_LISTED:
+        return f"{fact}; remove it; `opal dag schema` lists the known names"
+    return f"{fact}; known are {listed(known)}"
 
 
 def _elsewhere() -> Iterator[tuple[str, type[BaseModel]]]:
@@ -169,32 +175,33 @@ def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def known_names(model: type[BaseModel], loc: Keys) -> list[str]:
-    """The keys that are allowed at a location."""
+    """Return the keys that are allowed at a location."""
     return [name for reached in _reached(model, loc) for name in _fields(reached)]
 
 
 def _reached(start: Any, loc: Keys) -> list[type[BaseModel]]:
-    """The models at a location as pydantic names it."""
+    """Return the models at a location as pydantic names it."""
     kinds: list[Any] = [start]
     for part in loc:
         if str(part).startswith("("):
-            continue
+            continue  # the tag of a union
         kinds = [inner for kind in kinds for inner in _step(kind, part)]
     return [model for kind in kinds for model in _models(kind)]
 
 
 def _step(kind: Any, part: str | int) -> list[Any]:
-    models = _models(kind)
-    named = [
-        _fields(model)[str(part)].annotation for model in models if str(part) in _fields(model)
-    ]
-    if named:
-        return named
+    annotations = []
+    for model in _models(kind):
+        field = _fields(model).get(str(part))
+        if field is not None:
+            annotations.append(field.annotation)
+    if annotations:
+        return annotations
     return [inner for inner in _parts(kind) if get_args(inner) or isinstance(inner, type)]
 
 
 def _parts(kind: Any) -> list[Any]:
-    """What a mapping, a list or a union holds, however deep it is annotated."""
+    """Return the types in a mapping, a list or a union, however deep."""
     models = []
     for inner in get_args(kind):
         if isinstance(inner, type) or get_args(inner):
@@ -203,18 +210,18 @@ def _parts(kind: Any) -> list[Any]:
 
 
 def _models(kind: Any) -> list[type[BaseModel]]:
-    return [
-        part
-        for part in [kind, *_direct(kind)]
-        if isinstance(part, type) and issubclass(part, BaseModel)
-    ]
+    types = [part for part in [kind, *_direct(kind)] if isinstance(part, type)]
+    return [part for part in types if issubclass(part, BaseModel)]
 
 
 def _direct(kind: Any) -> list[Any]:
-    """The members of a union or an annotation, not what a mapping or a list holds."""
+    """Return the members of a union or an annotation, not of a mapping or list."""
     if getattr(kind, "__origin__", None) in (dict, list):
         return []
-    return [part for inner in get_args(kind) for part in (inner, *_direct(inner))]
+    members = []
+    for inner in get_args(kind):
+        members += [inner, *_direct(inner)]
+    return members
 
 
 _EXAMPLES = {
@@ -247,32 +254,34 @@ _EXAMPLES = {
     "timeout": "1d",
     "retries": "3",
 }
-
-
+# Of the members of a mapping whose keys are names
+_MEMBERS: dict[str | None, str] = {
+    "dags": "a pipeline: {table: ..., source: ..., schedule: ..., start_date: ...}",
+    "mutations": (
+        "a mutation: {master: ..., increments: ..., ids: [id], schedule: ..., start_date: ...}"
+    ),
+    "consumers": "{function: shop.jobs:revenue}",
+}
+# Of values that may have several forms
 _WHOLE = {
     "maintenance": "true or {window: 30d, zorder: [customer_id]}",
     "schedule": '"@daily", null or {table: shop.raw}',
     "table": "shop.orders or {name: shop.orders, ...}",
 }
-_MANY = 12
+# More known names are not listed in a message
+_MAX_NAMES_LISTED = 12
 
 
 def example(loc: Keys, *, value_only: bool = False) -> str:
-    """What could stand there."""
-    names = [
-        str(part) for part in loc if isinstance(part, str) and not part.startswith(("(", _KEY))
-    ]
+    """Return an example of a key and its value, or of the value only."""
+    texts = [part for part in loc if isinstance(part, str)]
+    names = [text for text in texts if not text.startswith(("(", _KEY))]
     name = names[-1] if names else "version"
-    value = _EXAMPLES.get(name, "...")
-    if value_only:
-        around = names[-2:-1]
-        if around == ["dags"]:
-            return "a pipeline: {table: ..., source: ..., schedule: ..., start_date: ...}"
-        if around == ["mutations"]:
-            return "a mutation: {master: ..., increments: ..., ids: [id], schedule: ..., start_date: ...}"
-        if around == ["consumers"]:
-            return "{function: shop.jobs:revenue}"
-        if isinstance(loc[-1], int):
-            return "a name"
-        return _WHOLE.get(name) or _EXAMPLES.get(name, "a value")
-    return f"'{name}: {value}'"
+    if not value_only:
+        return f"'{name}: {_EXAMPLES.get(name, '...')}'"
+    around = names[-2] if len(names) > 1 else None
+    if around in _MEMBERS:
+        return _MEMBERS[around]
+    if isinstance(loc[-1], int):
+        return "a name"
+    return _WHOLE.get(name) or _EXAMPLES.get(name, "a value")

@@ -1,4 +1,4 @@
-"""A mutation of a folder, as YAML says it: the arguments of BulkMutationOperator, and those of a DAG."""
+"""A mutation of a folder in YAML: the arguments of BulkMutationOperator and of a DAG."""
 
 from typing import Annotated, Any, Literal
 
@@ -22,11 +22,9 @@ FolderFormat = Literal[FOLDER_FORMATS]  # type: ignore[valid-type]  # the tuple 
 
 
 class MutationModel(RunOptions):
-    """Files of inserts, updates and deletes that are merged into a folder of files, without a table."""
+    """Files of inserts, updates and deletes, merged into a folder of files."""
 
-    master: Text = Field(
-        description="The folder that is brought up to date; may hold `{{ partition_key }}`."
-    )
+    master: Text = Field(description="The folder that is updated. May hold `{{ partition_key }}`.")
     increments: (
         Annotated[Text, Tag(TEXT)] | Annotated[list[Text], Field(min_length=1), Tag(OTHER)]
     ) = Field(
@@ -39,70 +37,78 @@ class MutationModel(RunOptions):
     )
     order: Column | None = Field(
         None,
-        description="What is later: a field, or `file_suffix`, or `file_position`, which is the default.",
+        description="The order of changes: a field, `file_suffix` or `file_position`. "
+        "Default: `file_position`.",
     )
     order_type: Literal[ORDER_TYPES] | None = Field(  # type: ignore[valid-type]  # as above
-        None, description="Of a field of text; numeric if not given."
+        None, description="The order of a field of text. Default: numeric."
     )
-    op_field: Column | None = Field(None, description="The field with the operation of a row.")
+    op_field: Column | None = Field(
+        None, description="The field that holds the operation of a row."
+    )
     deleted_op: Text | None = Field(
-        None, description="What it holds in rows that delete their record; D if not given."
+        None, description="The value of `op_field` in rows that delete their record. Default: D."
     )
     delete_prefix: Text | None = Field(
-        None, description="Files whose names begin so hold deletes: rows, or ids alone."
+        None, description="Files whose names begin with this hold deletes: rows, or only ids."
     )
-    partition_by: Columns | None = Field(None, description="Of a new master.")
+    partition_by: Columns | None = Field(
+        None, description="The fields that a new master is partitioned by."
+    )
     fixed_partitions: bool | None = Field(
-        None, description="No record moves: look only into the partitions that increments name."
+        None,
+        description=(
+            "Promise that no record changes its partition: read only those of the increments."
+        ),
     )
     schema_: Text | None = Field(
-        None, alias="schema", description="The fields as in CREATE TABLE; if not given, as found."
+        None,
+        alias="schema",
+        description="The fields as in CREATE TABLE. Default: those of the files.",
     )
     format: FolderFormat | None = Field(
-        None, description="Of the master; if not given, by the files."
+        None, description="The format of the master. Default: by the files."
     )
     increment_format: FolderFormat | None = Field(
-        None, description="Of the increments; if not given, by the files."
+        None, description="The format of the increments. Default: by the files."
     )
     output_format: FolderFormat | None = Field(
-        None, description="Of the new master; if not given, as the old one."
+        None, description="The format of the new master. Default: that of the old one."
     )
     delimiter: Text | None = Field(
-        None, description="Between the fields of CSV; a comma if not given."
+        None, description="The character between the fields of CSV. Default: a comma."
     )
     header: bool | None = Field(
-        None, description="Whether CSV files begin with a line of names; true if not given."
+        None, description="Whether CSV files begin with a line of names. Default: true."
     )
     options: Settings | None = Field(None, description="Options of Spark's CSV for the master.")
     increment_options: Settings | None = Field(
-        None, description="What is different for the increments."
+        None, description="CSV options of the increments that differ from `options`."
     )
     output_options: Settings | None = Field(
-        None, description="What is different for the new master."
+        None, description="CSV options of the new master that differ from `options`."
     )
     on_bad_rows: Literal["fail", "quarantine"] | None = Field(
-        None, description="Rows that do not fit: fail, or put them aside."
+        None, description="What to do with rows that do not fit: fail, or quarantine them."
     )
     on_empty: Literal["fail", "accept"] | None = Field(
-        None, description="Empty files: fail, or accept them."
+        None, description="What to do with empty files: fail, or accept them."
     )
     backups: Annotated[int, Field(ge=0, le=1_000)] | None = Field(
-        None, description="How many older masters to keep; 3 if not given."
+        None, description="The number of older masters to keep. Default: 3."
     )
     properties: Settings | None = Field(
         None,
-        description="Parameters of chombo's RecordSetBulkMutator by their names; others count more.",
+        description="Parameters of chombo's RecordSetBulkMutator by their names. "
+        "Other keys override them.",
     )
     count_first: bool = Field(
         False,
-        description="Whether a task `count` says what would happen before the task `merge` does it.",
+        description="Whether a task `count` reports the changes before `merge` makes them.",
     )
 
     def to_arguments(self) -> dict[str, Any]:
-        """Of BulkMutationOperator; what is not given is left to it."""
+        """Return the arguments of BulkMutationOperator that are given."""
         given = self.model_dump(by_alias=True, exclude_none=True)
-        return {
-            name: value
-            for name, value in given.items()
-            if name in Mutate.fields() or name in ("master", "properties")
-        }
+        known = {*Mutate.fields(), "master", "properties"}
+        return {name: value for name, value in given.items() if name in known}

@@ -1,8 +1,11 @@
-"""What must hold within one pipeline beyond its parts: columns that are there, templates that a keyed run can fill."""
+"""The rules between the values of one pipeline.
+
+Columns must exist in the schema, and templates must be ones that a keyed run can fill in.
+"""
 
 import re
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +23,13 @@ from airflow_provider_opal.templates.yaml.models.version_1 import (
     TableModel,
     WaitForModel,
 )
-from airflow_provider_opal.templates.yaml.text.problem import Keys, advice, listed, shown
+from airflow_provider_opal.templates.yaml.text.problem import (
+    Keys,
+    advice,
+    listed,
+    near_name,
+    shown,
+)
 from opal_folder.properties import arguments_of
 from opal_lake.arguments.declared import nothing_open
 from opal_lake.errors import InvalidInputError
@@ -32,18 +41,37 @@ if TYPE_CHECKING:
 
 Finding = tuple[Keys, str]
 
-# What a run with a partition key has not, or has empty
-UNKEYED = frozenset({
-    "data_interval_end", "data_interval_start", "ds", "ds_nodash", "execution_date", "logical_date", "next_ds", "next_execution_date",
-    "prev_ds", "prev_execution_date", "prev_data_interval_end_success", "prev_data_interval_start_success",
-    "tomorrow_ds", "ts", "ts_nodash",
-    "ts_nodash_with_tz", "yesterday_ds",
-})  # fmt: skip
-_TYPE = r"[A-Za-z]+"
+# Variables that a run with a partition key does not have, or has empty
+UNKEYED = frozenset(
+    {
+        "data_interval_end",
+        "data_interval_start",
+        "ds",
+        "ds_nodash",
+        "execution_date",
+        "logical_date",
+        "next_ds",
+        "next_execution_date",
+        "prev_data_interval_end_success",
+        "prev_data_interval_start_success",
+        "prev_ds",
+        "prev_execution_date",
+        "tomorrow_ds",
+        "ts",
+        "ts_nodash",
+        "ts_nodash_with_tz",
+        "yesterday_ds",
+    }
+)
+_HAS_BRACES = re.compile(r"\{[{%#]|[}%#]\}")
+# A name, between backticks if it has other characters, and a type
+_COLUMN = re.compile(
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>[^\s`:]+))\s*[\s:]\s*[A-Za-z].*", re.DOTALL
+)
 
 
 def findings(dag: DagModel) -> Iterator[Finding]:
-    """All of them, each with the keys below the pipeline."""
+    """Yield all findings of a pipeline, each with the keys below it."""
     yield from _of_runs(dag, dag.schedule)
     yield from _of_ingest(dag)
     yield from _of_stream(dag)
@@ -51,14 +79,7 @@ def findings(dag: DagModel) -> Iterator[Finding]:
         yield from _columns(dag.table)
         yield from _clustered(dag, dag.table)
     yield from _templates(dag)
-    if dag.wait_for is not None and (dag.wait_for.table, dag.wait_for.cluster) == (
-        dag.table_name,
-        cluster_of(dag.opal_conn_id),
-    ):
-        yield (
-            ("wait_for", "table"),
-            f"{shown(dag.table_name)!r} is the pipeline's own table, so it would wait for itself; name another",
-        )
+    yield from _waits_for_itself(dag)
     yield from _paced(dag.wait_for, ("wait_for",))
     for name, consumer in dag.consumers.items():
         yield from _paced(consumer.wait_for, ("consumers", name, "wait_for"))
@@ -70,51 +91,73 @@ def findings(dag: DagModel) -> Iterator[Finding]:
         for argument in secret_arguments(consumer.arguments):
             yield (
                 ("consumers", name, "arguments"),
-                f"{shown(argument)!r} has the name of a secret, and would be shown; name a connection instead",
+                (
+                    f"{shown(argument)!r} has the name of a secret, and would be shown; "
+                    "name a connection instead"
+                ),
             )
 
 
-def _paced(waits: WaitForModel | None, way: Keys) -> Iterator[Finding]:
-    """One of the pacing arguments without the others."""
-    if waits is not None:
-        given = {name: getattr(waits, name) for name in Pacing.fields()}
-        try:
-            Pacing.check_together(given, nothing_open)
-        except InvalidInputError as error:
-            [first, *_] = [name for name, value in given.items() if value is not None]
-            yield (*way, first), f"is not enough: {error}"
+def _waits_for_itself(dag: DagModel) -> Iterator[Finding]:
+    if dag.wait_for is None:
+        return
+    own = (dag.table_name, cluster_of(dag.opal_conn_id))
+    if (dag.wait_for.table, dag.wait_for.cluster) == own:
+        name = shown(dag.table_name)
+        what = f"{name!r} is the pipeline's own table, so it would wait for itself; name another"
+        yield ("wait_for", "table"), what
+
+
+def _paced(wait_for: WaitForModel | None, keys: Keys) -> Iterator[Finding]:
+    """Yield a pacing argument that is given without the others."""
+    if wait_for is None:
+        return
+    arguments = {name: getattr(wait_for, name) for name in Pacing.fields()}
+    try:
+        Pacing.check_together(arguments, nothing_open)
+    except InvalidInputError as error:
+        first, *_ = [name for name, value in arguments.items() if value is not None]
+        yield (*keys, first), f"is not enough: {error}"
 
 
 def mutation_findings(mutation: MutationModel) -> Iterator[Finding]:
-    """Those of a mutation of a folder."""
+    """Yield all findings of a mutation of a folder."""
     yield from _of_runs(mutation, mutation.schedule)
     if mutation.properties is None and not mutation.ids:
         yield (
             ("ids",),
-            "is missing; add 'ids: [id]', the fields of a record's id, or 'properties' with id.field.ordinals",
+            (
+                "is missing; add 'ids: [id]', the fields of a record's id, "
+                "or 'properties' with id.field.ordinals"
+            ),
         )
     try:
+        # The other keys may give the ids: their absence is reported above
         arguments_of(mutation.properties or {"id.field.ordinals": "0"})
     except InvalidInputError as error:
         yield ("properties",), str(error)
-    for way, text in _texts(mutation.to_arguments(), ()):
-        yield from (
-            (way, what) for what in template_faults(text, keyed=mutation.schedule is not None)
-        )
+    keyed = mutation.schedule is not None
+    yield from _template_findings(mutation.to_arguments(), (), keyed=keyed)
 
 
 def _of_runs(dag: RunOptions, schedule: Any) -> Iterator[Finding]:
     if dag.start_date is None:
         yield ("start_date",), "is missing; add 'start_date: 2026-11-01' here or under 'defaults'"
-    elif dag.end_date is not None and dag.end_date.replace(tzinfo=None) < dag.start_date.replace(
-        tzinfo=None
-    ):
-        yield ("end_date",), "is before 'start_date'; write a later day, or take it out"
+    elif dag.end_date is not None and _local(dag.end_date) < _local(dag.start_date):
+        yield ("end_date",), "is before 'start_date'; write a later day, or remove it"
     if isinstance(schedule, str) and dag.partition_key_format is not None:
         try:
             check_keys(cron_of(schedule), dag.partition_key_format, dag.timezone)
         except ValueError as error:
             yield ("partition_key_format",), str(error)
+
+
+def _local(moment: datetime) -> datetime:
+    """Return a moment without its zone.
+
+    One of two moments may have none; it is in the pipeline's then.
+    """
+    return moment.replace(tzinfo=None)
 
 
 def _of_ingest(dag: DagModel) -> Iterator[Finding]:
@@ -126,50 +169,56 @@ def _of_ingest(dag: DagModel) -> Iterator[Finding]:
     if dag.business_snapshot is not None and dag.business_snapshot_column is not None:
         yield (
             ("business_snapshot_column",),
-            "and 'business_snapshot' exclude each other; take one out",
+            "and 'business_snapshot' exclude each other; remove one",
         )
 
 
 def _of_stream(dag: DagModel) -> Iterator[Finding]:
-    """Of a source of Kafka, what does not go with its pipeline."""
+    """Yield what does not fit a source of Kafka in its pipeline."""
     if dag.source.kafka is None:
         return
-    is_made = isinstance(dag.table, TableModel) and bool(dag.table.keys)
-    has_schema = not is_made or (
-        isinstance(dag.table, TableModel) and dag.table.schema_ is not None
-    )
+    has_schema = True  # of a table that exists
+    if isinstance(dag.table, TableModel) and dag.table.keys:
+        has_schema = dag.table.schema_ is not None
     by = {name: consumer.by for name, consumer in dag.consumers.items()}
     yield from stream_faults(dag.source.kafka.to_source(), dag.schedule, by, has_schema=has_schema)
     for name in ("reject_threshold", "business_snapshot", "business_snapshot_column"):
         if getattr(dag, name) is not None:
-            yield (name,), "has no meaning for a stream of Kafka; take it out"
+            yield (name,), "does not apply to a stream of Kafka; remove it"
     if dag.on_empty not in (None, "fail"):
-        yield ("on_empty",), "has no meaning for a stream of Kafka; take it out"
+        yield ("on_empty",), "does not apply to a stream of Kafka; remove it"
 
 
 def doubts(dag: DagModel) -> Iterator[Finding]:
-    """What works, and may surprise: spans in which consumers lose what they missed."""
-    if (
-        dag.maintenance
-        and any(consumer.own_dag for consumer in dag.consumers.values())
-        and dag.reconcile is not None
-    ):
-        assert isinstance(dag.maintenance, MaintenanceModel)
-        properties = (dag.table.properties if isinstance(dag.table, TableModel) else None) or {}
-        for name in ("window", "look_back"):
-            here = getattr(dag.maintenance, name) is not None
-            value = getattr(dag.maintenance, name) if here else properties.get(name)
-            yield from (
-                (("maintenance", name) if here else ("table", "properties", name), what)
-                for _, what in short_spans({name: value}, dag.reconcile_look_back)
-            )
+    """Yield what works and may surprise.
+
+    These are spans in which consumers lose rows that they missed.
+    """
+    has_own_dags = any(consumer.own_dag for consumer in dag.consumers.values())
+    if not dag.maintenance or not has_own_dags or dag.reconcile is None:
+        return
+    assert isinstance(dag.maintenance, MaintenanceModel)
+    properties: Mapping[str, Any] = {}
+    if isinstance(dag.table, TableModel):
+        properties = dag.table.properties or {}
+    for name in ("window", "look_back"):
+        value = getattr(dag.maintenance, name)
+        keys: Keys = ("maintenance", name)
+        if value is None:
+            value = properties.get(name)
+            keys = ("table", "properties", name)
+        for _, what in short_spans({name: value}, dag.reconcile_look_back):
+            yield keys, what
 
 
 def _columns(table: TableModel) -> Iterator[Finding]:
     if table.keys and table.delta in table.keys:
         yield (
             ("table", "delta"),
-            f"column {table.delta!r} is also a key, so no row could ever replace another; name the column that says when a row changed",
+            (
+                f"column {table.delta!r} is also a key, so no row could ever replace another; "
+                "name the column that holds when a row changed"
+            ),
         )
     if table.schema_ is None:
         return
@@ -180,49 +229,64 @@ def _columns(table: TableModel) -> Iterator[Finding]:
         return
     for role in COLUMN_ROLES:
         given = getattr(table, role) or []
-        for number, column in enumerate([given] if isinstance(given, str) else given):
+        if isinstance(given, str):
+            columns: dict[Keys, str] = {("table", role): given}
+        else:
+            columns = {("table", role, number): column for number, column in enumerate(given)}
+        for keys, column in columns.items():
             if column not in known:
-                way: Keys = ("table", role) if isinstance(given, str) else ("table", role, number)
-                yield way, f"the schema has no column {shown(column)!r}; {advice(column, known)}"
+                yield keys, _no_column(column, known)
 
 
 def _clustered(dag: DagModel, table: TableModel) -> Iterator[Finding]:
-    """Columns of the Z-order that the schema does not have; errors in the schema itself are reported for the table."""
+    """Yield the columns of the Z-order that the schema does not have.
+
+    Mistakes in the schema itself are reported for the table.
+    """
     if table.schema_ is None or not isinstance(dag.maintenance, MaintenanceModel):
         return
-    with suppress(ValueError):
+    try:
         known = schema_columns(table.schema_)
-        for number, column in enumerate(dag.maintenance.zorder or []):
-            if column not in known:
-                yield (
-                    ("maintenance", "zorder", number),
-                    f"the schema has no column {shown(column)!r}; {advice(column, known)}",
-                )
+    except ValueError:
+        return
+    for number, column in enumerate(dag.maintenance.zorder or []):
+        if column not in known:
+            yield ("maintenance", "zorder", number), _no_column(column, known)
+
+
+def _no_column(column: str, known: list[str]) -> str:
+    return f"the schema has no column {shown(column)!r}; {advice(column, known)}"
 
 
 def schema_columns(schema: str) -> list[str]:
-    """The names of columns in `id BIGINT, at TIMESTAMP, s STRUCT<a: INT, b: INT>`; Spark reads the types."""
+    """Return the names of a schema's columns.
+
+    A schema is written as `id BIGINT, at TIMESTAMP, s STRUCT<a: INT, b: INT>`. Spark reads the
+    types.
+    """
     names = []
     for part in schema_parts(schema):
-        named = re.fullmatch(
-            r"\s*(?:`((?:[^`]|``)+)`|([^\s`:]+))\s*[\s:]\s*(\S.*)", part.strip(), re.DOTALL
-        )
-        if named is None or not re.match(_TYPE, named[3]):
+        column = _COLUMN.fullmatch(part.strip())
+        if column is None:
             raise ValueError(
-                f"{shown(part.strip())!r} is no column with a type; write it as 'id BIGINT, at TIMESTAMP'"
+                f"{shown(part.strip())!r} is not a column with a type; "
+                "write it as 'id BIGINT, at TIMESTAMP'"
             )
-        names.append(named[1].replace("``", "`") if named[1] else named[2])
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"the schema names {listed(twice)} twice; take one out")
+        quoted, plain = column["quoted"], column["plain"]
+        names.append(quoted.replace("``", "`") if quoted else plain)
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"the schema names {listed(repeated)} twice; remove one")
     return names
 
 
 def schema_parts(schema: str) -> Iterator[str]:
-    """Yield the columns of a schema: what lies between commas outside of brackets and quotes."""
-    depth, quote, begun = 0, "", 0
+    """Yield the texts between a schema's commas outside of brackets and quotes."""
+    depth, quote, begin = 0, "", 0
     for index, character in enumerate(schema):
         if quote:
-            quote = "" if character == quote else quote
+            if character == quote:
+                quote = ""
         elif character in "`'\"":
             quote = character
         elif character in "<(":
@@ -230,92 +294,94 @@ def schema_parts(schema: str) -> Iterator[str]:
         elif character in ">)":
             depth -= 1
         elif character == "," and depth == 0:
-            yield schema[begun:index]
-            begun = index + 1
+            yield schema[begin:index]
+            begin = index + 1
         if depth < 0:
             raise ValueError(
-                f"a bracket closes after {shown(schema[:index])!r} that was not opened; take it out"
+                f"a bracket closes after {shown(schema[:index])!r} that was not opened; remove it"
             )
-    if depth or quote:
-        raise ValueError(
-            f"{'a quote' if quote else 'a bracket'} in the schema is not closed; close it"
-        )
-    yield schema[begun:]
+    if quote or depth:
+        unclosed = "a quote" if quote else "a bracket"
+        raise ValueError(f"{unclosed} in the schema is not closed; close it")
+    yield schema[begin:]
 
 
 def _templates(dag: DagModel) -> Iterator[Finding]:
-    for way, text in _texts(dag.source.model_dump(exclude_none=True), ("source",)):
-        yield from ((way, what) for what in template_faults(text, keyed=dag.schedule is not None))
-    for way, text in _texts(dag.wait_for.model_dump() if dag.wait_for else None, ("wait_for",)):
-        yield from ((way, what) for what in template_faults(text, keyed=dag.schedule is not None))
-    for way, text in _texts(dag.business_snapshot, ("business_snapshot",)):
-        yield from ((way, what) for what in template_faults(text, keyed=dag.schedule is not None))
-    yield from _of_consumers(dag)
-    if dag.spark is not None:
-        for way, text in _texts(dag.spark.model_dump(exclude_none=True), ("spark",)):
-            yield from (
-                (way, what) for what in template_faults(text, keyed=dag.schedule is not None)
-            )
-
-
-def _of_consumers(dag: DagModel) -> Iterator[Finding]:
+    keyed = dag.schedule is not None
+    source = dag.source.model_dump(exclude_none=True)
+    yield from _template_findings(source, ("source",), keyed=keyed)
+    if dag.wait_for is not None:
+        yield from _template_findings(dag.wait_for.model_dump(), ("wait_for",), keyed=keyed)
+    yield from _template_findings(dag.business_snapshot, ("business_snapshot",), keyed=keyed)
     for name, consumer in dag.consumers.items():
-        keyed = dag.schedule is not None or consumer.own_dag
-        waits = consumer.wait_for.model_dump() if consumer.wait_for else None
-        given = [
-            *_texts(consumer.arguments, ("consumers", name, "arguments")),
-            *_texts(waits, ("consumers", name, "wait_for")),
-        ]
-        for way, text in given:
-            yield from ((way, what) for what in template_faults(text, keyed=keyed))
+        keys: Keys = ("consumers", name)
+        is_keyed = keyed or consumer.own_dag
+        yield from _template_findings(consumer.arguments, (*keys, "arguments"), keyed=is_keyed)
+        if consumer.wait_for is not None:
+            wait_for = consumer.wait_for.model_dump()
+            yield from _template_findings(wait_for, (*keys, "wait_for"), keyed=is_keyed)
+    if dag.spark is not None:
+        spark = dag.spark.model_dump(exclude_none=True)
+        yield from _template_findings(spark, ("spark",), keyed=keyed)
 
 
-def _texts(value: Any, way: Keys) -> Iterator[tuple[Keys, str]]:
-    if isinstance(value, str) and re.search(r"\{[{%#]|[}%#]\}", value):
-        yield way, value
-    elif isinstance(value, dict | list | tuple):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _texts(inner, (*way, key))
+def _template_findings(value: Any, keys: Keys, *, keyed: bool) -> Iterator[Finding]:
+    """Yield what Airflow could not fill in, in all templates of a value."""
+    if isinstance(value, str) and _HAS_BRACES.search(value):
+        for what in template_faults(value, keyed=keyed):
+            yield keys, what
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _template_findings(inner, (*keys, key), keyed=keyed)
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _template_findings(inner, (*keys, number), keyed=keyed)
 
 
 def _names(template: "jinja2.nodes.Template") -> set[str]:
-    """What a template takes from outside. Jinja's own answer would compute `{{ 9**9**9 }}` on the way."""
+    """Return the variables that a template takes from outside.
+
+    Jinja's own answer would compute `{{ 9**9**9 }}` on the way.
+    """
     from jinja2.nodes import Name
 
-    variables = list(template.find_all(Name))
-    return {node.name for node in variables if node.ctx == "load"} - {
-        node.name for node in variables if node.ctx != "load"
-    }
+    loaded, assigned = set[str](), set[str]()
+    for variable in template.find_all(Name):
+        names = loaded if variable.ctx == "load" else assigned
+        names.add(variable.name)
+    return loaded - assigned
 
 
 @cache
 def _environment() -> "jinja2.Environment":
-    """Airflow's own, for its filters."""
+    """Return Airflow's own environment, for its filters."""
     from airflow.sdk import DAG
 
     return DAG("templates").get_template_env(force_sandboxed=True)
 
 
 def template_faults(text: str, *, keyed: bool) -> Iterator[str]:
-    """What Airflow could not fill in."""
+    """Yield what Airflow could not fill in, in a text with templates."""
     from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
     from jinja2 import TemplateError
 
     try:
         names = _names(_environment().parse(text))
     except (TemplateError, RecursionError) as error:
-        yield f"{shown(text)!r} is no template ({shown(str(getattr(error, 'message', error)))}); write it as '{{{{ partition_key }}}}'"
+        reason = shown(str(getattr(error, "message", error)))
+        yield (
+            f"{shown(text)!r} is not a template ({reason}); write it as '{{{{ partition_key }}}}'"
+        )
         return
     if re.search(r"(?<!\{)\{ *partition_key *\}(?!\})", text):
         yield "'{partition_key}' has single braces and is not rendered; write '{{ partition_key }}'"
     for name in sorted(names):
+        template = f"'{{{{ {shown(name)} }}}}'"
         if name in UNKEYED and keyed:
-            yield f"a run with a partition key has no '{{{{ {name} }}}}'; write '{{{{ partition_key }}}}'"
+            yield f"a run with a partition key has no {template}; write '{{{{ partition_key }}}}'"
         elif name not in KNOWN_CONTEXT_KEYS | UNKEYED:
-            near = advice(name, sorted(KNOWN_CONTEXT_KEYS - UNKEYED))
-            hint = (
-                near
-                if near.startswith("did you mean")
-                else "write '{{ partition_key }}', or a Variable as '{{ var.value.shop_source }}'"
+            near = near_name(name, sorted(KNOWN_CONTEXT_KEYS - UNKEYED))
+            hint = near or (
+                "write '{{ partition_key }}', or a Variable as '{{ var.value.shop_source }}'"
             )
-            yield f"Airflow knows no '{{{{ {shown(name)} }}}}'; {hint}"
+            yield f"Airflow does not know {template}; {hint}"

@@ -1,4 +1,4 @@
-"""Where rows come from, as YAML says it."""
+"""The sources of rows in YAML."""
 
 from typing import Annotated, Literal
 
@@ -26,27 +26,29 @@ class FilesModel(Strict):
     paths: Annotated[Text, Tag(TEXT)] | Annotated[list[Text], Field(min_length=1), Tag(OTHER)] = (
         Field(
             discriminator=Discriminator(is_text),
-            description="A path or glob, or a list of them; may hold `{{ partition_key }}`.",
+            description="A path or glob, or a list of them. May hold `{{ partition_key }}`.",
         )
     )
     format: Literal[FILE_FORMATS] | None = Field(  # type: ignore[valid-type]  # a constant tuple
-        None, description="Of the files; their extensions decide if it is not given."
+        None, description="The format of the files. Default: by their extensions."
     )
     options: Settings | None = Field(None, description="Options of Spark's reader of that format.")
     header: bool | None = Field(
-        None, description="Whether CSV files begin with a line of column names; true if not given."
+        None, description="Whether CSV files begin with a line of column names. Default: true."
     )
     columns: Columns | None = Field(
         None,
-        description="With `header: false`, the columns of the cells; the table's if not given.",
+        description="With `header: false`, the columns of the cells. Default: the table's columns.",
     )
     deletes: Text | None = Field(
-        None, description="Files whose names match hold deletes, as `del*`: rows, or keys alone."
+        None,
+        description="A pattern of the names of files, as `del*`, that hold deletes: rows, or keys.",
     )
     order: Text | None = Field(
         None,
         description=(
-            "What is later: the delta column; or `file_suffix` or `file_position`, which then give the delta column its values. "
+            "The order of changes: the delta column, `file_suffix` or `file_position`. "
+            "The latter two then give the delta column its values. "
             "Of equal rows the last one counts."
         ),
     )
@@ -56,10 +58,12 @@ class JdbcModel(Strict):
     """A table or a query of a database."""
 
     url: Text = Field(
-        description="As jdbc:postgresql://host:5432/database, without user and password."
+        description="The URL, as jdbc:postgresql://host:5432/database, without user and password."
     )
-    table: Text | None = Field(None, description="A table of the database; or give `query`.")
-    query: Text | None = Field(None, description="A query; or give `table`.")
+    table: Text | None = Field(
+        None, description="A table of the database. Give either this or `query`."
+    )
+    query: Text | None = Field(None, description="A query. Give either this or `table`.")
     user_env: Text | None = Field(None, description="The environment variable that holds the user.")
     password_env: Text | None = Field(
         None, description="The environment variable that holds the password."
@@ -77,14 +81,17 @@ FilesValue = Annotated[
 
 @with_arguments_of(Kafka, but=("topics", "kafka_conn_id"))
 class KafkaModel(Declares):
-    """Topics of Kafka. With a cron schedule each run reads an interval; `mode: continuous` reads all the time."""
+    """Topics of Kafka.
+
+    With a cron schedule each run reads an interval. `mode: continuous` reads without end.
+    """
 
     topic: Annotated[Text, Tag(TEXT)] | Annotated[list[Text], Field(min_length=1), Tag(OTHER)] = (
         Field(discriminator=Discriminator(is_text), description="A topic, or a list of them.")
     )
     connection: Connection | None = Field(
         None,
-        description="Airflow's connection of Kafka; kafka_default if no servers are given either.",
+        description="Airflow's connection of Kafka. Default: kafka_default, without given servers.",
     )
 
     @model_validator(mode="after")
@@ -99,7 +106,7 @@ class KafkaModel(Declares):
 
 
 class SourceModel(Strict):
-    """Where rows come from: `files`, `jdbc` or `kafka`."""
+    """The source of rows: `files`, `jdbc` or `kafka`."""
 
     files: FilesValue | None = Field(
         None, description="A path or glob, a list of them, or `paths` with `format` and `options`."
@@ -111,15 +118,14 @@ class SourceModel(Strict):
     def _known_to_the_lake(self) -> "SourceModel":
         if (self.files, self.jdbc, self.kafka).count(None) != 2:
             raise ValueError(
-                "a source is files, a database or topics of Kafka; give one of 'files', 'jdbc' and 'kafka'"
+                "a source is files, a database or topics of Kafka; "
+                "give one of 'files', 'jdbc' and 'kafka'"
             )
         self.to_source()
         return self
 
     def to_source(self) -> Source | Kafka:
-        """As `opal_dag` takes it."""
-        return (
-            source_from_json(self.model_dump(exclude_none=True))
-            if self.kafka is None
-            else self.kafka.to_source()
-        )
+        """Return the source for `opal_dag`."""
+        if self.kafka is not None:
+            return self.kafka.to_source()
+        return source_from_json(self.model_dump(exclude_none=True))

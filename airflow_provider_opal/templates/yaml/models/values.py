@@ -1,4 +1,7 @@
-"""What a single value may be: schedules, durations, days, names of tables and functions. Each refusal says what to write."""
+"""The checks of single values: schedules, durations, days, names of tables and functions.
+
+Each refusal names what to write instead.
+"""
 
 import re
 import sys
@@ -11,15 +14,17 @@ from airflow_provider_opal.assets import asset_uri
 from airflow_provider_opal.partition_keys import PRESETS
 from airflow_provider_opal.secrets import is_secret_name
 from airflow_provider_opal.templates.pipeline import RESERVED
-from airflow_provider_opal.templates.yaml.text.problem import advice, listed, shown
+from airflow_provider_opal.templates.yaml.text.problem import advice, listed, near_name, shown
 from opal_lake.arguments import values as kinds
 from opal_lake.duration import DURATION as SPAN
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError
 from opal_lake.reject_threshold import parse_threshold
 
-MAX_ID = 150  # Airflow takes 250, and derived pipelines and tasks add to it
-LONGEST = timedelta(days=3_650)
+MAX_ID = 150  # Airflow allows 250, and ids of derived DAGs and tasks are longer
+MAX_NAME = 60
+MAX_CRON_CHARACTERS = 150
+MAX_DURATION = timedelta(days=3_650)
 FIRST_YEAR, LAST_YEAR = 1970, 2199
 
 DURATION = rf"^{SPAN}$"
@@ -42,25 +47,25 @@ _AIRFLOW_SCHEDULES = {
 
 
 def duration(value: Any) -> timedelta:
-    """`90s`, `10m`, `1h30m`, `30d`, `2w`."""
+    """Return the duration of a text, as `90s`, `10m`, `1h30m`, `30d` or `2w`."""
     if isinstance(value, timedelta):
         return value
     text = _text(value, "a duration", "'10m', '2h' or '30d'")
     if not re.fullmatch(DURATION, text):
         raise ValueError(
-            f"{shown(text)!r} is no duration; write it as '90s', '10m', '1h30m', '30d' or '2w'"
+            f"{shown(text)!r} is not a duration; write it as '90s', '10m', '1h30m', '30d' or '2w'"
         )
     try:
         total = timedelta(microseconds=parse_duration(text, name="the duration"))
     except InvalidInputError:
-        total = timedelta.max
-    if total > LONGEST:
+        total = timedelta.max  # too large for 64 bits of microseconds
+    if total > MAX_DURATION:
         raise ValueError(f"{shown(text)!r} is more than ten years; write a shorter duration")
     return total
 
 
 def delta_span(value: Any) -> timedelta | int:
-    """A duration; or a whole number, where the delta column holds numbers."""
+    """Return a duration, or a whole number for a delta column of numbers."""
     if not isinstance(value, int) or isinstance(value, bool):
         return duration(value)
     if value < 0:
@@ -69,14 +74,19 @@ def delta_span(value: Any) -> timedelta | int:
 
 
 def moment(value: Any) -> datetime:
-    """`2026-11-01`, `2026-11-01T06:00` or with an offset. Without one it is in the pipeline's time zone."""
+    """Return the moment of a text, as `2026-11-01` or `2026-11-01T06:00`.
+
+    It may have an offset; otherwise it is in the pipeline's time zone.
+    """
     if isinstance(value, datetime):
         return value
     if isinstance(value, date):
         return datetime.combine(value, time())
     text = _text(value, "a day", "2026-11-01 or 2026-11-01T06:00")
     if not re.fullmatch(MOMENT, text):
-        raise ValueError(f"{shown(text)!r} is no day; write it as 2026-11-01 or 2026-11-01T06:00")
+        raise ValueError(
+            f"{shown(text)!r} is not a day; write it as 2026-11-01 or 2026-11-01T06:00"
+        )
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -91,27 +101,27 @@ def moment(value: Any) -> datetime:
 
 
 def schedule_text(value: str) -> str:
-    """A cron expression or one of Airflow's presets."""
+    """Return a cron expression or one of Airflow's presets, without spaces around it."""
     text = value.strip()
-    if len(text) > MAX_ID:
+    if len(text) > MAX_CRON_CHARACTERS:
         raise ValueError(
             f"the schedule has {len(text):,} characters; write a cron expression, as '0 6 * * *'"
         )
     if text in PRESETS:
         return text
     if text.startswith("@") or text.casefold() in _AIRFLOW_SCHEDULES:
-        known = _AIRFLOW_SCHEDULES.get(text.casefold())
-        raise ValueError(
-            f"there is no schedule {shown(text)!r}; "
-            + (f"write {known}" if known else advice(text, PRESETS))
-        )
+        replacement = _AIRFLOW_SCHEDULES.get(text.casefold())
+        hint = f"write {replacement}" if replacement else advice(text, PRESETS)
+        raise ValueError(f"unknown schedule {shown(text)!r}; {hint}")
     if "{{" in text or len(text.split()) != 5:
         raise ValueError(
-            f"{shown(text)!r} is no cron expression; write five fields, as '0 6 * * *', or one of {', '.join(PRESETS)}"
+            f"{shown(text)!r} is not a cron expression; "
+            f"write five fields, as '0 6 * * *', or one of {', '.join(PRESETS)}"
         )
     if re.search(r"(?<![A-Z])[RH](?![A-Z])", text.upper()):
         raise ValueError(
-            f"{shown(text)!r} is random, and changes with each parse; write numbers, as '17 3 * * *'"
+            f"{shown(text)!r} is random, and changes with each parse; "
+            "write numbers, as '17 3 * * *'"
         )
     from croniter import CroniterError, croniter
 
@@ -119,78 +129,69 @@ def schedule_text(value: str) -> str:
         croniter(text, datetime(2026, 1, 1)).get_next(datetime)
     except (CroniterError, ValueError, KeyError, OverflowError) as error:
         raise ValueError(
-            f"the cron expression {shown(text)!r} is not valid ({error}); write it as '0 6 * * *': minute hour day month weekday"
+            f"the cron expression {shown(text)!r} is not valid ({error}); "
+            "write it as '0 6 * * *': minute hour day month weekday"
         ) from error
     return text
 
 
 def timezone(value: str) -> str:
-    """A name of the IANA database."""
+    """Return the name of a time zone in the IANA database."""
     try:
         ZoneInfo(value)
     except (KeyError, ValueError, OSError) as error:
-        raise ValueError(
-            f"there is no time zone {shown(value)!r}; {_zone_advice(value)}"
-        ) from error
+        raise ValueError(f"unknown time zone {shown(value)!r}; {_zone_advice(value)}") from error
     return value
 
 
 def _zone_advice(value: str) -> str:
     zones = {zone.casefold(): zone for zone in available_timezones()}
-    if exact := zones.get(value.casefold().replace(" ", "_")):
+    exact = zones.get(value.casefold().replace(" ", "_"))
+    if exact:
         return f"did you mean {exact!r}?"
-    near = advice(value, sorted(zones.values()))
-    return (
-        near
-        if near.startswith("did")
-        else "write a name of the IANA database, as 'UTC' or 'Europe/Berlin'"
-    )
+    near = near_name(value, sorted(zones.values()))
+    return near or "write a name of the IANA database, as 'UTC' or 'Europe/Berlin'"
 
 
 def table_name(value: str) -> str:
-    """`shop.orders` below the connection's root, or a path, or a URI."""
-    parts = (
-        value.partition("://")[2 if "://" in value else 0]
-        .removeprefix("/")
-        .removesuffix("/")
-        .split("/")
-    )
-    if (
-        any(part in ("", ".", "..") for part in parts)
-        or ".." in value
-        or value.startswith(".")
-        or value.rstrip("/").endswith(".")
-    ):
+    """Return a table's name.
+
+    It is below the connection's root, as `shop.orders`, or a whole path or URI.
+    """
+    scheme, separator, rest = value.partition("://")
+    path = rest if separator else scheme
+    parts = path.removeprefix("/").removesuffix("/").split("/")
+    has_dots = ".." in value or value.startswith(".") or value.rstrip("/").endswith(".")
+    if has_dots or any(part in ("", ".", "..") for part in parts):
         raise ValueError(
-            f"{shown(value)!r} is no table; write 'shop.orders', or a whole path without '.' and '..' in it"
+            f"{shown(value)!r} is not a table; "
+            "write 'shop.orders', or a whole path without '.' and '..' in it"
         )
     try:
         asset_uri(value)
     except ValueError as error:
         raise ValueError(
-            f"{shown(value)!r} is no table; write 'shop.orders': letters, digits, '_', '.', '=' and '-'"
+            f"{shown(value)!r} is not a table; "
+            "write 'shop.orders': letters, digits, '_', '.', '=' and '-'"
         ) from error
     return value
 
 
 def function_name(value: str) -> str:
-    """`module:function` of the user's own."""
+    """Return the name of a user's own function, as `module:function`."""
     if not re.fullmatch(FUNCTION, value):
-        fixed = re.sub(
-            r"\.(\w+)$",
-            r":\1",
-            value.strip().removesuffix("()").replace("/", ".").replace(".py", ""),
-        )
-        hint = (
-            f"did you mean {fixed!r}?"
-            if ":" in fixed and re.fullmatch(FUNCTION, fixed)
-            else "write 'module:function', as 'shop.jobs:revenue'"
-        )
-        raise ValueError(f"{shown(value)!r} names no function; {hint}")
+        # Often it is a path, a call, or a name with a dot before the function
+        dotted = value.strip().removesuffix("()").replace("/", ".").replace(".py", "")
+        fixed = re.sub(r"\.(\w+)$", r":\1", dotted)
+        hint = "write 'module:function', as 'shop.jobs:revenue'"
+        if re.fullmatch(FUNCTION, fixed):
+            hint = f"did you mean {fixed!r}?"
+        raise ValueError(f"{shown(value)!r} does not name a function; {hint}")
     module, _, name = value.partition(":")
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(
-            f"{value!r} is a function of Python itself; write one of your own modules, as 'shop.jobs:revenue'"
+            f"{value!r} is a function of Python itself; "
+            "write one of your own modules, as 'shop.jobs:revenue'"
         )
     if any(part.startswith("_") for part in (*module.split("."), name)):
         raise ValueError(
@@ -200,99 +201,105 @@ def function_name(value: str) -> str:
 
 
 def identifier(value: str) -> str:
-    """A pipeline's id."""
+    """Return a pipeline's id."""
     if not re.fullmatch(IDENTIFIER, value) or len(value) > MAX_ID:
         raise ValueError(
-            f"{shown(value)!r} is no id; use letters, digits, '_', '-' and single dots, at most {MAX_ID} in all, as 'shop_orders'"
+            f"{shown(value)!r} is not an id; use letters, digits, '_', '-' and single dots, "
+            f"at most {MAX_ID} in all, as 'shop_orders'"
         )
     return value
 
 
 def name(value: str) -> str:
-    """A consumer's name, which becomes a task's and a pipeline's."""
+    """Return a consumer's name, which becomes that of a task or a DAG."""
     if value in RESERVED:
         raise ValueError(
-            f"the name {value!r} is taken by the pipeline itself; choose another, as '{value}_rows'"
+            f"the pipeline itself uses the name {value!r}; choose another, as '{value}_rows'"
         )
     if not re.fullmatch(NAME, value) or len(value) > MAX_NAME:
         raise ValueError(
-            f"{shown(value)!r} is no name; use letters, digits, '_' and '-', at most {MAX_NAME}, as 'revenue'"
+            f"{shown(value)!r} is not a name; "
+            f"use letters, digits, '_' and '-', at most {MAX_NAME}, as 'revenue'"
         )
     return value
 
 
-MAX_NAME = 60
-
-
 def connection(value: str) -> str:
-    """The id of a connection of Airflow."""
+    """Return the id of a connection of Airflow."""
     if not re.fullmatch(IDENTIFIER, value):
-        raise ValueError(f"{shown(value)!r} is no connection; write its id, as 'opal_default'")
+        raise ValueError(f"{shown(value)!r} is not a connection; write its id, as 'opal_default'")
     return value
 
 
 def threshold(value: Any) -> int | str:
-    """As 100 or 5%."""
+    """Return a number of bad rows or a share of them, as 100 or 5%."""
     try:
         parse_threshold(value if isinstance(value, int | str) else str(value), "quarantine")
     except InvalidInputError as error:
         raise ValueError(
-            f"{shown(str(value))!r} is no threshold; write a number of rows, as 100, or a share of them, as 5%"
+            f"{shown(str(value))!r} is not a threshold; "
+            "write a number of rows, as 100, or a share of them, as 5%"
         ) from error
     return value  # type: ignore[no-any-return]  # one of the two, or it was refused
 
 
 def codec(value: str) -> str:
-    """As `zstd:19`."""
+    """Return a codec, as `zstd:19`."""
     if not re.fullmatch(CODEC, value):
         raise ValueError(
-            f"{shown(value)!r} is no codec; write 'zstd:1' to 'zstd:22', the higher the smaller and slower"
+            f"{shown(value)!r} is not a codec; "
+            "write 'zstd:1' to 'zstd:22', the higher the smaller and slower"
         )
     return value
 
 
 def partition_value(value: Any) -> str | int | bool:
-    """The value of a partition at one level."""
+    """Return the value of a partition at one level."""
     if isinstance(value, str | int) and value != "":
         return value
     raise ValueError(
-        f"{shown(str(value))!r} is no value of a partition; write a text, a whole number, true or false, as '{{{{ partition_key }}}}'"
+        f"{shown(str(value))!r} is not the value of a partition; "
+        "write a text, a whole number, true or false, as '{{ partition_key }}'"
     )
 
 
 def distinct(values: list[str]) -> list[str]:
-    """A list without repeats."""
-    if twice := sorted({value for value in values if values.count(value) > 1}):
-        raise ValueError(f"{listed(twice)} is listed twice; take one out")
+    """Return a list without repeats."""
+    repeated = sorted({value for value in values if values.count(value) > 1})
+    if repeated:
+        raise ValueError(f"{listed(repeated)} is listed twice; remove one")
     return values
 
 
 def plain_setting(value: Any) -> Any:
-    """Spark's settings are texts, and people write numbers and true."""
-    if isinstance(value, bool):
+    """Return a setting of Spark as a text; people also write numbers and true."""
+    if isinstance(value, bool):  # before int, of which it is a subclass
         return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
+    if isinstance(value, int | float):
+        return str(value)
+    return value
 
 
 def no_secret(values: Mapping[str, str]) -> Mapping[str, str]:
-    """A file in a repository is no place for passwords."""
+    """Return settings; raise ValueError for a secret, which no file should hold."""
     for key in values:
         if is_secret_name(key):
             raise ValueError(
-                f"{shown(key)!r} has the name of a secret, which does not belong in a file; put it into a connection of Airflow"
+                f"{shown(key)!r} has the name of a secret, which does not belong in a file; "
+                "put it into a connection of Airflow"
             )
     return values
 
 
-def _text(value: Any, what: str, example: str) -> str:
+def _text(value: Any, expected: str, example: str) -> str:
     if isinstance(value, str):
         return value
     given = "nothing" if value is None else f"{type_name(value)} {shown(str(value))}".strip()
-    raise ValueError(f"{what} is needed, not {given}; write {example}")
+    raise ValueError(f"{expected} is needed, not {given}; write {example}")
 
 
 def type_name(value: Any) -> str:
-    """As a writer of YAML calls it."""
+    """Return the name of a value's type in YAML."""
     kinds = {
         bool: "the boolean",
         int: "the number",

@@ -1,4 +1,6 @@
-"""Version 1 of the YAML files, as pydantic models. Their descriptions are what an editor shows (opal-v1.schema.json).
+"""Version 1 of the YAML files, as pydantic models.
+
+Editors show their descriptions (opal-v1.schema.json).
 
 Keys that are arguments of an operation come from its declaration. A key of `Options` becomes the
 argument of its name of `opal_dag` (`yaml/build.py`, `templates/pipeline.py`).
@@ -44,51 +46,54 @@ VERSION = 1
 
 @with_arguments_of(NewTable, optional=("keys", "delta", "file_format"))
 class TableModel(Declares):
-    """The table, and what it is made with if it is not there yet."""
+    """The table, and its definition if it does not exist yet."""
 
     name: TableName = Field(
-        description="`shop.orders` lies in <root>/shop/orders of the connection; a whole path or URI stands for itself."
+        description="The table's name: `shop.orders` lies in <root>/shop/orders of the connection. "
+        "A whole path or a URI is also allowed."
     )
 
     @field_validator("deletes", check_fields=False)
     @classmethod
     def _of_one_row(cls, value: str | None) -> str | None:
-        if (
-            value is not None and "{{" not in value
-        ):  # what a template becomes is looked at when the table is made
+        # A template is parsed when the table is made
+        if value is not None and "{{" not in value:
             parse(value, DELETES)
         return value
 
     @model_validator(mode="after")
     def _whole(self) -> "TableModel":
         given = self.model_fields_set - {"name"}
-        keys, delta = self.keys, self.delta
-        if given and not (keys and delta):
-            need = "'keys' and 'delta'" if not (keys or delta) else "'delta'" if keys else "'keys'"
+        missing = [name for name in ("keys", "delta") if not getattr(self, name)]
+        if given and missing:
+            names = " and ".join(map(repr, missing))
             raise ValueError(
-                f"to make a table, {need} must be given too; add 'keys: [order_id]' and 'delta: updated_at', or write only the name"
+                f"to make a table, {names} must be given too; "
+                "add 'keys: [order_id]' and 'delta: updated_at', or write only the name"
             )
         return self
 
 
 class TableSchedule(Strict):
-    """Runs a partition key whenever that table got it."""
+    """A schedule with a run for each new partition key of another table."""
 
-    table: TableName = Field(description="The table that is waited for.")
-    opal_conn_id: Connection | None = Field(None, description="Its connection, if it is another.")
+    table: TableName = Field(description="The table whose partition keys start runs.")
+    opal_conn_id: Connection | None = Field(
+        None, description="The connection of that table, if it is another one."
+    )
 
 
 @with_arguments_of(Pacing)
 class WaitForModel(Declares):
-    """What must have happened, by LakeChime, to a table of any format before a run begins."""
+    """The event of another table, of any format, that a run waits for."""
 
     table: Text = Field(description="The table's name, as its producer registers it.")
     partition: list[PartitionValue] | None = Field(
         None,
         min_length=1,
         description=(
-            "A value a level, as ['{{ partition_key }}', DE]: waits until this partition was registered. Without it: until something was "
-            "registered since the last run."
+            "A value for each level, as ['{{ partition_key }}', DE]: the run waits for an event of "
+            "this partition. Default: it waits for an event since the last run."
         ),
     )
     tags: dict[str, str] = Field(
@@ -97,84 +102,90 @@ class WaitForModel(Declares):
     )
     cluster: Text = Field(DEFAULT_CLUSTER, description="The cluster of the table.")
     timeout: Duration | None = Field(
-        None, description="How long to wait before the run fails; 7d if not given."
+        None, description="The time to wait before the run fails. Default: 7d."
     )
-    skip: bool = Field(False, description="Looks once, and skips the run if there is nothing.")
+    skip: bool = Field(
+        False, description="Whether to look once, and skip the run if the event is missing."
+    )
     lakechime_conn_id: Connection = Field(
         DEFAULT_LAKECHIME_CONN_ID, description="The connection of LakeChime."
     )
 
 
 class ConsumerModel(Strict):
-    """A function that is called with what has become visible."""
+    """A function that is called with rows that have become visible."""
 
     function: Function = Field(
         description="`module:function`, of a module that workers can import."
     )
     by: Literal["partition", "version"] = Field(
-        "partition", description="Called with the rows of a partition key, or with new versions."
+        "partition", description="Whether it gets the rows of a partition key, or of new versions."
     )
     rows: Literal["visible", "changes"] = Field(
         "visible",
-        description="By version: the rows that became visible, or what happened to rows, with the values before and after.",
+        description="By version: the rows that became visible, or the changes of rows, "
+        "with the values before and after.",
     )
     own_dag: bool = Field(
-        False, description="In a pipeline of its own, <pipeline>.<consumer>, that the table wakes."
+        False,
+        description="Whether it has its own DAG, <pipeline>.<consumer>, which the table triggers.",
     )
     arguments: dict[str, Any] = Field(
-        default_factory=dict, description="Found in `change.arguments`; may hold templates."
+        default_factory=dict, description="Values of `change.arguments`. May hold templates."
     )
     wait_for: WaitForModel | None = Field(
-        None, description="Another table that the consumer waits for as well."
+        None, description="Another table that the consumer waits for too."
     )
     lakechime_conn_id: Connection | None = Field(
         None,
-        description="Keeps what the consumer has seen in LakeChime by this connection; if not given, Airflow keeps it.",
+        description="The connection of LakeChime that stores the consumer's progress. "
+        "Default: Airflow stores it.",
     )
 
 
 @with_arguments_of(MaintenancePolicy)
 class MaintenanceModel(Declares):
-    """Settings of the maintenance DAG. Where one is not given, the table's property of its name counts."""
+    """Settings of the maintenance DAG; their defaults are the table's properties."""
 
-    schedule: Cron | None = Field("@daily", description="When to check what is due; null: by hand.")
-    approve: bool = Field(False, description="Whether a person must approve a deletion first.")
+    schedule: Cron | None = Field("@daily", description="When to check what is due. null: by hand.")
+    approve: bool = Field(False, description="Whether a human must approve deletions.")
     answer_within: Duration | None = Field(
-        None, description="How long to wait for the approval; no answer means no. 20h if not given."
+        None,
+        description="The time to wait for the approval. No answer is a rejection. Default: 20h.",
     )
 
 
 @with_arguments_of(ReconcileSpans, prefix=RECONCILE)
 @with_arguments_of(IngestRules)
 class Options(RunOptions, Declares):
-    """What can be said for all pipelines of a file, under `defaults`, and for each."""
+    """The options of a pipeline; `defaults` may give them for a whole file."""
 
     lakechime_conn_id: Connection | None = Field(
         DEFAULT_LAKECHIME_CONN_ID,
-        description="The connection of LakeChime, where commits are registered; null: nowhere.",
+        description="The connection of the LakeChime that registers commits. null: none.",
     )
     reconcile: Cron | None = Field(
-        "@hourly", description="When to look for events that consumers missed; null for never."
+        "@hourly", description="When to emit events again that consumers missed. null: never."
     )
     maintenance: Annotated[bool | None, Tag(TEXT)] | Annotated[MaintenanceModel, Tag(OTHER)] = (
         Field(
             None,
             discriminator=Discriminator(is_text),
-            description="Maintenance of the table: true, or its settings. It runs as a pipeline of its own, <pipeline>.maintenance.",
+            description="Maintenance of the table: true, or its settings. "
+            "It runs in a separate DAG, <pipeline>.maintenance.",
         )
     )
 
     @field_validator("maintenance")
     @classmethod
     def _chosen(cls, value: bool | MaintenanceModel | None) -> MaintenanceModel | None:
-        """True is a mapping that says nothing, so that those of `defaults` are taken up; false is none."""
-        return (
-            value
-            if isinstance(value, MaintenanceModel)
-            else MaintenanceModel.model_validate({})
-            if value
-            else None
-        )
+        """Return the model for true, and None for false.
+
+        True is an empty mapping, so that the settings of `defaults` hold.
+        """
+        if isinstance(value, MaintenanceModel):
+            return value
+        return MaintenanceModel.model_validate({}) if value else None
 
 
 class DagModel(Options):
@@ -182,18 +193,19 @@ class DagModel(Options):
 
     table: Annotated[TableName, Tag(TEXT)] | Annotated[TableModel, Tag(OTHER)] = Field(
         discriminator=Discriminator(is_text),
-        description="Its name, or `name` with what it is made with.",
+        description="The table's name, or `name` with the definition of a new table.",
     )
-    source: SourceModel = Field(description="Where rows come from.")
+    source: SourceModel = Field(description="The source of rows.")
     schedule: Annotated[Cron | None, Tag(TEXT)] | Annotated[TableSchedule, Tag(OTHER)] = Field(
         discriminator=Discriminator(is_text),
-        description="Cron, a preset, null (by hand), or `{table: shop.raw}`: whenever that table got a partition key.",
+        description="Cron, a preset, null (by hand), or `{table: shop.raw}`: "
+        "a run for each new partition key of that table.",
     )
     wait_for: WaitForModel | None = Field(
-        None, description="A table of others that a run waits for before it ingests."
+        None, description="A foreign table that a run waits for before it ingests."
     )
     consumers: dict[ConsumerName, ConsumerModel] = Field(
-        default_factory=dict, description="Functions by name."
+        default_factory=dict, description="Functions that get the new rows, by name."
     )
 
     @property
@@ -208,7 +220,7 @@ def _no_options() -> Options:
 class FileModel(Strict):
     """Pipelines of tables on an Opal lake."""
 
-    version: Literal[1] = Field(description="Of this format.")
+    version: Literal[1] = Field(description="The version of this format.")
     defaults: Options = Field(
         default_factory=_no_options, description="Defaults for all pipelines of this file."
     )
@@ -223,7 +235,7 @@ class FileModel(Strict):
 class MutationsFile(Strict):
     """A file without tables."""
 
-    version: Literal[1] = Field(description="Of this format.")
+    version: Literal[1] = Field(description="The version of this format.")
     defaults: Options = Field(
         default_factory=_no_options, description="Defaults for all pipelines of this file."
     )

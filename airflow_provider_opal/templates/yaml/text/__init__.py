@@ -1,1 +1,1 @@
-"""YAML text to plain values that know their line and column, and what is wrong with them."""
+"""YAML text to plain values with their positions, and the mistakes in it."""

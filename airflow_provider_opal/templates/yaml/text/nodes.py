@@ -1,4 +1,7 @@
-"""YAML text to nodes with positions, with limits on depth and on the expansion of aliases, which the libraries lack."""
+"""YAML text to nodes with positions.
+
+Depth and the expansion of aliases have limits here, which the libraries lack.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,14 +12,17 @@ import yaml
 from airflow_provider_opal.templates.yaml.text.problem import Position, YamlError, shown
 
 MAX_DEPTH = 20
-MAX_NODES = 20_000  # with all aliases written out
+MAX_NODES = 20_000  # with all aliases expanded
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # only its scanner is used
 
 
 @dataclass(slots=True)
 class Node:
-    """A text, a list or a mapping. Aliases share nodes; `size` and `height` count what they stand for."""
+    """A text, a list or a mapping.
+
+    Aliases share nodes; `size` and `height` count them with their aliases expanded.
+    """
 
     position: Position
     text: str | None = None
@@ -29,12 +35,12 @@ class Node:
 
 
 def read_nodes(text: str) -> Node | None:
-    """The nodes of the one document; None when there is nothing in it."""
+    """Return the root node of the only document, or None if the document is empty."""
     return _Builder(text).document()
 
 
 class _Builder:
-    """Nodes of the scanner's events."""
+    """A builder of nodes from the scanner's events."""
 
     def __init__(self, text: str) -> None:
         self._events: Iterator[Any] = iter(yaml.parse(text, Loader=_Loader))
@@ -50,7 +56,7 @@ class _Builder:
         if not isinstance(following, yaml.StreamEndEvent):
             raise YamlError(
                 _position(following),
-                "a second document begins here; take out the line '---', or use a file of its own",
+                "a second document begins here; remove the line '---', or use another file",
             )
         return root
 
@@ -61,7 +67,8 @@ class _Builder:
         if depth > MAX_DEPTH:
             raise YamlError(position, f"more than {MAX_DEPTH} levels are nested; write it flatter")
         if event.anchor is not None:
-            self._anchors[event.anchor] = None  # open: an alias to it from within would never end
+            # Not yet complete: an alias to it from within would never end
+            self._anchors[event.anchor] = None
         if isinstance(event, yaml.ScalarEvent):
             node = Node(position, text=event.value, plain=not event.style)
         elif isinstance(event, yaml.SequenceStartEvent):
@@ -69,16 +76,14 @@ class _Builder:
         else:
             node = self._mapping(position, depth)
         if event.tag is not None:
-            node.faults.append(
-                (
-                    position,
-                    f"the tag {shown(event.tag)!r} is not allowed; write plain values, texts in quotes",
-                )
-            )
+            tag = shown(event.tag)
+            what = f"the tag {tag!r} is not allowed; write plain values, texts in quotes"
+            node.faults.append((position, what))
         if node.size > MAX_NODES or node.height > MAX_DEPTH:
             raise YamlError(
                 position,
-                f"aliases make this larger than {MAX_NODES:,} values or {MAX_DEPTH} levels; use fewer aliases",
+                f"aliases make this larger than {MAX_NODES:,} values or {MAX_DEPTH} levels; "
+                "use fewer aliases",
             )
         if event.anchor is not None:
             self._anchors[event.anchor] = node
@@ -87,11 +92,9 @@ class _Builder:
     def _alias(self, name: str, position: Position) -> Node:
         node = self._anchors.get(name)
         if node is None:
-            fact = (
-                "is inside of the value that it refers to"
-                if name in self._anchors
-                else f"has no anchor '&{shown(name)}' above it"
-            )
+            fact = f"has no anchor '&{shown(name)}' above it"
+            if name in self._anchors:
+                fact = "is inside of the value that it refers to"
             raise YamlError(
                 position,
                 f"the alias '*{shown(name)}' {fact}; put the anchor first, or the text into quotes",
@@ -110,16 +113,19 @@ class _Builder:
         node = Node(position, members=members)
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key = self._counted(node, self._node(event, depth + 1))
-            members.append((key, self._counted(node, self._node(next(self._events), depth + 1))))
+            value = self._counted(node, self._node(next(self._events), depth + 1))
+            members.append((key, value))
         return node
 
     def _counted(self, parent: Node, child: Node) -> Node:
+        """Add a child to the counts of its parent, and return it."""
         parent.size += child.size
         parent.height = max(parent.height, child.height + 1)
         if parent.size > MAX_NODES:
             raise YamlError(
                 child.position,
-                f"there are more than {MAX_NODES:,} values, aliases written out; write less into one file",
+                f"the file has more than {MAX_NODES:,} values, aliases expanded; "
+                "write less into one file",
             )
         return child
 

@@ -1,7 +1,10 @@
-"""The form of a mistake in a YAML file: `file:line:column: dags.orders.table.keys: the fact; what to write`.
+"""The form of a mistake in a YAML file.
 
-The words are made where it is seen: of the text in `reader.py`, of a value in `models/mistakes.py`, of values that do not fit each other in
-`models/rules.py`, of the table itself in `lint/lake.py`. The position comes from `files.py`.
+It is `file:line:column: dags.orders.table.keys: the fact; what to write`.
+
+The words come from the module that sees the mistake: `reader.py` for the text, `models/mistakes.py`
+for a value, `models/rules.py` for values that do not fit each other, `lint/lake.py` for the table
+itself. The position comes from `files.py`.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,7 +15,8 @@ from opal_lake.errors import InvalidInputError
 
 Keys = tuple[str | int, ...]
 KINDS = ("dags", "mutations")  # keys of a file that have DAGs below them
-LONGEST_PATH = 4096  # an editor has to find the file: its name is never cut
+MAX_SHOWN_CHARACTERS = 80
+MAX_PATH_CHARACTERS = 4096  # an editor has to find the file: its name is not cut
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,7 +32,10 @@ START = Position(1, 1)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One finding. `at` is the way of keys to it, empty for the whole file."""
+    """One finding.
+
+    `at` holds the keys that lead to it; it is empty for the whole file.
+    """
 
     file: str
     position: Position
@@ -37,20 +44,20 @@ class Problem:
     kind: str = "error"
 
     def __str__(self) -> str:
-        parts = [
-            f"{shown(self.file, LONGEST_PATH)}:{self.position.line}:{self.position.column}",
-            dotted(self.at),
-            self.what,
-        ]
-        return ": ".join(filter(None, parts))
+        file = shown(self.file, MAX_PATH_CHARACTERS)
+        location = f"{file}:{self.position.line}:{self.position.column}"
+        parts = [location, dotted(self.at), self.what]
+        return ": ".join(part for part in parts if part)
 
     @property
     def dag_id(self) -> str | None:
-        """The pipeline that it concerns; None when it is the whole file."""
-        return str(self.at[1]) if len(self.at) > 1 and self.at[0] in KINDS else None
+        """The pipeline that it concerns; None if it concerns the whole file."""
+        if len(self.at) < 2 or self.at[0] not in KINDS:
+            return None
+        return str(self.at[1])
 
     def of(self, file: str) -> "Problem":
-        """The same with the file's name."""
+        """Return the problem with the file's name."""
         return replace(self, file=file)
 
 
@@ -63,24 +70,37 @@ class YamlError(InvalidInputError):
 
 
 def dotted(at: Keys) -> str:
-    """`dags.orders.table.keys[0]`."""
+    """Return keys as `dags.orders.table.keys[0]`."""
     text = "".join(f"[{key}]" if isinstance(key, int) else f".{shown(key)}" for key in at)
     return text.removeprefix(".")
 
 
-def shown(text: str, most: int = 80) -> str:
-    """On one line, with nothing that moves a cursor or reorders text."""
-    clean = "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
-        for c in text
-    )
-    return clean if len(clean) <= most else clean[: most - 1] + "…"
+def shown(text: str, max_characters: int = MAX_SHOWN_CHARACTERS) -> str:
+    """Return a text for one line.
+
+    Characters that move a cursor or reorder text are escaped.
+    """
+    clean = "".join(map(_printable, text))
+    if len(clean) <= max_characters:
+        return clean
+    return clean[: max_characters - 1] + "…"
+
+
+def _printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape", "backslashreplace").decode()
 
 
 def advice(name: str, known: Collection[str]) -> str:
-    """The nearest right name, or all of them."""
+    """Return the question after the nearest known name, or the list of all of them."""
+    return near_name(name, known) or f"known are {listed(known)}"
+
+
+def near_name(name: str, known: Collection[str]) -> str | None:
+    """Return the question after the nearest known name, or None if no name is near."""
     near = get_close_matches(name, known, n=1) or get_close_matches(name.casefold(), known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known are {listed(known)}"
+    return f"did you mean {near[0]!r}?" if near else None
 
 
 def listed(names: Iterable[str]) -> str:

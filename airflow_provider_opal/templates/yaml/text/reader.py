@@ -1,7 +1,8 @@
 """Text of a YAML file to plain values, each with its position.
 
-Reads what YAML 1.2 and editors read: `yes`, `no`, `on`, `off`, dates and `12:30:00` are texts, where Python's loaders make other things of
-them. There are no tags and so no objects; keys are texts and come once; size, depth and what aliases expand to have limits.
+Values are read as YAML 1.2 and editors read them: `yes`, `no`, `on`, `off`, dates and `12:30:00`
+are texts, where Python's loaders make other values of them. Tags are refused, and so are objects.
+Keys are texts and occur once. Size, depth and the expansion of aliases have limits.
 """
 
 import re
@@ -22,13 +23,15 @@ from airflow_provider_opal.templates.yaml.text.problem import (
 from airflow_provider_opal.templates.yaml.text.syntax import syntax_error
 
 MAX_BYTES = 256 * 1024
-MAX_KEY = 250
+MAX_KEY_CHARACTERS = 250
 MAX_DIGITS = 18
-LARGEST = 10.0**18
+MAX_NUMBER = 10.0**18
 
-# Control characters, separators that are line breaks in some programs only, and what changes the direction of text
+# Control characters, separators that are line breaks in some programs only, and characters that
+# change the direction of text
 _FORBIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069"
+    "\ufeff\ufffe\uffff\ud800-\udfff]"
 )
 _NULL = ("", "~", "null", "Null", "NULL")
 _BOOLEANS = {
@@ -46,7 +49,7 @@ _BOMS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"), (b"\x00\x00\xfe\xff",
 
 @dataclass(slots=True)
 class Document:
-    """The values of a file, where they and their keys lie, and what is wrong so far."""
+    """The values of a file, their positions, and the problems so far."""
 
     value: Any = None
     values: dict[Keys, Position] = field(default_factory=dict)
@@ -54,18 +57,22 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def position(self, at: Keys) -> Position:
-        """Of a value; of the nearest one around it when there is none."""
+        """Return the position of a value, or of the nearest existing one around it."""
         while at and at not in self.values:
             at = at[:-1]
         return self.values.get(at, START)
 
     def key_position(self, at: Keys) -> Position:
-        """Of a key, or of an item in a list."""
+        """Return the position of a key, or of an item in a list."""
         return self.keys.get(at) or self.position(at)
+
+    def add_problem(self, position: Position, at: Keys, what: str) -> None:
+        """Add a problem; the name of the file follows later."""
+        self.problems.append(Problem("", position, at, what))
 
 
 def read_document(data: bytes) -> Document:
-    """Everything in a file. YamlError when it cannot be read to its end."""
+    """Return the document of a file; raise YamlError if it cannot be read."""
     text = _decoded(data)
     try:
         root = read_nodes(text)
@@ -82,7 +89,8 @@ def _decoded(data: bytes) -> str:
     if len(data) > MAX_BYTES:
         raise YamlError(
             START,
-            f"the file has more than {MAX_BYTES // 1024} KiB; split it into several *.opal.yaml files",
+            f"the file has more than {MAX_BYTES // 1024} KiB; "
+            "split it into several *.opal.yaml files",
         )
     for bom, name in _BOMS:
         if data.startswith(bom):
@@ -93,10 +101,11 @@ def _decoded(data: bytes) -> str:
         before = data[: error.start].decode("utf-8")
         raise YamlError(
             _position_after(before),
-            f"the byte 0x{data[error.start]:02x} is no UTF-8; save the file as UTF-8",
+            f"the byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8",
         ) from error
-    text = text.removeprefix("\ufeff")
-    if hidden := _FORBIDDEN.search(text):
+    text = text.removeprefix("\ufeff")  # the byte order mark of UTF-8, which Windows writes
+    hidden = _FORBIDDEN.search(text)
+    if hidden:
         raise YamlError(
             _position_after(text[: hidden.start()]),
             f"the character U+{ord(hidden[0]):04X} cannot be seen and may mislead; delete it",
@@ -111,7 +120,8 @@ def _position_after(text: str) -> Position:
 
 def _value(node: Node, at: Keys, document: Document) -> Any:
     document.values[at] = node.position
-    document.problems += [Problem("", position, at, what) for position, what in node.faults]
+    for position, what in node.faults:
+        document.add_problem(position, at, what)
     if node.members is not None:
         return _mapping(node.members, at, document)
     if node.items is not None:
@@ -124,7 +134,8 @@ def _mapping(members: list[tuple[Node, Node]], at: Keys, document: Document) -> 
     merged: list[Node] = []
     for key, node in members:
         if key.plain and key.text == "<<":
-            merged += node.items if node.items is not None else [node]
+            bases = [node] if node.items is None else node.items
+            merged += bases
             continue
         name = _key(key, at, document)
         if name is None:
@@ -133,7 +144,7 @@ def _mapping(members: list[tuple[Node, Node]], at: Keys, document: Document) -> 
         if name in given:
             first = document.keys[inner]
             what = f"the key is given twice, first in line {first.line}; keep one of them"
-            document.problems.append(Problem("", key.position, inner, what))
+            document.add_problem(key.position, inner, what)
             continue
         document.keys[inner] = key.position
         given[name] = _value(node, inner, document)
@@ -143,16 +154,13 @@ def _mapping(members: list[tuple[Node, Node]], at: Keys, document: Document) -> 
 
 
 def _merge(node: Node, at: Keys, given: dict[str, Any], document: Document) -> None:
-    """`<<: *base`: what is given here counts, and then the first of the bases."""
+    """Add the members of a base, as in `<<: *base`.
+
+    A member that is given wins, then the one of the first base.
+    """
     if node.members is None:
-        document.problems.append(
-            Problem(
-                "",
-                node.position,
-                at,
-                "'<<' needs a mapping; give it the alias of one, as '<<: *base'",
-            )
-        )
+        what = "'<<' needs a mapping; give it the alias of one, as '<<: *base'"
+        document.add_problem(node.position, at, what)
         return
     base = Document()
     for name, value in _mapping(node.members, at, base).items():
@@ -160,36 +168,41 @@ def _merge(node: Node, at: Keys, given: dict[str, Any], document: Document) -> N
             continue
         given[name] = value
         inside = (*at, name)
-        document.keys |= {
-            way: position for way, position in base.keys.items() if way[: len(inside)] == inside
-        }
-        document.values |= {
-            way: position for way, position in base.values.items() if way[: len(inside)] == inside
-        }
+        document.keys |= _positions_below(inside, base.keys)
+        document.values |= _positions_below(inside, base.values)
     document.problems += base.problems
+
+
+def _positions_below(at: Keys, positions: dict[Keys, Position]) -> dict[Keys, Position]:
+    return {keys: position for keys, position in positions.items() if keys[: len(at)] == at}
 
 
 def _key(key: Node, at: Keys, document: Document) -> str | None:
     what = None
     if key.text is None:
         what = "braces or brackets cannot be a key; put a template into quotes: '{{ ... }}'"
-    elif not key.text or len(key.text) > MAX_KEY:
-        what = f"a key has 1 to {MAX_KEY} characters, and this has {len(key.text)}; write a name"
+    elif not 1 <= len(key.text) <= MAX_KEY_CHARACTERS:
+        what = (
+            f"a key has 1 to {MAX_KEY_CHARACTERS} characters, and this has {len(key.text)}; "
+            "write a name"
+        )
     elif _FORBIDDEN.search(key.text) or not key.text.isprintable():
-        what = f"the key {shown(key.text)!r} holds characters that cannot be seen; take them out"
+        what = f"the key {shown(key.text)!r} holds characters that cannot be seen; remove them"
     elif key.faults:
-        what = key.faults[0][1]
+        _, what = key.faults[0]
     if what is not None:
-        document.problems.append(Problem("", key.position, at, what))
+        document.add_problem(key.position, at, what)
         return None
     return key.text
 
 
 def _scalar(node: Node, at: Keys, document: Document) -> Any:
     text = node.text or ""
-    if hidden := _FORBIDDEN.search(text):
-        what = f"the text holds the character U+{ord(hidden[0]):04X}, which cannot be seen; take it out"
-        document.problems.append(Problem("", node.position, at, what))
+    hidden = _FORBIDDEN.search(text)
+    if hidden:
+        code = f"U+{ord(hidden[0]):04X}"
+        what = f"the text holds the character {code}, which cannot be seen; remove it"
+        document.add_problem(node.position, at, what)
     if not node.plain:
         return text
     if text in _NULL:
@@ -198,14 +211,8 @@ def _scalar(node: Node, at: Keys, document: Document) -> Any:
         return _BOOLEANS[text]
     if not _NUMBER.fullmatch(text):
         return text
-    if len(text) > MAX_DIGITS or abs(float(text)) > LARGEST:
-        document.problems.append(
-            Problem(
-                "",
-                node.position,
-                at,
-                f"the number {shown(text, 24)} is too long; write it in quotes if it is a text",
-            )
-        )
-        return 0
+    if len(text) > MAX_DIGITS or abs(float(text)) > MAX_NUMBER:
+        what = f"the number {shown(text, 24)} is too long; write it in quotes if it is a text"
+        document.add_problem(node.position, at, what)
+        return 0  # the reading goes on: more mistakes may follow
     return int(text) if _INTEGER.fullmatch(text) else float(text)

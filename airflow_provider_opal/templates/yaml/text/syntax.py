@@ -1,4 +1,4 @@
-"""Errors of the YAML scanner, as a position and a remedy."""
+"""Errors of the YAML scanner as a position and a remedy."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ from airflow_provider_opal.templates.yaml.text.problem import START, Position, Y
 
 _QUOTE = "put the text into quotes"
 
-# What the scanner says (C and Python word it differently) -> what to say; the first that fits
+# Part of the scanner's message (C and Python word it differently), and the message to show. The
+# first that fits is used
 _MENDS: tuple[tuple[str, str], ...] = (
     ("unexpected ':'", f"a ':' follows within a value; {_QUOTE}"),
     (
@@ -17,7 +18,7 @@ _MENDS: tuple[tuple[str, str], ...] = (
     ),
     (
         "<document start>",
-        "this belongs to nothing above it; line it up with the other keys, or take it out",
+        "this belongs to nothing above it; line it up with the other keys, or remove it",
     ),
     (
         "block sequence entries",
@@ -29,11 +30,17 @@ _MENDS: tuple[tuple[str, str], ...] = (
     ),
     (
         "expected ',' or ']'",
-        "the list that opens at {opened} is not closed before this; write ']', and ',' between its items",
+        (
+            "the list that opens at {opened} is not closed before this; "
+            "write ']', and ',' between its items"
+        ),
     ),
     (
         "expected ',' or '}'",
-        "the braces that open at {opened} are not closed before this; write '}', and ',' between the members",
+        (
+            "the braces that open at {opened} are not closed before this; "
+            "write '}', and ',' between the members"
+        ),
     ),
     (
         "unexpected end of stream",
@@ -46,48 +53,55 @@ _MENDS: tuple[tuple[str, str], ...] = (
     ),
     (
         "hexdecimal",
-        "a backslash in double quotes begins an escape, and this one is incomplete; write it twice, or use 'single quotes'",
+        (
+            "a backslash in double quotes begins an escape, and this one is incomplete; "
+            "write it twice, or use 'single quotes'"
+        ),
     ),
     (
         "did not find expected key",
-        "the indentation fits neither the mapping that begins at {opened} nor a value; line the key up with its others",
+        (
+            "the indentation fits neither the mapping that begins at {opened} nor a value; "
+            "line the key up with the others"
+        ),
     ),
     ("expected <block end>", "the indentation does not fit what begins at {opened}; line it up"),
-    ("could not find expected ':'", "there is no ':' after this key; write 'name: value'"),
+    ("could not find expected ':'", "a ':' is missing after this key; write 'name: value'"),
     (
         "expected '-' indicator",
-        "the list that begins at {opened} goes on without '- '; line its items up and begin each with '- '",
+        (
+            "the list that begins at {opened} goes on without '- '; "
+            "line its items up and begin each with '- '"
+        ),
     ),
     ("expected node content", f"a value was expected here; write one, or {_QUOTE}"),
     ("expected alphabetic", "'&' and '*' begin an anchor or an alias; " + _QUOTE),
-    ("incompatible YAML", "this version of YAML is not known; take the line out"),
-    ("directive", f"a '%' begins a directive here; take the line out, or {_QUOTE}"),
+    ("incompatible YAML", "this version of YAML is not known; remove the line"),
+    ("directive", f"a '%' begins a directive here; remove the line, or {_QUOTE}"),
     ("tag", f"a '!' begins a tag, and tags are not allowed; {_QUOTE}"),
 )
 _AT_OPENING = ("unexpected end of stream", "document indicator")
 
 
 def syntax_error(error: yaml.YAMLError, text: str) -> YamlError:
-    """The scanner's error in the words of this package."""
+    """Return the scanner's error with a position and a remedy."""
     complaint = str(getattr(error, "problem", None) or error).splitlines()[0]
     position = _position(getattr(error, "problem_mark", None))
     opened = _position(getattr(error, "context_mark", None))
+    lines = text.splitlines()
+    is_at_end = position.line > len(lines)
     if "cannot start any token" in complaint:
         return YamlError(position, _bad_start(text, position))
-    if "expected ',' or" in complaint and position.line > len(text.splitlines()):
-        position = opened  # the end of the file tells nobody where to look
-    if "node content" in complaint and position.line > len(text.splitlines()):
-        lines = text.splitlines() or [""]
-        return YamlError(
-            Position(len(lines), len(lines[-1]) + 1),
-            "the file ends within brackets or braces; close them",
-        )
-    if any(part in complaint for part in _AT_OPENING):
+    if "node content" in complaint and is_at_end:
+        last_line = lines[-1] if lines else ""
+        end = Position(max(len(lines), 1), len(last_line) + 1)
+        return YamlError(end, "the file ends within brackets or braces; close them")
+    # The end of the file would not show where to look
+    is_unclosed = "expected ',' or" in complaint and is_at_end
+    if is_unclosed or any(part in complaint for part in _AT_OPENING):
         position = opened
-    mend = next(
-        (mend for part, mend in _MENDS if part in complaint),
-        f"{shown(complaint)}; look for a missing quote, colon or space before it",
-    )
+    unknown = f"{shown(complaint)}; look for a missing quote, colon or space before it"
+    mend = next((mend for part, mend in _MENDS if part in complaint), unknown)
     return YamlError(position, mend.replace("{opened}", f"{opened.line}:{opened.column}"))
 
 
