@@ -1,4 +1,7 @@
-"""Triggers that wait for data-change events. All of a triggerer look together, once a poll (`events/poller.py`)."""
+"""Triggers that wait for data-change events.
+
+All triggers of a triggerer look together, once a poll (`events/poller.py`).
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,9 +19,10 @@ if TYPE_CHECKING:
 
 
 class EventsTrigger(BaseTrigger):
-    """Fires once with {"seq": n}, when there is an event after `after` of one of the tables, or of each with `mode="all"`.
+    """A trigger that fires once with {"seq": n}, for events after `after`.
 
-    With `ticks` (`events/moments.py`) it looks at these moments alone. With `longest_s` it fires after that time with {"seq": None}.
+    One of the tables needs an event, or each with `mode="all"`. With `ticks` (`events/moments.py`)
+    it looks at these moments only. With `longest_s` it fires after that time with {"seq": None}.
     """
 
     def __init__(
@@ -57,27 +61,27 @@ class EventsTrigger(BaseTrigger):
             "ticks",
             "longest_s",
         )
-        return f"{type(self).__module__}.{type(self).__qualname__}", {
-            name: getattr(self, name) for name in names
-        }
+        arguments = {name: getattr(self, name) for name in names}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         interests = interests_of(
             self.tables, after=self.after, partition=self.partition, tags=self.tags, mode=self.mode
         )
+        # None says that the time is over without an event
         seq = None
         with suppress(TimeoutError):
             seq = await asyncio.wait_for(self._first_after(interests), self.longest_s)
         yield TriggerEvent({"seq": seq})  # type: ignore[no-untyped-call]  # Airflow's
 
     async def _first_after(self, interests: "Sequence[Interest]") -> int:
-        """Wait until each of the interests has an event; return the place of the last one."""
+        """Wait until each of the interests has an event; return the seq of the last one."""
         if self.ticks is None:
             return await wait_for_all(self.lakechime_conn_id, interests, self.poke_interval_s)
         poller = poller_of(self.lakechime_conn_id)
         while True:
             await next_tick(self.ticks)
             seqs = await asyncio.gather(*map(poller.look, interests))
-            found = [seq for seq in seqs if seq is not None]
-            if len(found) == len(seqs):
-                return max(found)
+            matching = [seq for seq in seqs if seq is not None]
+            if len(matching) == len(seqs):
+                return max(matching)

@@ -1,4 +1,4 @@
-"""SnapshotTrigger: looks at a table's log from the triggerer until there is more than a consumer has seen."""
+"""SnapshotTrigger, which waits for versions of a table that a consumer has not seen."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -11,9 +11,10 @@ from airflow_provider_opal.hooks.opal import OpalHook
 
 
 class SnapshotTrigger(BaseTrigger):
-    """Fires once with {from, to}: the versions after `after`, up to the newest that changed what can be read.
+    """A trigger that fires once with {from, to}: the versions after `after`.
 
-    A table that is not there yet has none. With `ticks` (`events/moments.py`) it looks at these moments alone.
+    They end with the newest that changed the view. It waits for a missing table, too. With `ticks`
+    (`events/moments.py`) it looks at these moments only.
     """
 
     def __init__(
@@ -44,16 +45,16 @@ class SnapshotTrigger(BaseTrigger):
         while True:
             if self.ticks is not None:
                 await next_tick(self.ticks)
+            # In a thread: a store's answer would stop all triggers of the triggerer
             versions = await asyncio.to_thread(self._look, hook)
             if versions is not None:
-                yield TriggerEvent({"from": versions[0], "to": versions[1]})  # type: ignore[no-untyped-call]  # Airflow's
+                payload = {"from": versions[0], "to": versions[1]}
+                yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's
                 return
             if self.ticks is None:
                 await asyncio.sleep(self.poke_interval_s)
 
     def _look(self, hook: OpalHook) -> tuple[int, int] | None:
-        return (
-            hook.versions_after(self.table, self.after, self.max_versions)
-            if hook.exists(self.table)
-            else None
-        )
+        if not hook.exists(self.table):
+            return None
+        return hook.versions_after(self.table, self.after, self.max_versions)

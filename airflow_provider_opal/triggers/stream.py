@@ -1,4 +1,4 @@
-"""Triggers of streams: one that runs a stream as its child, and one that waits until a stream has caught up."""
+"""Triggers of streams: one runs a stream as its child, one waits until a stream has caught up."""
 
 import asyncio
 import time
@@ -14,9 +14,10 @@ from airflow_provider_opal.streaming.process import RESTARTS, StreamProcess
 
 
 class StreamTrigger(BaseTrigger):
-    """Runs `opal stream` until it ends, and fires once with what it has told. See `streaming/process.py` for who ends what.
+    """A trigger that runs `opal stream`, and fires with its outcome when it ends.
 
-    At `ends_at_s`, in seconds since 1970, it flushes and ends, whichever triggerer runs it then.
+    `streaming/process.py` explains how processes end. At `ends_at_s`, in seconds since 1970, the
+    stream flushes and ends, whichever triggerer runs it then.
     """
 
     def __init__(
@@ -33,14 +34,20 @@ class StreamTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         job = StreamJob.from_json(self.job)
-        run_for_s = None if self.ends_at_s is None else max(0.0, self.ends_at_s - time.time())
+        # By the wall clock: another triggerer may have run the stream before
+        run_for_s = None
+        if self.ends_at_s is not None:
+            run_for_s = max(0.0, self.ends_at_s - time.time())
         process = StreamProcess(job, self.log.info, restarts=self.restarts, run_for_s=run_for_s)
         outcome = await process.watch()
         yield TriggerEvent(asdict(outcome))  # type: ignore[no-untyped-call]  # Airflow's
 
 
 class LagTrigger(BaseTrigger):
-    """Fires once with the lag, when it is small enough. A broker or a store that does not answer is asked again."""
+    """A trigger that fires once with the lag, when it is small enough.
+
+    A broker or a store that does not answer is asked again.
+    """
 
     def __init__(self, *, question: Mapping[str, Any], poke_interval_s: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's

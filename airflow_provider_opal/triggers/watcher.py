@@ -1,4 +1,4 @@
-"""LakeChimeTrigger: an event trigger for AssetWatcher, for DAGs with a plain `schedule=[asset]`."""
+"""LakeChimeTrigger, an event trigger for AssetWatcher, for DAGs with `schedule=[asset]`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
@@ -27,17 +27,20 @@ if TYPE_CHECKING:
     from lakechime import LakeChime, Page
 
 MAX_EVENTS = 100
-LONGEST_QUIET_S = 600.0  # then its watermark moves, though nothing came
+LONGEST_QUIET_S = 600.0  # after that the watermark moves without a matching event
 
 
 class LakeChimeTrigger(BaseEventTrigger):
-    """Fires for what is new of some tables, at most 100 events at once: {"from": a, "to": b, "events": [...]}.
+    """A trigger that fires for new events of some tables, at most 100 at once.
 
-        asset = Asset("raw_orders", watchers=[AssetWatcher(name="raw", trigger=LakeChimeTrigger(tables=["shop.raw"], consumer="raw"))])
+        trigger = LakeChimeTrigger(tables=["shop.raw"], consumer="raw")
+        asset = Asset("raw_orders", watchers=[AssetWatcher(name="raw", trigger=trigger)])
 
-    The watermark of `consumer` is in LakeChime, and moves when Airflow has stored the event: whatever becomes of the triggerer, nothing is
-    left out. A new consumer begins with what comes next (`start="head"`), with all that is there (`start="all"`), or after a place. Airflow
-    drops events of DAGs that are paused, and its watchers know no partition keys: for both there is the relay.
+    It fires with {"from": a, "to": b, "events": [...]}. The watermark of `consumer` is in
+    LakeChime, and moves when Airflow has stored the event: also if the triggerer is killed, no
+    event is left out. A new consumer begins with the next event (`start="head"`), with all existing
+    ones (`start="all"`), or after a seq. Airflow drops events of DAGs that are paused, and its
+    watchers have no partition keys: the relay supports both.
     """
 
     def __init__(
@@ -61,13 +64,16 @@ class LakeChimeTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = ("tables", "consumer", "tags", "start", "lakechime_conn_id", "poke_interval_s")
-        return f"{type(self).__module__}.{type(self).__qualname__}", {
-            name: getattr(self, name) for name in names
-        }
+        arguments = {name: getattr(self, name) for name in names}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     def shared_stream_key(self) -> Hashable:
-        """One stream a consumer of the same tables and tags: by it Airflow tells when an event is stored."""
-        tables, tags = tuple(map(tuple, self.tables)), tuple(sorted(self.tags.items()))
+        """Return the key of a stream, one for each consumer of the same tables and tags.
+
+        Through a shared stream Airflow reports when an event is stored.
+        """
+        tables = tuple(map(tuple, self.tables))
+        tags = tuple(sorted(self.tags.items()))
         return ("lakechime", self.lakechime_conn_id, self.consumer, tables, tags)
 
     @classmethod
@@ -81,7 +87,10 @@ class LakeChimeTrigger(BaseEventTrigger):
             yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Where nothing shares its stream: what was fired counts as stored when the next one is asked for."""
+        """Yield events where the stream is not shared.
+
+        An event counts as stored when the next one is asked for.
+        """
         stream = EventStream(self)
         async for payload, seq in stream.open_stream():
             yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's
@@ -91,11 +100,15 @@ class LakeChimeTrigger(BaseEventTrigger):
 class EventStream(SharedStreamProducer):
     """The events of one consumer, from its watermark on."""
 
-    def __init__(self, trigger: LakeChimeTrigger) -> None:
+    def __init__(
+        self, trigger: LakeChimeTrigger, *, longest_quiet_s: float = LONGEST_QUIET_S
+    ) -> None:
         self.trigger = trigger
+        self.longest_quiet_s = longest_quiet_s
 
     async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
-        trigger, seen = self.trigger, await asyncio.to_thread(self._seen)
+        trigger = self.trigger
+        seen = await asyncio.to_thread(self._seen)
         while True:
             page = await asyncio.to_thread(self._page, seen)
             check_expired(trigger, seen, page.expired)
@@ -107,18 +120,17 @@ class EventStream(SharedStreamProducer):
             seen = page.next_after
             if not page.more:
                 interests = interests_of(trigger.tables, after=seen, tags=trigger.tags)
+                wait = wait_for_all(trigger.lakechime_conn_id, interests, trigger.poke_interval_s)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(
-                        wait_for_all(trigger.lakechime_conn_id, interests, trigger.poke_interval_s),
-                        LONGEST_QUIET_S,
-                    )
+                    await asyncio.wait_for(wait, self.longest_quiet_s)
 
     async def advance(self, batch: Sequence["AdvanceItem"]) -> None:
-        """All up to the last one are stored, unless one failed: then it comes again."""
+        """Raise the watermark over stored events, or raise RuntimeError."""
         for item in batch:
             if not item.outcome.is_clean:
                 raise RuntimeError(
-                    f"the event up to {item.broker_payload} of consumer {self.trigger.consumer!r} was not stored"
+                    f"the event up to {item.broker_payload} of consumer "
+                    f"{self.trigger.consumer!r} was not stored"
                 )
         await asyncio.to_thread(self.acknowledge, batch[-1].broker_payload)
 
@@ -126,25 +138,22 @@ class EventStream(SharedStreamProducer):
         """Raise the watermark; it never falls."""
         from lakechime import ConflictError
 
+        consumer = self.trigger.consumer
         with closing(self._client()) as client:
-            while (kept := client.watermark(self.trigger.consumer, SEEN_EVENTS)) is None or seq_of(
-                kept
-            ) < seq:
-                try:
-                    client.put_watermark(
-                        self.trigger.consumer,
-                        SEEN_EVENTS,
-                        seq,
-                        expected=None if kept is None else kept.revision,
-                    )
-                except ConflictError:
-                    continue
+            while True:
+                watermark = client.watermark(consumer, SEEN_EVENTS)
+                if watermark is not None and seq_of(watermark) >= seq:
+                    return
+                revision = None if watermark is None else watermark.revision
+                with suppress(ConflictError):  # another process moved it: look again
+                    client.put_watermark(consumer, SEEN_EVENTS, seq, expected=revision)
 
     def _pass_over(self, seen: int, covered: int) -> None:
-        """Nothing that matches is up to there: retention need not keep it, once all before it is stored."""
+        """Move the watermark over events that do not match; retention may delete them."""
         with closing(self._client()) as client:
-            kept = client.watermark(self.trigger.consumer, SEEN_EVENTS)
-        if covered > seen and kept is not None and seq_of(kept) == seen:
+            watermark = client.watermark(self.trigger.consumer, SEEN_EVENTS)
+        # Only if all events before are stored
+        if covered > seen and watermark is not None and seq_of(watermark) == seen:
             self.acknowledge(covered)
 
     def _client(self) -> "LakeChime":
@@ -152,18 +161,13 @@ class EventStream(SharedStreamProducer):
 
     def _seen(self) -> int:
         with closing(self._client()) as client:
-            check_interest(client, self.trigger.consumer, self.trigger.tables, self.trigger.tags)
-            kept = client.watermark(self.trigger.consumer, SEEN_EVENTS)
-            if kept is not None:
-                return seq_of(kept)
-            return seq_of(
-                client.put_watermark(
-                    self.trigger.consumer,
-                    SEEN_EVENTS,
-                    first_seq(client, self.trigger.start),
-                    expected=None,
-                )
-            )
+            consumer = self.trigger.consumer
+            check_interest(client, consumer, self.trigger.tables, self.trigger.tags)
+            watermark = client.watermark(consumer, SEEN_EVENTS)
+            if watermark is None:
+                first = first_seq(client, self.trigger.start)
+                watermark = client.put_watermark(consumer, SEEN_EVENTS, first, expected=None)
+            return seq_of(watermark)
 
     def _page(self, seen: int) -> "Page":
         with closing(self._client()) as client:
