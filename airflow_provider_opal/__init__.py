@@ -1,7 +1,9 @@
-"""Airflow's side of the Opal lake: `from airflow_provider_opal import IngestOperator, MetaGenOperator, opal_asset, ...`.
+"""Airflow's side of the Opal lake: operators, sensors, hooks, assets and DAG templates.
 
-Names are loaded when they are first used, so that a DAG file pays for what it names. Nothing here imports Spark, ever, and nothing that a
-DAG file needs imports Arrow or numpy.
+`from airflow_provider_opal import IngestOperator, MetaGenOperator, opal_asset, ...`
+
+Names are loaded when they are first used, so that a DAG file pays only for what it names. Nothing
+in this package imports Spark, and nothing that a DAG file needs imports Arrow or numpy.
 """
 
 from importlib import import_module

@@ -12,25 +12,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssetEvents:
-    """Two outlets: the table's asset, whose events carry partition keys, and that of its versions, whose events carry versions."""
+    """The two outlets of a table.
+
+    The events of the table's asset carry partition keys, those of its versions' asset carry
+    versions.
+    """
 
     asset: "Asset"
     versions: "Asset"
 
     @classmethod
     def known(cls, table: Any, opal_conn_id: Any) -> Self | None:
-        """None while the table or connection is a template."""
-        return (
-            cls.of(table, opal_conn_id)
-            if known_assets({"table": table, "opal_conn_id": opal_conn_id})
-            else None
-        )
+        """Return the outlets, or None while the table or connection is a template."""
+        if not known_assets({"table": table, "opal_conn_id": opal_conn_id}):
+            return None
+        return cls.of(table, opal_conn_id)
 
     @classmethod
     def of(cls, table: str, opal_conn_id: str) -> Self:
-        asset = opal_asset(table, opal_conn_id=opal_conn_id)
         return cls(
-            asset=asset, versions=opal_asset(table, opal_conn_id=opal_conn_id, versions=True)
+            asset=opal_asset(table, opal_conn_id=opal_conn_id),
+            versions=opal_asset(table, opal_conn_id=opal_conn_id, versions=True),
         )
 
     @property
@@ -40,7 +42,10 @@ class AssetEvents:
     def emit(
         self, context: "Context", result: dict[str, Any], partition_keys: Sequence[str]
     ) -> None:
-        """Emit events that carry the version: one for each key, or one with the key of the run."""
+        """Emit events that carry the version.
+
+        There is one for each key, or one with the key of the DAG run.
+        """
         context["outlet_events"][self.asset].extra = _extra(result)
         if partition_keys:
             context["outlet_events"][self.asset].add_partitions(list(partition_keys))
@@ -54,3 +59,8 @@ class AssetEvents:
 
 def _extra(result: dict[str, Any]) -> dict[str, Any]:
     return {"version": result["version"], "counts": result["counts"]}
+
+
+def outlets_of(events: AssetEvents | None) -> list["Asset"]:
+    """Return the outlets of a table, or none while its assets are unknown."""
+    return [] if events is None else events.outlets

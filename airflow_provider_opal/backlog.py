@@ -1,4 +1,7 @@
-"""Partition keys that a consumer has not consumed. Counts the ingests of each key, so that no expired version hides one."""
+"""Partition keys that a consumer has not consumed.
+
+The ingests of each key are counted, so that a key is not missed because its version has expired.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,19 +21,25 @@ from opal_lake.read.read import visible_ingests
 from opal_lake.retention.retention import GRACE
 from opal_lake.table import Table
 
+# By partition key: the numbers of the ingests that brought rows of the key
 Ingests = Mapping[str, frozenset[int]]
 
-_NOT_IN_NAMES, _SHOWN = re.compile(r"[^A-Za-z0-9_.-]"), 60
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
+_MAX_NAME_CHARACTERS = 60
+_DIGEST_CHARACTERS = 12
 
 
-def untaken_keys(
+def unconsumed_keys(
     table: Table, watermark: Watermark, since: datetime, until: datetime
 ) -> dict[str, int]:
-    """The keys whose rows became visible by a moment and were not consumed, each with the last version that brought some.
+    """Return the keys with visible rows that are not consumed, and their versions.
 
-    Checks the ingests since the last check at which all keys were consumed. The first check goes back to `since`, or to all keys where the
-    log does not reach that far. For a key whose version has expired the oldest version is given: it has all rows of the key up to then.
-    A key with pending rows is left out until they are published or discarded: its consumers would be told of an unchecked key.
+    The version is the last one that brought rows of the key. Rows that became visible by `until`
+    count. The ingests since the last check at which all keys
+    were consumed are examined. The first check goes back to `since`, or to all keys where the log
+    does not reach that far. For a key whose version has expired the oldest version is given: it
+    has all rows of the key up to then. A key with pending rows is left out until they are
+    published or discarded: its consumers would otherwise read rows that nobody has checked.
     """
     now = _state_at(table, until)
     if now is None:
@@ -39,54 +48,65 @@ def untaken_keys(
     head = table.snapshot_at()
     oldest = table.log.at(head.root.oldest_version, head)
     begin, before = _ingests_before(table, visible, checked, since)
-    new = {
-        key: fresh
-        for key, numbers in visible.items()
-        if (fresh := numbers - before.get(key, frozenset()))
-    }
-    brought = _versions_of(table, range(max(begin, oldest.version) + 1, now.version + 1), new)
-    untaken = {key for key in new if not watermark.has_consumed(key, len(visible[key]))}
-    number = min([_settled_number(oldest), *(min(new[key]) - 1 for key in untaken)])
-    watermark.check(_checked(now.version, checked, [brought.get(key) for key in untaken], number))
-    held, pending = visible_ingests(oldest), _pending_keys(head)
-    return {
-        key: brought.get(key, oldest.version if key in held else now.version)
-        for key in untaken
-        if key not in pending
-    }
+    fresh = _fresh_ingests(visible, before)
+    versions_to_read = range(max(begin, oldest.version) + 1, now.version + 1)
+    last_versions = _last_versions(table, versions_to_read, fresh)
+    unconsumed = {key for key in fresh if not watermark.has_consumed(key, len(visible[key]))}
+
+    # Ingests from the first unconsumed one on are examined again if this version expires
+    number = min([_settled_number(oldest), *(min(fresh[key]) - 1 for key in unconsumed)])
+    versions_of_unconsumed = [last_versions.get(key) for key in unconsumed]
+    watermark.check(_checked(now.version, checked, versions_of_unconsumed, number))
+
+    in_oldest, pending = visible_ingests(oldest), _pending_keys(head)
+    keys = {}
+    for key in unconsumed - pending:
+        fallback = oldest.version if key in in_oldest else now.version
+        keys[key] = last_versions.get(key, fallback)
+    return keys
 
 
 def keep_seen_version(table: Table, consumer: str, seen: int | None) -> None:
-    """A savepoint of the version that a consumer by version has seen, while it is behind, so that what came after it can still be read.
+    """Keep the version that a consumer has seen readable while it is behind.
 
-    `seen` is None when it is not behind. Only what may expire soon is kept, so that who is always a little behind costs no commits.
+    `seen` is None when the consumer is not behind. A savepoint is set only if the version may
+    expire soon, so that a consumer that is always a little behind costs no commits.
     """
     name, head = savepoint_of(consumer), table.snapshot_at()
-    kept = head.root.savepoints.get(name)
-    if kept == seen:
+    saved_version = head.root.savepoints.get(name)
+    if saved_version == seen:
         return
     if seen and _may_expire_soon(table, head, seen):
         table.savepoint(name, seen, move=True)
-    elif kept is not None:
+    elif saved_version is not None:
         table.release(name)
 
 
 def savepoint_of(consumer: str) -> str:
-    """The name of its savepoint: the allowed characters of the consumer's name, and a digest that makes it unique."""
-    return f"consumer.{_NOT_IN_NAMES.sub('_', consumer)[:_SHOWN]}-{sha256(consumer.encode()).hexdigest()[:12]}"
+    """Return the name of a consumer's savepoint.
+
+    It holds the allowed characters of the consumer's name, and a digest that makes it unique.
+    """
+    readable = _NOT_IN_NAMES.sub("_", consumer)[:_MAX_NAME_CHARACTERS]
+    digest = sha256(consumer.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    return f"consumer.{readable}-{digest}"
 
 
 def _may_expire_soon(table: Table, head: Snapshot, version: int) -> bool:
-    """Whether the next version is older than a quarter of the window, or of a retention's grace if that is shorter."""
+    """Return whether retention may soon let a readable version expire.
+
+    A version expires by the age of the next one. Soon is a quarter of the window, or of retention's
+    grace if that is shorter.
+    """
     if not is_readable(head.root, version) or version == head.version:
         return False
     if version < head.root.oldest_version:
-        return True  # another's savepoint is all that holds it
-    span_us = min(parse_duration(span, name="window") for span in (head.spec.word("window"), GRACE))
-    return (
-        store_now_us(table.storage, table.log.clock) - CommitTimes(head).of(version + 1)
-        >= span_us // 4
-    )
+        return True  # it is readable only as long as someone else keeps a savepoint of it
+    spans = (head.spec.word("window"), GRACE)
+    shortest_us = min(parse_duration(span, name="window") for span in spans)
+    now_us = store_now_us(table.storage, table.log.clock)
+    age_us = now_us - CommitTimes(head).of(version + 1)
+    return age_us >= shortest_us // 4
 
 
 def _pending_keys(snapshot: Snapshot) -> frozenset[str | None]:
@@ -102,57 +122,76 @@ def _state_at(table: Table, moment: datetime) -> Snapshot | None:
         return None
 
 
+def _fresh_ingests(visible: Ingests, before: Ingests) -> dict[str, frozenset[int]]:
+    """Return the ingests of each key that were not visible before, if any."""
+    fresh = {}
+    for key, numbers in visible.items():
+        fresh_numbers = numbers - before.get(key, frozenset())
+        if fresh_numbers:
+            fresh[key] = fresh_numbers
+    return fresh
+
+
 def _ingests_before(
     table: Table, visible: Ingests, checked: Checked | None, since: datetime
 ) -> tuple[int, Ingests]:
-    """The version of the last check, and its ingests. If it has expired: all numbers below the oldest ingest that was still running."""
+    """Return the version of the last check, and its ingests.
+
+    If the version has expired: 0, and the ingests whose numbers that check had passed.
+    """
     if checked is None:
-        then = _state_at(table, since)
-        return (0, {}) if then is None else (then.version, visible_ingests(then))
+        first = _state_at(table, since)
+        return (0, {}) if first is None else (first.version, visible_ingests(first))
     if is_readable(table.snapshot_at().root, checked.version):
         return checked.version, visible_ingests(table.snapshot_at(checked.version))
-    return 0, {
-        key: frozenset(number for number in numbers if number <= checked.number)
-        for key, numbers in visible.items()
-    }
+    before = {}
+    for key, numbers in visible.items():
+        before[key] = frozenset(number for number in numbers if number <= checked.number)
+    return 0, before
 
 
-def _versions_of(table: Table, looked_at: range, new: Ingests) -> dict[str, int]:
-    """The last version that brought rows of each key, or the ingest of none, as far as the log reaches."""
-    if not new:
+def _last_versions(table: Table, versions: range, fresh: Ingests) -> dict[str, int]:
+    """Return the last version that brought rows of each key, as far as logged."""
+    if not fresh:
         return {}
-    keys = {number: key for key, numbers in new.items() for number in numbers}
-    commits = table.log.commits_after(looked_at.start - 1, looked_at.stop - 1)
-    return {
-        keys[number]: commit.version
-        for commit in commits
-        for number in _made_visible(commit)
-        if number in keys
-    }
+    key_of_number = {}
+    for key, numbers in fresh.items():
+        key_of_number.update(dict.fromkeys(numbers, key))
+    last_versions = {}
+    for commit in table.log.commits_after(versions.start - 1, versions.stop - 1):
+        for number in _made_visible(commit):
+            if number in key_of_number:
+                last_versions[key_of_number[number]] = commit.version
+    return last_versions
 
 
 def _made_visible(commit: Commit) -> Iterator[int]:
-    """The numbers of ingests whose rows do not wait after it. One of no rows has no segment that a MetaGen could name."""
-    yield from map(segment_part, commit.actions.processed_ids)
-    if (
-        commit.number is not None
-        and not commit.actions.ingested
-        and commit.actions.ingested_side is None
-    ):
+    """Yield the numbers of the ingests whose rows are not pending after a commit."""
+    actions = commit.actions
+    yield from map(segment_part, actions.processed_ids)
+    # An ingest without rows has no segment that a MetaGen could name
+    has_no_rows = not actions.ingested and actions.ingested_side is None
+    if commit.number is not None and has_no_rows:
         yield commit.number
 
 
 def _settled_number(oldest: Snapshot) -> int:
-    """The number up to which no ingest is running: earlier ones have ended before the oldest version, or are pending in it."""
-    return min(
-        [oldest.root.greatest_number, *(segment_part(segment) - 1 for segment in oldest.pending)]
-    )
+    """Return the number up to which no ingest is running.
+
+    Earlier ingests have ended before the oldest version, or are pending in it.
+    """
+    before_pending = [segment_part(segment) - 1 for segment in oldest.pending]
+    return min([oldest.root.greatest_number, *before_pending])
 
 
 def _checked(
-    now: int, before: Checked | None, untaken: Iterable[int | None], number: int
+    now: int, before: Checked | None, versions: Iterable[int | None], number: int
 ) -> Checked:
-    """The version up to which all keys were consumed. It does not advance while a key is open whose version has expired."""
+    """Return the version up to which all keys were consumed.
+
+    `versions` are the last versions of unconsumed keys, None for a version that has expired. The
+    result does not advance while such a key is open.
+    """
     last = 0 if before is None else before.version
-    versions = [last if version is None else version - 1 for version in untaken]
-    return Checked(version=max(last, min(versions, default=now)), number=number)
+    candidates = [last if version is None else version - 1 for version in versions]
+    return Checked(version=max(last, min(candidates, default=now)), number=number)

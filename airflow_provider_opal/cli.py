@@ -1,4 +1,7 @@
-"""`opal dag`: lint, render, schema and new, for the YAML files that DAGs are made from. Airflow is loaded when one of them runs."""
+"""`opal dag`: lint, render, schema and new, for the YAML files that DAGs are made from.
+
+Airflow is loaded when one of these commands runs.
+"""
 
 import argparse
 import json
@@ -7,13 +10,17 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from opal_lake.cli.command import OpalParser, Verbs, exit_code_lines
 from opal_lake.cli.render import Style
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.exit_codes import FINDINGS, OK, RETRY
 
-GROUP = "Pipelines of Airflow in YAML"
+if TYPE_CHECKING:
+    from airflow_provider_opal.templates.yaml.lint.lint import Report
+
+GROUP = "Airflow pipelines in YAML"
 _FOLDER = "dags"
 
 
@@ -21,8 +28,8 @@ def commands(verbs: Verbs) -> None:
     """Register the verb (an `opal.commands` entry point)."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         "dag",
-        help="pipelines in YAML: check, show, begin",
-        description="Check, show and begin pipelines of Airflow that are written in YAML.",
+        help="check, show and begin pipelines in YAML",
+        description="Check, show and begin Airflow pipelines that are written in YAML.",
         epilog=exit_code_lines(),
     )
     parser.set_defaults(
@@ -35,45 +42,50 @@ def commands(verbs: Verbs) -> None:
         actions, "schema", "print the JSON schema of the files, for editors", schema_action
     )
     schema.epilog = "example:\n  opal dag schema > dags/opal-v1.schema.json"
-    new = _add(actions, "new", "write a file to begin with; never overwrites one", new_action)
-    new.add_argument("name", metavar="NAME", help="of the pipeline, as orders")
+    new = _add(actions, "new", "write a file to begin with; never overwrite a file", new_action)
+    new.add_argument("name", metavar="NAME", help="name of the pipeline, e.g. orders")
     new.add_argument(
         "--folder",
         type=Path,
         default=Path(),
         metavar="FOLDER",
-        help="where to write it (default: here)",
+        help="folder to write to (default: the current folder)",
     )
     new.epilog = "example:\n  opal dag new orders --folder dags"
 
 
 def _add_lint(actions: Verbs) -> None:
-    lint = _add(actions, "lint", "find what is wrong in the files, and between them", lint_action)
+    lint = _add(
+        actions, "lint", "find mistakes in the files, and conflicts between files", lint_action
+    )
     lint.add_argument(
         "path",
         nargs="?",
         type=Path,
         metavar="PATH",
-        help=f"a file or a folder (default: {_FOLDER} if it is there, else here)",
+        help=f"a file or a folder (default: {_FOLDER} if it exists, otherwise the current folder)",
     )
     lint.add_argument(
         "--lake",
         action="store_true",
-        help="compare with the tables themselves, through Airflow's connections",
+        help="also compare with the tables, through Airflow's connections",
     )
     lint.add_argument(
-        "--json", action="store_true", help="for programs: nothing but JSON on standard output"
+        "--json", action="store_true", help="for programs: print only JSON to standard output"
     )
     lint.epilog = f"example:\n  opal dag lint dags --lake\n\n{exit_code_lines()}"
 
 
 def _add_render(actions: Verbs) -> None:
     render = _add(
-        actions, "render", "show the DAGs, tasks, schedules and assets that come out", render_action
+        actions,
+        "render",
+        "show the DAGs, tasks, schedules and assets that the files make",
+        render_action,
     )
     render.add_argument("path", type=Path, metavar="PATH", help="a file or a folder")
     render.add_argument(
-        "--json", action="store_true", help="for programs: nothing but JSON on standard output"
+        "--json", action="store_true", help="for programs: print only JSON to standard output"
     )
     render.epilog = "example:\n  opal dag render dags/shop.opal.yaml"
 
@@ -88,7 +100,7 @@ def _add(
     parser.add_argument(
         "--traceback",
         action="store_true",
-        help="show where an error comes from; also by OPAL_TRACEBACK=1",
+        help="show the traceback of an error; OPAL_TRACEBACK=1 does the same",
     )
     return parser
 
@@ -101,6 +113,7 @@ def _usage(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], in
     return show
 
 
+# The actions import late: Airflow takes seconds to load, and `opal --help` needs none of it
 def lint_action(args: argparse.Namespace) -> int:
     _need_airflow()
     from airflow_provider_opal.templates.yaml.lint.lint import lint
@@ -109,21 +122,24 @@ def lint_action(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
     else:
-        style = Style.of(sys.stdout)
-        for problem in report.problems:
-            print(style.warn(f"warning: {problem}") if problem.kind == "warning" else str(problem))
-        errors = len(report.of_kind("error", "unreachable"))
-        seen = (
-            f"{count_text(report.files, 'file')}, {count_text(report.pipelines, 'sound pipeline')}"
-        )
-        print(
-            style.bad(f"{seen}, {count_text(errors, 'problem')}")
-            if errors
-            else style.good(f"{seen}, nothing is wrong")
-        )
+        _print_report(report)
     if report.of_kind("error"):
         return FINDINGS
     return RETRY if report.of_kind("unreachable") else OK
+
+
+def _print_report(report: "Report") -> None:
+    style = Style.of(sys.stdout)
+    for problem in report.problems:
+        is_warning = problem.kind == "warning"
+        print(style.warn(f"warning: {problem}") if is_warning else str(problem))
+    errors = len(report.of_kind("error", "unreachable"))
+    files = count_text(report.files, "file")
+    pipelines = count_text(report.pipelines, "sound pipeline")
+    if errors:
+        print(style.bad(f"{files}, {pipelines}, {count_text(errors, 'problem')}"))
+    else:
+        print(style.good(f"{files}, {pipelines}, nothing is wrong"))
 
 
 def render_action(args: argparse.Namespace) -> int:
@@ -133,13 +149,8 @@ def render_action(args: argparse.Namespace) -> int:
 
     dags, problems = render(args.path)
     if args.json:
-        print(
-            json.dumps(
-                {"dags": dags, "problems": [problem_json(problem) for problem in problems]},
-                indent=2,
-                ensure_ascii=False,
-            )
-        )
+        report = {"dags": dags, "problems": [problem_json(problem) for problem in problems]}
+        print(json.dumps(report, indent=2, ensure_ascii=False))
     else:
         print(*page(dags), sep="\n", end="")
         print(*problems, sep="\n", file=sys.stderr)
@@ -168,10 +179,10 @@ def _default_path() -> Path:
 
 
 def _need_airflow() -> None:
-    os.environ.setdefault(
-        "AIRFLOW__LOGGING__LOGGING_LEVEL", "CRITICAL"
-    )  # what Airflow says of a DAG file is told in its own words
+    # Airflow would log the problems of a DAG file too; lint prints them in its own words
+    os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "CRITICAL")
     if find_spec("airflow") is None:
         raise InvalidInputError(
-            "Airflow is not installed here, and its rules are what is checked; pip install airflow-provider-opal"
+            "opal dag needs Airflow, whose rules it checks, and Airflow is not installed here; "
+            "pip install airflow-provider-opal"
         )

@@ -7,5 +7,5 @@ log = logging.getLogger(__name__)
 
 
 async def log_missed(*, dag_id: str, after: str, **_: Any) -> None:
-    """An error in the triggerer's log."""
-    log.error("a run of DAG %s did not finish within %s of being queued", dag_id, after)
+    """Log the missed deadline as an error of the triggerer."""
+    log.error("a DAG run of %s did not finish within %s of being queued", dag_id, after)

@@ -1,4 +1,4 @@
-"""Links beside a task in Airflow's UI."""
+"""Links of a task in Airflow's UI."""
 
 from typing import Any
 
@@ -6,14 +6,18 @@ from airflow.sdk import BaseOperatorLink
 
 
 class SparkUILink(BaseOperatorLink):
-    """Spark's own page of the running job; afterwards its page in the history server, or the task's log."""
+    """The link to a job: Spark's own UI while the job runs.
+
+    Afterwards it leads to the job's page in the history server, or to the task's log.
+    """
 
     name = "Spark UI"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return where the job can be seen after its end: Airflow asks then, and replaces the link.
+        """Return the URL of a job that has ended.
 
-        It asks in the task's own process, so nothing has to be read from XCom: where no page was
-        ever reported, Airflow would log that as an error.
+        Airflow asks at the end of the task, and replaces the link of the running job. It asks in
+        the task's own process, so nothing has to be read from XCom: if no page was ever reported,
+        Airflow would log that as an error.
         """
         return str(operator.history_url or getattr(ti_key, "log_url", ""))

@@ -1,6 +1,6 @@
-"""The partition keys of a schedule: how a moment is written as one, and which interval one names.
+"""The partition keys of a schedule: how a moment is written as a key, and the interval of a key.
 
-A run that needs one and has none is refused in `operators.spark`.
+`operators.spark` refuses a DAG run that needs a partition key and has none.
 """
 
 import re
@@ -22,33 +22,38 @@ _NUMBER = re.compile(r"\d+\Z")
 
 
 def cron_of(schedule: str) -> str:
-    """The cron expression of a preset; every other text as it is."""
+    """Return the cron expression of a preset; any other text unchanged."""
     cron = PRESETS.get(schedule, schedule)
     if cron.startswith("@"):
         raise ValueError(
-            f"schedule={schedule!r} makes no partitions; use a cron expression or one of {', '.join(PRESETS)}"
+            f"schedule={schedule!r} makes no partitions; "
+            f"use a cron expression or one of {', '.join(PRESETS)}"
         )
     return cron
 
 
 def format_of(cron: str, timezone: str = "UTC") -> str:
-    """As much of a moment as tells the keys of a schedule apart; without colons, which paths of Hadoop cannot hold.
+    """Return the shortest format in which the moments of a schedule differ.
 
-    An hour that comes twice when summer time ends has two offsets.
+    It has no colons, which paths of Hadoop cannot hold. Outside UTC it has the offset: an hour
+    that comes twice when summer time ends has two offsets.
     """
     minute, hour = (*cron.split(), "*", "*")[:2]
     offset = "" if timezone == "UTC" else "%z"
     if not _NUMBER.match(minute):
         return f"%Y-%m-%dT%H-%M{offset}"
-    return "%Y-%m-%d" if _NUMBER.match(hour) else f"%Y-%m-%dT%H{offset}"
+    if not _NUMBER.match(hour):
+        return f"%Y-%m-%dT%H{offset}"
+    return "%Y-%m-%d"
 
 
 def check_keys(cron: str, partition_key_format: str, timezone: str = "UTC") -> None:
     """Raise ValueError if two runs in a row would have the same key."""
     from croniter import croniter
 
+    # Any two runs in a row show it
     ticks = croniter(cron, datetime(2026, 1, 1))
-    first, second = (ticks.get_next(datetime) for _ in range(2))
+    first, second = ticks.get_next(datetime), ticks.get_next(datetime)
     key = first.strftime(partition_key_format)
     if key == second.strftime(partition_key_format):
         raise ValueError(
@@ -60,7 +65,7 @@ def check_keys(cron: str, partition_key_format: str, timezone: str = "UTC") -> N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedInterval:
-    """As `keyed_schedule` makes the keys."""
+    """The keys of a schedule and their intervals, as `keyed_schedule` makes them."""
 
     cron: str
     timezone: str
@@ -82,7 +87,7 @@ class KeyedInterval:
     def bounds(self, key: str) -> tuple[datetime, datetime]:
         """Return the moment of the key and the schedule's next one.
 
-        ValueError if the schedule has no such key.
+        Raises ValueError if the schedule does not make such a key.
         """
         from croniter import croniter
 
@@ -91,9 +96,10 @@ class KeyedInterval:
             start = datetime.strptime(key, self.partition_key_format)  # noqa: DTZ007  # zone: below
         except ValueError as error:
             raise ValueError(
-                f"the partition key {key!r} is none of the schedule's, "
+                f"the partition key {key!r} is not one of the schedule's, "
                 f"which are written as {self.partition_key_format!r}"
             ) from error
+        # A format with an offset says the zone itself; the schedule counts in its own
         start = start.astimezone(zone) if start.tzinfo else start.replace(tzinfo=zone)
         ends: datetime = croniter(self.cron, start).get_next(datetime)
         return start.astimezone(UTC), ends.astimezone(UTC)

@@ -8,54 +8,62 @@ from airflow.sdk.log import mask_secret
 
 from opal_lake.source import has_secret
 
-# Spark's own spark.redaction.regex, and what other stores call theirs
-_NAME = r"pass(?:word|wd|phrase)|pwd|secret|token|credential|(?:access|account|private|encryption|api)[._-]?key"
+# Spark's own spark.redaction.regex, and the names that other stores use
+_NAME = (
+    r"pass(?:word|wd|phrase)|pwd|secret|token|credential|"
+    r"(?:access|account|private|encryption|api)[._-]?key"
+)
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
-_SECRET_INSIDE = re.compile(
-    rf"(?:{_NAME})[\w.-]*\s*=", re.IGNORECASE
-)  # as -Djavax.net.ssl.keyStorePassword=...
+# A secret within another option, as -Djavax.net.ssl.keyStorePassword=...
+_SECRET_INSIDE = re.compile(rf"(?:{_NAME})[\w.-]*\s*=", re.IGNORECASE)
 _ONLY_NAMED = re.compile(r"[._-](?:env|file|path|provider|class)$", re.IGNORECASE)
-_SHORTEST = 5  # as Airflow's own masking: shorter ones would take words out of every line
+# Airflow's own masking has the same limit: a shorter secret would mask words in every line
+_MIN_MASKED_CHARACTERS = 5
 _NO_SECRETS = {"false"}
 MASK = "***"
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Whether a setting is secret, by its name or by the form of its value."""
+    """Return whether a setting is secret, by its name or by the form of its value."""
     return bool(_SECRET_NAME.search(name)) or _is_secret_value(str(value))
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether it names a secret itself, and not its source, as password_env does."""
+    """Return whether a name is that of a secret, not of its source (password_env)."""
     return bool(_SECRET_NAME.search(name)) and not _ONLY_NAMED.search(name)
 
 
 def without_secrets(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings that may be shown, and those that may not."""
-    hidden = {name: value for name, value in settings.items() if is_secret(name, value)}
-    return {name: value for name, value in settings.items() if name not in hidden}, hidden
+    """Return the settings that may be shown, and the secret ones."""
+    shown, hidden = {}, {}
+    for name, value in settings.items():
+        if is_secret(name, value):
+            hidden[name] = value
+        else:
+            shown[name] = value
+    return shown, hidden
 
 
 def secret_values(settings: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
-    """All forms in which secret settings may appear in a line, the longest first."""
-    parts = {
-        part
-        for name, value in settings
-        if is_secret(name, value)
-        for part in str(value).splitlines()
-    }
-    parts |= {part.replace("\\", "\\\\") for part in parts}
-    return tuple(
-        sorted(
-            (part for part in parts if len(part) >= _SHORTEST and part.lower() not in _NO_SECRETS),
-            key=len,
-            reverse=True,
-        )
-    )
+    """Return all forms in which secret settings may appear in a line.
+
+    The longest come first: a form that is a part of a longer one must not be masked before it.
+    """
+    lines = set[str]()
+    for name, value in settings:
+        if is_secret(name, value):
+            lines.update(str(value).splitlines())
+    forms = lines | {line.replace("\\", "\\\\") for line in lines}
+    masked = [form for form in forms if _is_masked(form)]
+    return tuple(sorted(masked, key=len, reverse=True))
+
+
+def _is_masked(form: str) -> bool:
+    return len(form) >= _MIN_MASKED_CHARACTERS and form.lower() not in _NO_SECRETS
 
 
 def mask(settings: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
-    """Have Airflow mask the secret ones of the settings in whatever it logs; returns them."""
+    """Have Airflow mask the secret settings in its logs, and return their values."""
     secrets = secret_values(settings)
     for secret in secrets:
         mask_secret(secret)
@@ -69,28 +77,26 @@ def redacted(text: str, secrets: Collection[str]) -> str:
 
 
 def secret_arguments(arguments: object, name: str = "arguments") -> list[str]:
-    """The paths of secrets in a job's arguments: arguments are visible on the command line and in Airflow's UI."""
+    """Return the paths of secrets in a job's arguments.
+
+    Arguments are visible on the command line and in Airflow's UI.
+    """
+    secrets = list[str]()
     if isinstance(arguments, Mapping):
-        return [
-            secret
-            for key, value in arguments.items()
-            for secret in _named(f"{name}.{key}", str(key), value)
-        ]
-    if isinstance(arguments, list | tuple):
-        return [secret for value in arguments for secret in secret_arguments(value, name)]
-    if (
-        isinstance(arguments, str)
-        and (arguments.startswith("jdbc:") or "://" in arguments)
-        and has_secret(arguments)
-    ):
-        return [name]
-    return []
-
-
-def _named(path: str, name: str, value: object) -> list[str]:
-    if isinstance(value, str) and is_secret_name(name):
-        return [path]
-    return secret_arguments(value, path)
+        for key, value in arguments.items():
+            path = f"{name}.{key}"
+            if isinstance(value, str) and is_secret_name(str(key)):
+                secrets.append(path)
+            else:
+                secrets += secret_arguments(value, path)
+    elif isinstance(arguments, list | tuple):
+        for value in arguments:
+            secrets += secret_arguments(value, name)
+    elif isinstance(arguments, str):
+        is_url = arguments.startswith("jdbc:") or "://" in arguments
+        if is_url and has_secret(arguments):
+            secrets.append(name)
+    return secrets
 
 
 def _is_secret_value(value: str) -> bool:

@@ -1,4 +1,7 @@
-"""Arguments that only a run knows: Jinja templates, and what other tasks return. They are checked then, all others at parse time."""
+"""Arguments that only a run knows: Jinja templates, and what other tasks return.
+
+They are checked when the task runs, all other arguments when the DAG file is parsed.
+"""
 
 import re
 from typing import Any
@@ -7,9 +10,11 @@ _TEMPLATE = re.compile(r"\{[{%]")
 
 
 def is_templated(value: Any) -> bool:
-    """Whether it is filled in by the run: a text with a template in it, an XComArg, or the argument of a mapped group."""
-    return (
-        bool(_TEMPLATE.search(value))
-        if isinstance(value, str)
-        else callable(getattr(value, "iter_references", None))
-    )
+    """Return whether a DAG run fills in the value.
+
+    That is a text with a template in it, an XComArg, or the argument of a mapped group.
+    """
+    if isinstance(value, str):
+        return bool(_TEMPLATE.search(value))
+    # Airflow's own values of a run have this method, whichever class they are of
+    return callable(getattr(value, "iter_references", None))

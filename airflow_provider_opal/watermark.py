@@ -1,4 +1,8 @@
-"""How far a consumer has seen a table, kept with the table's asset or in LakeChime; what a run was given is kept with the run."""
+"""A consumer's progress on a table.
+
+It is stored with the table's asset or in LakeChime. What a DAG run was given is stored with the
+DAG run.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -16,11 +20,14 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 SEEN = "seen"
-NEVER = -1
+NEVER = -1  # instead of a version: nothing was seen or consumed
 
 
 def wait_for_table(state: State) -> bool:
-    """Record that a consumer exists before its table. False if that was recorded already."""
+    """Record that a consumer exists before its table.
+
+    Returns False if that was recorded already.
+    """
     if was_waited_for(state):
         return False
     state.update("waited", lambda _: True)
@@ -28,13 +35,16 @@ def wait_for_table(state: State) -> bool:
 
 
 def was_waited_for(state: State) -> bool:
-    """Whether it was recorded that the consumer exists before the table."""
+    """Return whether it was recorded that the consumer exists before the table."""
     return state.get("waited") is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """All keys were consumed up to a version, and, if that has expired, all ingests up to a number."""
+    """The state that a check of all keys reached.
+
+    All keys were consumed up to a version, and, if it has expired, all ingests up to a number.
+    """
 
     version: int
     number: int
@@ -42,7 +52,10 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """One consumer's progress on one table. A table that was dropped and created again is another table."""
+    """One consumer's progress on one table.
+
+    A table that was dropped and created again is another table.
+    """
 
     context: "Context"
     asset: Asset
@@ -59,30 +72,36 @@ class Watermark:
         consumer: str | None,
         lakechime_conn_id: str | None = None,
     ) -> "Watermark":
-        """The task's watermark, by the consumer's name or its default."""
-        asset, name = (
-            opal_asset(table, opal_conn_id=opal_conn_id),
-            consumer or default_consumer(context),
-        )
+        """Return the task's watermark, by the consumer's name or its default."""
+        asset = opal_asset(table, opal_conn_id=opal_conn_id)
+        name = consumer or default_consumer(context)
         table_id = OpalHook(opal_conn_id).table(table).snapshot_at().root.table_id
         state = state_of(context, asset, name, lakechime_conn_id)
         return cls(context=context, asset=asset, consumer=name, table_id=table_id, state=state)
 
     def given(self) -> dict[str, Any] | None:
-        """What this run was given at an earlier try, or before it was cleared."""
+        """Return what this DAG run was given at an earlier try, or before it was cleared."""
         return given_to(self.context)
 
     def give(self, what: Mapping[str, Any]) -> dict[str, Any]:
-        """For this try and all later ones of this run."""
+        """Store what this try and all later ones of this DAG run work on."""
         return give_to(self.context, what)
 
     def seen(self, first: Callable[[], int]) -> int:
-        """The last version that was seen. For a new consumer: what `first` returns, stored now, so that later versions count as new."""
+        """Return the last version that was seen.
+
+        A new consumer begins at the version that `first` returns. It is stored now, so that later
+        versions count as new.
+        """
         if self.seen_version == NEVER:
+            # Before the update, which may run several times if another writer comes between
             version = first()
-            self.state.update(
-                SEEN, lambda stored: self._at(version) if self._version(stored) == NEVER else None
-            )
+
+            def begin_at(stored: Any) -> dict[str, Any] | None:
+                is_new = self._version(stored) == NEVER
+                return self._at(version) if is_new else None  # None changes nothing
+
+            self.state.update(SEEN, begin_at)
         return self.seen_version
 
     @property
@@ -92,30 +111,33 @@ class Watermark:
 
     @property
     def begun_version(self) -> int | None:
-        """Where the range ends that the last run began, if no run has finished it."""
+        """The end of the range that a DAG run began and none has finished."""
         begun: int | None = self._own(self.state.get(SEEN)).get("begun")
         return begun
 
     def begin(self, version: int) -> None:
-        """A run works on what came after the last seen version, up to this one."""
+        """Record that a DAG run works on the versions up to this one."""
         self.state.update(SEEN, lambda stored: self._at(self._version(stored), begun=version))
 
     def advance(self, version: int, begun: int = NEVER) -> None:
-        """Raise the last seen version; a lower one is ignored. `begun` is where the range ends that the run goes on with."""
+        """Raise the last seen version; ignore a lower one.
+
+        `begun` is the end of the range that the DAG run goes on with.
+        """
         more = {"begun": begun} if begun > version else {}
-        self.state.update(
-            SEEN,
-            lambda stored: self._at(version, **more) if self._version(stored) < version else None,
-        )
+
+        def raise_version(stored: Any) -> dict[str, Any] | None:
+            is_lower = self._version(stored) < version
+            return self._at(version, **more) if is_lower else None
+
+        self.state.update(SEEN, raise_version)
 
     def consumed_version(self, partition_key: str) -> int:
-        """The version as of which this key's rows were consumed last, NEVER if they were not."""
+        """Return the version as of which this key's rows were consumed last, or NEVER."""
         stored = self.state.get(f"consumed/{partition_key}")
-        return (
-            int(stored["version"])
-            if isinstance(stored, dict) and stored["table"] == self.table_id
-            else NEVER
-        )
+        if not isinstance(stored, dict) or stored["table"] != self.table_id:
+            return NEVER
+        return int(stored["version"])
 
     def has_consumed(self, partition_key: str, ingests: int) -> bool:
         """Return whether this key's rows of so many ingests were consumed."""
@@ -125,7 +147,10 @@ class Watermark:
         return bool(stored["ingests"] >= ingests)
 
     def mark_consumed(self, partition_key: str, version: int, ingests: int) -> None:
-        """This key's rows were consumed as of this version, which holds so many ingests of the key."""
+        """Record that this key's rows were consumed as of a version.
+
+        `ingests` is the number of ingests of the key that the version holds.
+        """
         self.state.update(
             f"consumed/{partition_key}",
             lambda _: {"table": self.table_id, "version": version, "ingests": ingests},
@@ -133,24 +158,24 @@ class Watermark:
 
     @property
     def checked(self) -> "Checked | None":
-        """Up to where a reconcile knows that all keys were consumed; None before the first reconcile."""
+        """The last check of a reconcile, None before the first one."""
         stored = self.state.get("reconciled")
         if not isinstance(stored, dict) or stored["table"] != self.table_id:
             return None
         return Checked(version=int(stored["version"]), number=int(stored["number"]))
 
     def check(self, checked: "Checked") -> None:
-        """Replaces the stored value."""
+        """Replace the stored check."""
         self.state.update("reconciled", lambda _: {"table": self.table_id, **asdict(checked)})
 
     @property
     def redelivered(self) -> dict[str, Any]:
-        """The versions that were emitted again: by key the version and the time."""
+        """The version that was emitted again for each key, and the time of it."""
         stored = self.state.get("told")
         return dict(stored) if isinstance(stored, dict) else {}
 
     def keep_redelivered(self, redelivered: Mapping[str, Any]) -> None:
-        """Replaces the stored value."""
+        """Replace the stored redeliveries."""
         self.state.update("told", lambda _: dict(redelivered))
 
     def _version(self, stored: Any) -> int:
@@ -161,8 +186,9 @@ class Watermark:
             return {}
         if stored["table"] != self.table_id:
             raise AirflowFailException(
-                f"consumer {self.consumer!r} has seen version {stored['version']} of a table that no longer exists: {self.asset.uri} was "
-                "created again. Give the consumer another name (consumer=); it then begins at its start"
+                f"consumer {self.consumer!r} has seen version {stored['version']} of a table that "
+                f"no longer exists: {self.asset.uri} was created again. "
+                "Give the consumer another name (consumer=); it then begins at its start"
             )
         return stored
 
@@ -171,7 +197,9 @@ class Watermark:
 
 
 def first_version(start: Start, opal_conn_id: str, table: str) -> int:
-    """What counts as seen before a consumer's first run."""
+    """Return the version that counts as seen before a consumer's first run."""
     if start == "head":
         return OpalHook(opal_conn_id).head(table)
-    return 0 if start == "all" else int(start)
+    if start == "all":
+        return 0
+    return int(start)

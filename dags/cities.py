@@ -1,7 +1,8 @@
-"""In which city each user lives, and how many live in each city: the second table is kept from the changes of the first.
+"""A table of each user's city, and one of the users in each city, made from the first's changes.
 
-Each run takes the files of `user_city` as they are then. Triggered by hand; or give it a schedule. Wants the connections `opal_default` and
-`spark_default`, and the Variable `city_source`: the folder of the files.
+Each run reads the files of `user_city` as they are then. Trigger it by hand, or give it a schedule.
+It needs the connections `opal_default` and `spark_default`, and the Variable `city_source`: the
+folder of the files.
 """
 
 from datetime import datetime, timedelta
@@ -27,7 +28,8 @@ opal_dag(
             by="version",
             rows="changes",
             arguments={"to": "{{ conn.opal_default.host }}/cities/city_population"},
-            own_dag=True,  # user_city.population runs once for many versions, if they come faster
+            # The DAG user_city.population runs once for many versions, if they come faster
+            own_dag=True,
         )
     ],
     retry_delay=timedelta(seconds=10),

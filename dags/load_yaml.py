@@ -1,4 +1,4 @@
-"""Makes the DAGs of the *.opal.yaml files in this folder."""
+"""Create the DAGs of the *.opal.yaml files in this folder."""
 
 from airflow_provider_opal import load_yaml_dags
 

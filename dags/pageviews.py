@@ -1,7 +1,8 @@
-"""A table that others write, of any format, wakes DAGs: LakeChime tells of its changes. Here it is a Delta table, `data.pageviews`.
+"""A table that others write, of any format, starts DAGs: LakeChime reports its changes.
 
-`pageviews_relay` waits for the table's events. `pageviews_report` runs once for each day whose rows changed. `pageviews_hourly` looks once
-an hour at what happened in the hour, and reads no more than that. Wants the Variable `pageviews`: where the table lies.
+Here it is a Delta table, `data.pageviews`. `pageviews_relay` waits for the table's events.
+`pageviews_report` runs once for each day whose rows changed. `pageviews_hourly` reads once an hour
+the rows that were added in the hour. It needs the Variable `pageviews`: the path of the table.
 """
 
 import sys
@@ -68,7 +69,10 @@ with DAG(
     )
     count_rows = BashOperator(
         task_id="count_rows",
-        bash_command=f"'{sys.executable}' '{{{{ dag.folder }}}}/pageviews_jobs.py' '{{{{ var.value.pageviews }}}}' "
-        "{{ encode_events(ti.xcom_pull(task_ids='fetched_events')) }}",
+        bash_command=(
+            f"'{sys.executable}' '{{{{ dag.folder }}}}/pageviews_jobs.py' "
+            "'{{ var.value.pageviews }}' "
+            "{{ encode_events(ti.xcom_pull(task_ids='fetched_events')) }}"
+        ),
     )
     fetched_events >> skip_downstream_when_no_events >> count_rows

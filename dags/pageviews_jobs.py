@@ -1,4 +1,4 @@
-"""What the DAGs of pageviews.py do with a Delta table: count the views of a day, and the rows that came with some events."""
+"""The counts of pageviews.py from a Delta table: a day's views, and the rows of some events."""
 
 import sys
 
@@ -9,18 +9,15 @@ from lakechime.triggers.argument import decode_events
 
 
 def views_of(path: str, day: str) -> dict[str, int]:
-    """Views by page."""
+    """Return the views by page."""
     rows = DeltaTable(path).to_pyarrow_table(partitions=[("day", "=", day)], columns=["page"])
-    return {
-        page.as_py(): count.as_py()
-        for page, count in zip(
-            *rows.group_by("page").aggregate([([], "count_all")]).columns, strict=True
-        )
-    }
+    counts = rows.group_by("page").aggregate([([], "count_all")])
+    return {row["page"]: row["count_all"] for row in counts.to_pylist()}
 
 
 def count_new_rows(path: str, argument: str) -> int:
-    """Of a table that rows are only added to. `chain` fails where an event is missing between the first and the last one."""
+    """Return the number of rows that events added to an append-only table."""
+    # `chain` fails where an event is missing between the first and the last one
     snapshots = chain(decode_events(argument))
     before = 0 if snapshots.start is None else _rows(path, snapshots.start)
     return _rows(path, snapshots.end) - before

@@ -1,7 +1,8 @@
-"""Product data that is kept up to date from files, in a plain folder: first what would change is counted, then it is merged.
+"""Product data in a plain folder, merged from files after a count of what would change.
 
-Wants the connections `opal_default` and `spark_default`, and the Variable `product_folder`, with the folders `master` and `incr` in it.
-Increments are CSV without a header: id, category, brand, price, inventory, time; files that begin with `del` hold the ids of deleted ones.
+It needs the connections `opal_default` and `spark_default`, and the Variable `product_folder`, with
+the folders `master` and `incr` in it. Increments are CSV without a header: id, category, brand,
+price, inventory, time. Files whose names begin with `del` hold the ids of deleted products.
 """
 
 from datetime import datetime, timedelta

@@ -1,8 +1,10 @@
-"""A shop's users: what is in the files goes into the table, and whoever waits for the table runs. Triggered by hand; or give it a schedule.
-Once a week the table's files are maintained.
+"""A shop's users: files are ingested into a table, and DAGs that wait for the table run.
 
-Wants the connections `opal_default` (type Opal lake: the root of the lake) and `spark_default` (type spark: local[2], spark://..., yarn, k8s://...),
-and the Variable `shop_source`: the folder of the files.
+Trigger it by hand, or give it a schedule. Once a week the table's files are maintained.
+
+It needs the connections `opal_default` (type Opal lake: the root of the lake) and `spark_default`
+(type spark: local[2], spark://..., yarn, k8s://...), and the Variable `shop_source`: the folder of
+the files.
 """
 
 from datetime import datetime, timedelta
