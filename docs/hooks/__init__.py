@@ -1,1 +1,1 @@
-"""What the site shows that nobody writes by hand: made from parsers, models and packages while it is built."""
+"""Generated parts of the site, made from parsers, models and packages while it is built."""

@@ -11,27 +11,29 @@ from opal_lake.cli import build_parser
 from opal_lake.cli.command import BRING, EVERYWHERE, KEEP, LOOK, WORK
 from opal_lake.exit_codes import MEANINGS
 
-FIRST_GROUPS = (WORK, BRING, KEEP, LOOK)  # as `opal --help` has them
+# In the order of `opal --help`
+FIRST_GROUPS = (WORK, BRING, KEEP, LOOK)
 
 
 def page() -> str:
     verbs = build_parser().verbs()
-    return "\n".join(
-        [
-            *_groups(verbs, FIRST_GROUPS),
-            *_everywhere(verbs["describe"], "Options of every command on a table", MEANINGS),
-        ]
-    )
+    lines = [
+        *_groups(verbs, FIRST_GROUPS),
+        *_everywhere(verbs["describe"], "Options of every command on a table", MEANINGS),
+    ]
+    return "\n".join(lines)
 
 
 def lakechime_page() -> str:
-    """The command `lakechime`, a heading lower: it is a part of a page."""
+    """Return the reference of the command `lakechime`, a heading lower."""
+    # It is a part of a page
     verbs = lakechime_parser().verbs()
     lines = [
         *_groups(verbs, LAKECHIME_GROUPS),
         *_everywhere(verbs["check"], "Options of every command", LAKECHIME_MEANINGS),
     ]
-    return "\n".join(f"#{line}" if line.startswith("##") else line for line in lines)
+    lowered = [f"#{line}" if line.startswith("##") else line for line in lines]
+    return "\n".join(lowered)
 
 
 def _groups(verbs: Mapping[str, argparse.ArgumentParser], first: Sequence[str]) -> Iterator[str]:
@@ -55,35 +57,34 @@ def _everywhere(
 
 def _verb(parser: argparse.ArgumentParser, level: str = "###") -> Iterator[str]:
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
-    yield from (
-        f"{level} {parser.prog}",
-        "",
-        parser.description or "",
-        "",
-        "```text",
-        usage,
-        "```",
-        "",
-    )
+    yield from (f"{level} {parser.prog}", "", parser.description or "", "")
+    yield from ("```text", usage, "```", "")
     yield from _table(_actions(parser, None))
     if example := parser.get_default("example"):
         yield from ("```console", f"$ {example}", "```", "")
-    for action in parser._actions:  # noqa: SLF001  # argparse has no public way to list what a parser knows
+    for action in parser._actions:  # noqa: SLF001  # argparse has no public list of them
+        # The verbs of a verb
         if isinstance(action.choices, Mapping):
             for inner in action.choices.values():
                 yield from _verb(inner, "####")
 
 
 def _actions(parser: argparse.ArgumentParser, group: str | None) -> Iterator[tuple[str, str]]:
-    """Names and help of the arguments of a group, or of those that are no group of every command."""
-    formatter = parser._get_formatter()  # noqa: SLF001  # it fills in defaults
-    for known in parser._action_groups:  # noqa: SLF001  # argparse has no public way to list what a parser knows
+    """Yield the name and the help of each argument.
+
+    With the group EVERYWHERE only of the arguments that every command has, otherwise of the others.
+    """
+    formatter = parser._get_formatter()  # noqa: SLF001  # only it fills in defaults
+    for known in parser._action_groups:  # noqa: SLF001  # argparse has no public list of them
         if (known.title == EVERYWHERE) != (group == EVERYWHERE):
             continue
-        for action in known._group_actions:  # noqa: SLF001  # argparse has no public way to list what a parser knows
-            if action.dest != "help" and not isinstance(action.choices, Mapping):
-                text = formatter._expand_help(action) if action.help else ""  # noqa: SLF001  # it fills in defaults
-                yield _name(action), text
+        for action in known._group_actions:  # noqa: SLF001  # argparse has no public list of them
+            if action.dest == "help" or isinstance(action.choices, Mapping):
+                continue
+            text = ""
+            if action.help:
+                text = formatter._expand_help(action)  # noqa: SLF001  # it fills in defaults
+            yield _name(action), text
 
 
 def _name(action: argparse.Action) -> str:
@@ -92,10 +93,12 @@ def _name(action: argparse.Action) -> str:
     name = ", ".join(action.option_strings)
     if action.nargs == 0:
         return name
-    choices = (
-        "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
-    )
-    return f"{name} {action.metavar or choices}"
+    if action.metavar:
+        return f"{name} {action.metavar}"
+    if action.choices:
+        choices = ",".join(map(str, action.choices))
+        return f"{name} {{{choices}}}"
+    return f"{name} {action.dest.upper()}"
 
 
 def _table(actions: Iterator[tuple[str, str]]) -> Iterator[str]:

@@ -13,33 +13,30 @@ _RIGHTS = {BY_TOKEN.read: "read", BY_TOKEN.write: "write", BY_TOKEN.admin: "admi
 
 
 def paths() -> str:
-    """Each path, the role that it needs, and what it does."""
+    """Return the table of paths: the role that each needs, and what it does."""
     return "\n".join(["| path | role | what it does |", "|---|---|---|", *_rows()])
 
 
 def errors() -> str:
-    rows = sorted((problem.status, problem.name, problem.meaning) for problem in PROBLEMS)
-    return "\n".join(
-        [
-            "| status | `error` | meaning |",
-            "|---|---|---|",
-            *(f"| {status} | `{name}` | {text} |" for status, name, text in rows),
-        ]
-    )
+    lines = ["| status | `error` | meaning |", "|---|---|---|"]
+    problems = sorted((problem.status, problem.name, problem.meaning) for problem in PROBLEMS)
+    lines += [f"| {status} | `{name}` | {meaning} |" for status, name, meaning in problems]
+    return "\n".join(lines)
 
 
 def _rows() -> Iterator[str]:
     for route in create_app(_no_store, BY_TOKEN).routes:
         assert isinstance(route, APIRoute)
-        right = next(
-            (
-                _RIGHTS[inner.call]
-                for inner in route.dependant.dependencies
-                if inner.call in _RIGHTS
-            ),
-            "none",
-        )
-        yield f"| `{' '.join(sorted(route.methods))} {route.path}` | {right} | {' '.join(route.description.split())} |"
+        methods = " ".join(sorted(route.methods))
+        description = " ".join(route.description.split())
+        yield f"| `{methods} {route.path}` | {_role(route)} | {description} |"
+
+
+def _role(route: APIRoute) -> str:
+    for dependency in route.dependant.dependencies:
+        if dependency.call in _RIGHTS:
+            return _RIGHTS[dependency.call]
+    return "none"
 
 
 def _no_store() -> SqlStore:

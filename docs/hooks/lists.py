@@ -1,7 +1,8 @@
-"""Lists that the code holds: the properties of a table, and the functions of conditions."""
+"""Lists from the code: properties of a table, functions of conditions, metrics of streams."""
 
 from opal_lake.definition.conditions.parser import FUNCTIONS
 from opal_lake.definition.properties import MAX_NUMBER, PROPERTIES, Number, Words
+from opal_stream.tracking.metrics import HELP
 
 
 def properties() -> str:
@@ -29,4 +30,11 @@ def _numbers(kind: Number) -> str:
 def functions() -> str:
     rows = ["| function | how it is written |", "|---|---|"]
     rows += [f"| `{name}` | {written} |" for name, written in sorted(FUNCTIONS.items())]
+    return "\n".join(rows)
+
+
+def metrics() -> str:
+    """Return the table of the metrics of streams."""
+    rows = ["| metric | kind | meaning |", "|---|---|---|"]
+    rows += [f"| `{name}` | {kind} | {meaning} |" for name, (kind, meaning) in HELP.items()]
     return "\n".join(rows)

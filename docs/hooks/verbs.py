@@ -1,4 +1,7 @@
-"""Methods that are made of declarations, for the reference pages: mkdocstrings reads code without running it."""
+"""Methods that are made of declarations, for the reference pages.
+
+mkdocstrings reads code without running it, and sees only the declarations.
+"""
 
 import inspect
 from importlib import import_module
@@ -10,7 +13,7 @@ MAKERS = ("verb(", "rows_verb(")
 
 
 class Verbs(griffe.Extension):
-    """Shows `compact = verb(Compact)` as the method that it is."""
+    """An extension that shows `compact = verb(Compact)` as a method."""
 
     def on_class_members(self, *, cls: griffe.Class, **kwargs: Any) -> None:
         """Replace each such attribute by a function with the signature of its declaration."""

@@ -22,7 +22,7 @@ KINDS = {
     "object": "mapping",
     "number": "number",
 }
-ANY = "NAME"  # stands for the names that a user gives
+ANY = "NAME"  # in the place of a name that a user gives
 DEFAULTS = "defaults"
 
 Schema = Mapping[str, Any]
@@ -30,40 +30,50 @@ Schema = Mapping[str, Any]
 
 def page() -> str:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
-    titles = {"": "Top level"} | {name: f"`{path}`" for name, path in paths(schema).items()}
-    models = {"": schema} | {name: schema["$defs"][name] for name in titles if name}
+    titles = {"": "Top level"}
+    models = {"": schema}
+    for name, path in paths(schema).items():
+        titles[name] = f"`{path}`"
+        models[name] = schema["$defs"][name]
     [defaults] = [name for name, title in titles.items() if title == f"`{DEFAULTS}`"]
     common = models.pop(defaults)["properties"]
-    lines = [
-        line for name, model in models.items() for line in _section(titles[name], model, titles)
-    ]
+    lines: list[str] = []
+    for name, model in models.items():
+        lines += _section(titles[name], model, titles)
+    # The model that has all keys of the defaults
     [pipeline] = [
         name for name, model in models.items() if model["properties"].items() >= common.items()
     ]
     keys = ", ".join(f"`{name}`" for name in common)
+    link = _link(titles[pipeline])
     lines += [
         f"### `{DEFAULTS}`",
         "",
-        f"For all pipelines of the file: {keys}. They mean what they mean in {_link(titles[pipeline])}.",
+        f"For all pipelines of the file: {keys}. They mean what they mean in {link}.",
     ]
     return "\n".join(lines)
 
 
 def paths(schema: Schema) -> dict[str, str]:
-    """Where each model stands in a file: its first place, from the top, and not under the defaults."""
-    models: dict[str, str] = {}
+    """Return the path of each model in a file: the first one from the top.
+
+    A path under the defaults counts last.
+    """
+    paths_of_models: dict[str, str] = {}
     queue = [("", schema)]
     while queue:
-        path, model = min(
-            queue, key=lambda entry: (entry[0].startswith(DEFAULTS), entry[0].count("."))
-        )
+        path, model = min(queue, key=lambda entry: _path_order(entry[0]))
         queue.remove((path, model))
         for name, value in model["properties"].items():
             for model_name, below in _models(value, f"{path}.{name}".removeprefix(".")):
-                if model_name not in models:
-                    models[model_name] = below
+                if model_name not in paths_of_models:
+                    paths_of_models[model_name] = below
                     queue.append((below, schema["$defs"][model_name]))
-    return models
+    return paths_of_models
+
+
+def _path_order(path: str) -> tuple[bool, int]:
+    return path.startswith(DEFAULTS), path.count(".")
 
 
 def _models(value: Schema, path: str) -> Iterator[tuple[str, str]]:
@@ -86,12 +96,12 @@ def _section(title: str, model: Schema, titles: Mapping[str, str]) -> Iterator[s
     yield from ("| key | value | default | meaning |", "|---|---|---|---|")
     for name, value in model["properties"].items():
         required = " (required)" if name in model.get("required", ()) else ""
-        kinds = " or ".join(
-            kind
-            for kind in dict.fromkeys(_kinds(value, titles))
-            if kind != "null" or value.get("default", "") is not None
-        )
-        yield f"| `{name}`{required} | {kinds} | {_default(value)} | {_cell(value.get('description', ''))} |"
+        kinds = list(dict.fromkeys(_kinds(value, titles)))
+        # A default of null says already that null is allowed
+        if "null" in kinds and value.get("default", "") is None:
+            kinds.remove("null")
+        meaning = _cell(value.get("description", ""))
+        yield f"| `{name}`{required} | {' or '.join(kinds)} | {_default(value)} | {meaning} |"
     yield ""
 
 
@@ -118,9 +128,9 @@ def _kinds(value: Schema, titles: Mapping[str, str]) -> Iterator[str]:
 def _plain(value: Schema) -> str:
     kind = "span of time" if SPAN in value.get("pattern", "") else KINDS[value["type"]]
     if "minimum" in value:
-        kind += f" from {value['minimum']}" + (
-            f" to {value['maximum']}" if "maximum" in value else ""
-        )
+        kind += f" from {value['minimum']}"
+        if "maximum" in value:
+            kind += f" to {value['maximum']}"
     if "maxItems" in value:
         kind += f" of at most {value['maxItems']}"
     return kind
@@ -130,9 +140,13 @@ def _default(value: Schema) -> str:
     default = value.get("default")
     if default is None:
         return ""
-    if isinstance(default, str) and (span := re.fullmatch(r"PT(\d+)([HMS])", default)):
-        default = f"{span[1]}{span[2].lower()}"
-    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+    if not isinstance(default, str):
+        return f"`{json.dumps(default)}`"
+    # ISO 8601, as `PT30M`; in the YAML it is written `30m`
+    span = re.fullmatch(r"PT(\d+)([HMS])", default)
+    if span is None:
+        return f"`{default}`"
+    return f"`{span[1]}{span[2].lower()}`"
 
 
 def _link(title: str) -> str:
@@ -140,7 +154,7 @@ def _link(title: str) -> str:
 
 
 def anchor(title: str) -> str:
-    """As the markdown of the site makes it of a heading."""
+    """Return the anchor that the site's markdown makes of a heading."""
     return re.sub(r"[^\w\s-]", "", title).strip().lower().replace(" ", "-")
 
 
