@@ -10,6 +10,7 @@ from opal_lake.ids import RandomIds
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on, table_on
+from tests.fixtures_s3 import put_objects
 
 SCHEMA = pa.schema([("sku", pa.string()), ("at", pa.int64()), ("price", pa.int32())])
 HOUR_US = 3_600_000_000
@@ -30,7 +31,7 @@ class Hours:
 
     @property
     def table(self) -> Table:
-        """As another process sees it: nothing is at hand."""
+        """The table as another process opens it, with empty caches."""
         clock = ManualClock(at_us=START_US + self.hour * HOUR_US, step_us=1)
         return Table(
             log=CommitLog(storage=self.storage, clock=clock, ids=RandomIds()),
@@ -50,3 +51,12 @@ class Hours:
     def later(self, hours: int) -> "Hours":
         self.hour += hours
         return self
+
+
+def upserted(uri: str, options: dict[str, str], commits: int, **properties: int | str) -> Hours:
+    """Make a table in memory and copy it to a store, which sees later requests only."""
+    hours = Hours(f"memory://{uri.removeprefix('s3://')}", {}, **properties).upsert(commits)
+    objects = {entry.path: hours.storage.get(entry.path) for entry in hours.storage.list("")}
+    put_objects(options, uri, objects)
+    hours.storage = open_storage(uri, options)
+    return hours

@@ -1,4 +1,7 @@
-"""Rows of every type, nested to any depth, with nulls at every level, and cut out of larger arrays."""
+"""Rows of every type, nested to any depth.
+
+They have nulls at every level, and are cut out of larger arrays.
+"""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -65,7 +68,7 @@ def _struct_of(members: dict[str, Typed]) -> Typed:
 def _map_of(pair: tuple[Typed, Typed]) -> Typed:
     (key, keys), (value, values) = pair
     return pa.map_(key, value), st.dictionaries(keys, st.none() | values, max_size=3).map(
-        lambda found: list(found.items())
+        lambda entries: list(entries.items())
     )
 
 
@@ -85,10 +88,10 @@ TYPED = st.recursive(st.sampled_from(_ATOMIC), _deeper, max_leaves=4)
 
 @st.composite
 def tables(draw: st.DrawFn) -> pa.Table:
-    """A key `k`, a delta `d` and up to four columns of any type, in chunks that are slices."""
+    """Draw a key `k`, a delta `d` and up to four columns of any type, in slices."""
     columns = draw(
         st.dictionaries(st.sampled_from(NAMES), TYPED, max_size=4).filter(
-            lambda one: len({n.casefold() for n in one}) == len(one)
+            lambda names: len({n.casefold() for n in names}) == len(names)
         )
     )
     schema = pa.schema(
@@ -134,7 +137,10 @@ def _nested(number: int) -> dict[str, Any]:
 
 
 def every_type() -> pa.Table:
-    """Every type, and every type below a struct, a list and a map; each third row is null throughout."""
+    """Return rows of every type, also below a struct, a list and a map.
+
+    Each third row is null throughout.
+    """
     inner = pa.struct([("z z", ZONED), ("w", WALL)])
     deep = pa.struct(
         [
@@ -170,15 +176,15 @@ def every_type() -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def _row(place: int) -> dict[str, Any]:
-    moment, deep = MOMENTS[place % len(MOMENTS)], _nested(place)
-    zoned, day = moment.replace(tzinfo=UTC), DAYS[place % len(DAYS)]
+def _row(index: int) -> dict[str, Any]:
+    moment, deep = MOMENTS[index % len(MOMENTS)], _nested(index)
+    zoned, day = moment.replace(tzinfo=UTC), DAYS[index % len(DAYS)]
     values = [
         True,
-        place,
-        -place,
-        place,
-        -place,
+        index,
+        -index,
+        index,
+        -index,
         0.5,
         -0.0,
         "ä",
@@ -187,18 +193,18 @@ def _row(place: int) -> dict[str, Any]:
         zoned,
         moment,
         Decimal("-1.25"),
-        Decimal(place),
+        Decimal(index),
         Decimal("1e-10"),
     ]
     return {
-        "k": str(place),
-        "d": place,
+        "k": str(index),
+        "d": index,
         **{f"c.{number}": value for number, value in enumerate(values)},
         "t": zoned,
         "n": moment,
         "day": day,
         "s": deep,
-        "l": [deep, None, deep] if place % 2 else [],
-        "m": [(zoned, deep), (datetime(2001, 1, 1, tzinfo=UTC), None)] if place % 2 else [],
-        "renamed `s`": {"in side": None if place % 4 == 1 else place},
+        "l": [deep, None, deep] if index % 2 else [],
+        "m": [(zoned, deep), (datetime(2001, 1, 1, tzinfo=UTC), None)] if index % 2 else [],
+        "renamed `s`": {"in side": None if index % 4 == 1 else index},
     }

@@ -6,22 +6,31 @@ import pyarrow as pa
 
 from opal_lake.clock import ManualClock
 from opal_lake.definition.table_spec import TableLayout, plan_spec
+from opal_lake.log.tuning import DEFAULT_TUNING, Tuning
 from opal_lake.storage import Storage
 from opal_lake.table import Table, create_on, table_on
 from tests.kit.ids import CountingIds
 
 SCHEMA = pa.schema([("sku", pa.string()), ("at", pa.int64()), ("price", pa.int32())])
 Row = tuple[str, int, int | None]  # a price of None deletes
+# Lists are in files of their own, as those of a large table
+LISTS_IN_FILES = Tuning(inline_bytes=0)
 
 
 def rows(values: Sequence[Row]) -> tuple[pa.Table, list[bool]]:
-    columns = {
-        name: [value[position] for value in values] for position, name in enumerate(SCHEMA.names)
-    }
+    columns = {}
+    for position, name in enumerate(SCHEMA.names):
+        columns[name] = [value[position] for value in values]
     return pa.table(columns, schema=SCHEMA), [value[2] is None for value in values]
 
 
-def create(storage: Storage, *, file_format: str = "parquet", **properties: int | str) -> Table:
+def create(
+    storage: Storage,
+    *,
+    file_format: str = "parquet",
+    tuning: Tuning = DEFAULT_TUNING,
+    **properties: int | str,
+) -> Table:
     layout = TableLayout(
         keys=["sku"],
         delta="at",
@@ -29,7 +38,7 @@ def create(storage: Storage, *, file_format: str = "parquet", **properties: int 
         file_format=file_format,
         properties=properties,
     )
-    return create_on(storage, plan_spec(SCHEMA, layout))
+    return create_on(storage, plan_spec(SCHEMA, layout), tuning=tuning)
 
 
 def create_with_pending(storage: Storage) -> Table:
@@ -39,9 +48,9 @@ def create_with_pending(storage: Storage) -> Table:
     return table
 
 
-def reopen(storage: Storage, writer: str = "w") -> Table:
-    """A writer with names of its own, as another process would have."""
-    return table_on(storage, ManualClock(), CountingIds(prefix=writer))
+def reopen(storage: Storage, writer: str = "w", *, tuning: Tuning = DEFAULT_TUNING) -> Table:
+    """Return a writer with names of its own, as another process would have."""
+    return table_on(storage, ManualClock(), CountingIds(prefix=writer), tuning=tuning)
 
 
 def copied(source: Storage, target: Storage) -> Storage:
@@ -56,7 +65,10 @@ def content(table: Table, **view: object) -> list[Row]:
 
 
 def latest(batches: Sequence[Sequence[Row]], until: int | None = None) -> list[Row]:
-    """What should be in it: of each key the last row in (delta, arrival), unless that is a delete."""
+    """Return the expected rows.
+
+    Of each key it is the last one in (delta, arrival), unless that is a delete.
+    """
     best: dict[str, tuple[tuple[int, int, int], Row]] = {}
     for number, batch in enumerate(batches):
         for position, row in enumerate(batch):

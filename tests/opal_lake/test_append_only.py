@@ -1,4 +1,7 @@
-"""Tables without keys are read, checked and rewritten; what needs keys is refused before it begins."""
+"""Tables without keys are read, checked and rewritten.
+
+Operations that need keys are refused before they begin.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,30 +1,32 @@
-"""A writer may die, or get a wrong answer, at every call to the store: a rerun with the same tokens leads to the same table."""
+"""A writer may die, or get a wrong answer, at every call to the store.
+
+A rerun with the same tokens leads to the same table.
+"""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from opal_lake.errors import CommitUnknownError, ConflictError, StorageError
-from opal_lake.log import sections
 from opal_lake.storage import Storage, open_storage
 from tests.kit.check import check_table
 from tests.kit.failing_store import Crash, FailingStore, Mode
-from tests.opal_lake.shop import Row, content, copied, create, latest, reopen, rows
+from tests.opal_lake import shop
+from tests.opal_lake.shop import LISTS_IN_FILES, Row, content, copied, latest, rows
+
+create = partial(shop.create, tuning=LISTS_IN_FILES)
+reopen = partial(shop.reopen, tuning=LISTS_IN_FILES)
 
 FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30), ("dye", 5, 40)]
 SECOND: list[Row] = [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2, 50)]
 THIRD: list[Row] = [("ax", 2, 12), ("fig", 2, 60)]
-# every second version a checkpoint, and every second run a merge, so that crashes meet these too; tiny segments: more than one file
+# Every second version has a checkpoint, and every second run is a merge, so that crashes meet
+# these, too. Tiny segments make more than one file
 PROPERTIES = {"checkpoint_commits": 2, "segment_rows": 3, "key_store_fan_in": 2}
 
 Job = Callable[[Storage, str], None]
-
-
-@pytest.fixture(autouse=True)
-def _lists_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of a large table."""
-    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
 
 
 def ingest(storage: Storage, writer: str) -> None:
@@ -51,7 +53,10 @@ def prepared(storage: Storage, *, pending: bool) -> Storage:
 
 
 def run_until_done(job: Job, store: FailingStore, storage: Storage) -> int:
-    """The job on a store that fails once, then again and again as a scheduler would; how often it had to be started."""
+    """Run a job on a store that fails once, then again as a scheduler would.
+
+    Returns how often it had to be started.
+    """
     for start, target in enumerate([store, storage, storage], 1):
         try:
             job(target, f"writer-{start}")
@@ -98,11 +103,11 @@ def retry(storage: Storage, writer: str) -> None:
 
 
 def walk_withdrawal(job: Job, fresh: Callable[[], Storage], mode: Mode) -> int:
-    """Fail at each call of a job that withdraws pending rows, in turn; how many there are."""
+    """Fail at each call of a job that withdraws rows, in turn; return their number."""
     begun = prepared(fresh(), pending=True)
     dry = FailingStore(copied(begun, fresh()))
     job(dry, "dry")
-    kept = [FIRST] if job is discard else [FIRST, THIRD]
+    expected = [FIRST] if job is discard else [FIRST, THIRD]
     for fail_at in range(1, len(dry.trace) + 1):
         storage = copied(begun, fresh())
         run_until_done(job, FailingStore(storage, fail_at, mode), storage)
@@ -110,7 +115,7 @@ def walk_withdrawal(job: Job, fresh: Callable[[], Storage], mode: Mode) -> int:
         where = (mode, fail_at, dry.trace[fail_at - 1])
         table = reopen(storage, "reader")
         metagen(storage, "after")
-        assert content(table) == latest(kept), where
+        assert content(table) == latest(expected), where
         discards = [commit for commit in table.commits() if commit.actions.discarded]
         assert len(discards) == 1, where
         assert check_table(table) == [], where

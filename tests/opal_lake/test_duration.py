@@ -71,7 +71,10 @@ def test_a_timedelta_is_kept_in_its_greatest_whole_unit() -> None:
     [
         (
             "soon",
-            "not a span of time; write a number of weeks, days, hours, minutes, seconds or milliseconds, as 30d, 2w, 12h, 1h30m or 200ms",
+            (
+                "not a span of time; write a number of weeks, days, hours, minutes, seconds or "
+                "milliseconds, as 30d, 2w, 12h, 1h30m or 200ms"
+            ),
         ),
         ("", "not a span of time"),
         ("30", "not a span of time"),
@@ -105,7 +108,7 @@ def test_a_span_may_have_milliseconds(written: str, span_us: int) -> None:
 
 
 def dated(request: pytest.FixtureRequest) -> Table:
-    """Its delta is a time."""
+    """Make a table whose delta is a time."""
     schema = pa.schema([("sku", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
     layout = TableLayout(keys=["sku"], delta="at", properties={"look_back": "2w"})
     return create_on(

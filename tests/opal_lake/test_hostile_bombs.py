@@ -1,4 +1,7 @@
-"""Small files that stand for gigabytes, or nest without end, end in an error that names them, and make room for nothing."""
+"""Small files that stand for gigabytes, or nest without end.
+
+They end in an error that names them, and take no memory.
+"""
 
 import json
 import struct
@@ -25,7 +28,7 @@ from opal_lake.log.sections import ALWAYS_INFLATED, decode_section, encode_secti
 from opal_lake.log.visibility import read_base
 from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
-from opal_lake.storage.verified import MOST_SEALED
+from opal_lake.storage.verified import MAX_SEALED
 from tests.opal_lake.shop import create, reopen, rows
 
 DEEP = b"[" * 200_000 + b"]" * 200_000
@@ -119,7 +122,7 @@ def test_a_commit_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / layout.commit_path(2)).open("wb") as file:
         file.truncate(2 << 30)  # no block of it is on the disk
     with pytest.raises(
-        FormatError, match=rf"{layout.commit_path(2)} has more than {MOST_SEALED:,} bytes"
+        FormatError, match=rf"{layout.commit_path(2)} has more than {MAX_SEALED:,} bytes"
     ):
         reopen(storage).snapshot_at()
 
@@ -139,7 +142,7 @@ def test_a_referenced_file_is_read_as_far_as_it_should_be_long(tmp_path: Path) -
 def test_bitmap_bases_say_nothing_of_more_than_they_are() -> None:
     whole = BitMap()
     whole.add_range(0, 1 << 32)  # half a megabyte that stands for 16 GB of offsets
-    with pytest.raises(FormatError, match=r"x.bits .*no row"):
+    with pytest.raises(FormatError, match=r"x.bits .*it marks row"):
         decode_base(encode_base({1: whole}, {}), "x.bits")
     with pytest.raises(FormatError, match="in a segment that has 10 rows"):
         words_of(BitMap([10]), 10)
@@ -155,7 +158,7 @@ def test_bitmap_bases_say_nothing_of_more_than_they_are() -> None:
 
 
 def test_a_bitmap_base_marks_no_rows_that_its_segment_does_not_have() -> None:
-    """A few bytes stand for 32 million rows, each of which takes 4 where they are looked at."""
+    """A few bytes stand for 32 million rows, each of which takes 4 bytes when read."""
     storage = MemoryStorage()
     table = create(storage)
     table.ingest(*rows([("a", 1, 1)]))
@@ -231,7 +234,10 @@ def test_a_block_of_a_run_inflates_to_what_its_entries_take() -> None:
 
 
 def test_a_parquet_file_holds_the_rows_that_its_size_allows() -> None:
-    """Columns of one value by dictionary and run length: a few KB would be gigabytes of events, or of rows."""
+    """Columns of one value by dictionary and run length.
+
+    A few KB would be gigabytes of events, or of rows.
+    """
     many = 12_000_000
     sink = pa.BufferOutputStream()
     events = pa.table(

@@ -1,4 +1,8 @@
-"""Whatever a table's metadata contains: a result, or one of the library's own errors that names the file; never a crash or a hang."""
+"""Random changes of a table's metadata.
+
+Each ends in a result, or in one of the library's own errors that names the file; never in a crash
+or a hang.
+"""
 
 import os
 import random
@@ -15,10 +19,10 @@ from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.errors import OpalError
 from opal_lake.inspect.describe import describe, file_rows, history_rows, segment_rows
-from opal_lake.log import visibility
 from opal_lake.log.commit import canonical_json, seal, unseal
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.sections import decode_section, encode_section
+from opal_lake.log.tuning import Tuning
 from opal_lake.read.explain import explain
 from opal_lake.read.read import file_filter
 from opal_lake.storage.local.store import LocalStorage
@@ -32,14 +36,22 @@ from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import create, rows
 
 VALUES: tuple[Any, ...] = (
-    None, True, 0, -1, 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**40, 1e308, -0.5, "", "x", "../x", "a\0b", "é", "9" * 30,
-    "long", "decimal(99,99)", "30d", "'", [], [[]], [0], [None], ["x"], {}, {"x": 1}, {"type": "udt"}, [[[[[]]]]],
+    None, True,
+    0, -1, 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**40, 1e308, -0.5,
+    "", "x", "../x", "a\0b", "é", "9" * 30, "long", "decimal(99,99)", "30d", "'",
+    [], [[]], [0], [None], ["x"], {}, {"x": 1}, {"type": "udt"}, [[[[[]]]]],
 )  # fmt: skip
+
+# Every checkpoint has bitmap bases
+FOLDED_EACH_TIME = Tuning(fold_at_logs=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Mutator:
-    """Changes one thing of a table that is a dictionary of files, and corrects the checksums of the files that refer to it."""
+    """A change of one thing in a table that is a dictionary of files.
+
+    It corrects the checksums of the files that refer to the changed one.
+    """
 
     files: dict[str, bytes]
     dice: random.Random
@@ -86,7 +98,7 @@ class Mutator:
         return bytes(changed)
 
     def _value(self, value: Any) -> Any:
-        """The value with one part of it, anywhere, changed, taken away or doubled."""
+        """Return the value with one part, anywhere, changed, removed or doubled."""
         if not isinstance(value, dict | list) or not value or self.dice.random() < 0.1:
             return self.dice.choice(VALUES)
         parts = sorted(value) if isinstance(value, dict) else range(len(value))
@@ -100,7 +112,7 @@ class Mutator:
         return value
 
     def _replace(self, path: str, data: bytes) -> None:
-        """With its size and checksum in every sealed document and section that names it."""
+        """Set its size and checksum in every sealed document and section that names it."""
         self.files[path] = data
         for above in [
             path for path in self.files if path.startswith((layout.LOG, layout.CHECKPOINTS))
@@ -112,17 +124,17 @@ class Mutator:
 
 
 def _mended(value: Any, path: str, data: bytes) -> bool:
-    found, parts = False, []
+    is_named, parts = False, []
     if isinstance(value, dict):
         if value.get("path") == path:
-            value["size"], value["crc32"], found = len(data), zlib.crc32(data), True
+            value["size"], value["crc32"], is_named = len(data), zlib.crc32(data), True
         parts = [*value.values()]
     elif isinstance(value, list):
         if path in value[:2]:
             at = value.index(path)
-            value[at + 1 : at + 3], found = [len(data), zlib.crc32(data)], True
+            value[at + 1 : at + 3], is_named = [len(data), zlib.crc32(data)], True
         parts = value
-    return found | (sum(_mended(part, path, data) for part in parts) > 0)
+    return is_named | (sum(_mended(part, path, data) for part in parts) > 0)
 
 
 def uses(table: Table) -> list[Callable[[], object]]:
@@ -145,7 +157,7 @@ def uses(table: Table) -> list[Callable[[], object]]:
 
 def original() -> dict[str, bytes]:
     storage = MemoryStorage()
-    table = create(storage, checkpoint_commits=3, group_rows=6)
+    table = create(storage, checkpoint_commits=3, group_rows=6, tuning=FOLDED_EACH_TIME)
     for at in range(1, 5):
         table.ingest(
             *rows([("a", at, at), ("b", at, None if at == 2 else at), (f"c{at}", at, at)]),
@@ -157,7 +169,7 @@ def original() -> dict[str, bytes]:
 
 
 def run(files: dict[str, bytes], seed: int) -> list[str]:
-    """The errors that are none of the library's own."""
+    """Return the errors that are not the library's own."""
     mutator = Mutator(dict(files), random.Random(seed))
     path = mutator.mutate()
     if mutator.files == files:
@@ -170,7 +182,12 @@ def run(files: dict[str, bytes], seed: int) -> list[str]:
 
 def used(storage: Storage, what: str) -> list[str]:
     table = Table(
-        log=CommitLog(storage=storage, clock=ManualClock(), ids=CountingIds(prefix="new")),
+        log=CommitLog(
+            storage=storage,
+            clock=ManualClock(),
+            ids=CountingIds(prefix="new"),
+            tuning=FOLDED_EACH_TIME,
+        ),
         cache=MemoryRuns(storage=storage),
     )
     strange = []
@@ -182,25 +199,22 @@ def used(storage: Storage, what: str) -> list[str]:
         except Exception as error:  # noqa: BLE001  # which is what this looks for
             frame = traceback.extract_tb(error.__traceback__)[-1]
             strange.append(
-                f"{what}, use {number}: {error!r} at {frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}"
+                f"{what}, use {number}: {error!r} at {Path(frame.filename).name}:{frame.lineno}"
             )
     return strange
 
 
 @pytest.mark.parametrize("share", range(4))
-def test_metadata_that_anybody_wrote_gives_an_answer_or_an_error_of_ours(
-    share: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(visibility, "FOLD_AT_LOGS", 1)
+def test_metadata_that_anybody_wrote_gives_an_answer_or_an_error_of_ours(share: int) -> None:
     files = original()
     assert not [line for seed in range(share, 120, 4) for line in run(files, seed)]
 
 
 def _paths_in(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where in JSON there is a text with a slash, or an id."""
+    """Yield the paths in JSON to a text with a slash, or to an id."""
     if isinstance(value, dict | list):
         parts = value.items() if isinstance(value, dict) else enumerate(value)
-        return [found for key, part in parts for found in _paths_in(part, (*at, key))]
+        return [path for key, part in parts for path in _paths_in(part, (*at, key))]
     return (
         [at]
         if isinstance(value, str)
@@ -213,8 +227,10 @@ def _paths_in(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def test_nothing_outside_of_the_root_is_read_written_or_deleted(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file next to the root has the path that the metadata points to: it stays as it is, and nothing opens it."""
-    monkeypatch.setattr(visibility, "FOLD_AT_LOGS", 1)
+    """A file next to the root has the path that the metadata names.
+
+    It stays as it is, and nothing opens it.
+    """
     dice, files = random.Random(seed), original()
     witness, root = tmp_path / "witness", tmp_path / "table"
     witness.mkdir()

@@ -1,4 +1,7 @@
-"""A table that somebody else wrote names only its own files: a path that leads elsewhere is refused where metadata is decoded."""
+"""A table that somebody else wrote names only its own files.
+
+A path that leads elsewhere is refused where metadata is decoded.
+"""
 
 import os
 from collections.abc import Callable
@@ -48,7 +51,10 @@ ELSEWHERE = (
 
 
 def written(uri: str) -> Table:
-    """Versions 1 and 2: an ingest and its MetaGen; 3 and 4 again, so that there are a log, runs and a removed run."""
+    """Return a table with a log, runs and a removed run.
+
+    Versions 1 and 2 are an ingest and its MetaGen, and so are 3 and 4.
+    """
     table = create(LocalStorage.open(uri), read_verify="none", checkpoint_commits=100)
     for value in (1, 2):
         table.ingest(*rows([("a", value, value), ("b", value, value)]))
@@ -96,9 +102,9 @@ def test_a_commit_that_names_a_file_elsewhere_is_refused(what: str, tmp_path: Pa
         with pytest.raises(FormatError, match=path):
             reopen(table.storage).snapshot_at()
         assert [
-            found.invariant
-            for found in check_table(reopen(table.storage), quick=True)
-            if found.path == path
+            finding.invariant
+            for finding in check_table(reopen(table.storage), quick=True)
+            if finding.path == path
         ] == ["I23"]
         table.storage.delete([path])
         table.storage.put_if_absent(path, before)
@@ -166,7 +172,7 @@ def test_a_named_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> No
     path = tmp_path / "table" / layout.commit_path(4)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(OpalError, match="no plain file"):
+    with pytest.raises(OpalError, match="not a plain file"):
         reopen(table.storage).snapshot_at()
 
 

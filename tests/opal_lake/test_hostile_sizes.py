@@ -1,4 +1,7 @@
-"""Small files that stand for gigabytes of values, each decoded in a process of its own whose peak of memory is measured."""
+"""Small files that stand for gigabytes of values.
+
+Each is decoded in a process of its own whose peak of memory is measured.
+"""
 
 import pickle
 import subprocess
@@ -79,7 +82,7 @@ def long_list(count: int) -> pa.Array:
 
 
 def decoded(data: bytes, spec: TableSpec, rows: int, folder: Path, *, parts: bool) -> list[str]:
-    """What a process of its own says of a file, and the most memory that it had, in MB."""
+    """Return a process's answer about a file, and its peak of memory in MB."""
     (folder / "bomb").write_bytes(data)
     (folder / "work").write_bytes(pickle.dumps((str(folder / "bomb"), spec, rows, parts)))
     words = [sys.executable, "-c", _CHILD, str(folder / "work")]
@@ -191,7 +194,7 @@ def written(rows: pa.Table) -> tuple[Any, TableSpec]:
 
 
 def test_a_file_of_equal_long_texts_can_be_read() -> None:
-    """Writers cut row groups by what they take in memory, so that readers believe them."""
+    """Writers cut row groups by their size in memory, so that readers trust them."""
     texts = pa.array([letter * 8000 for letter in "abc"])
     rows = rows_of(texts.take(pa.array(np.arange(20_000) % 3)))
     assert rows.nbytes > BOUND.average_bytes
@@ -202,7 +205,7 @@ def test_a_file_of_equal_long_texts_can_be_read() -> None:
 
 
 def test_no_row_group_is_larger_than_readers_believe() -> None:
-    """Long values that follow each other are cut by their own length, not by that of all rows."""
+    """Long values that follow each other are cut by their own length, not that of all."""
     short, long = ["a"] * 300_000, ["b" * 100_000] * 3000
     file, spec = written(rows_of(pa.array(short + long)))
     assert file.data.nbytes < 2 * LEAST_LIMIT_BYTES >> 10

@@ -1,4 +1,4 @@
-"""How the work of a table grows with the number of its columns: as the number, not as its square.
+"""The work of a table grows as the number of its columns, not as its square.
 
 Seconds differ from machine to machine, so the time of many columns is compared with the time of
 few. Where each column is looked for among all, sixteen times the columns take 50 to 250 times.

@@ -1,17 +1,21 @@
-"""The worker's folder of copies, and whole tables over it. The contract of caches is in tests/contracts/test_run_cache.py."""
+"""The worker's folder of copies, and whole tables over it.
+
+The contract of caches is in tests/contracts/test_run_cache.py.
+"""
 
 import errno
 import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from opal_lake.errors import StorageError
-from opal_lake.key_store.cache import folder as cache_folder
 from opal_lake.key_store.cache.folder import CacheFolder
 from opal_lake.storage.local.store import LocalStorage
 from tests.kit.check import check_table
@@ -50,7 +54,7 @@ def age(folder: CacheFolder, name: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("write", [write_file, write_folder])
-def test_what_was_used_longest_ago_goes_first(
+def test_entry_used_longest_ago_is_evicted_first(
     write: Callable[[int, CacheFolder, str], Path | None], tmp_path: Path
 ) -> None:
     folder = folder_at(tmp_path, 350)
@@ -66,29 +70,23 @@ def test_what_was_used_longest_ago_goes_first(
     assert names(folder) == ["e"]
 
 
-def test_what_others_put_counts_when_the_folder_is_looked_through_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache_folder, "LOOK_AGAIN_SHARE", 1)
-    folder = folder_at(tmp_path, 1000)
+def test_entries_of_other_processes_count_when_the_folder_is_read_again(tmp_path: Path) -> None:
+    folder = CacheFolder(path=tmp_path / "near", max_bytes=1000, look_again_share=1)
     write_file(100, folder, "a")
     (folder.path / "other").write_bytes(b"x" * 950)
     age(folder, "other", 100)
     write_file(100, folder, "b")
     assert names(folder) == ["a", "b", "other"]
-    monkeypatch.setattr(cache_folder, "LOOK_AGAIN_S", 0.0)
-    write_file(100, folder, "c")
+    write_file(100, replace(folder, look_again_s=0.0), "c")
     assert names(folder) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(
-    "size, most", [(60, 10_000), (1, 192)]
-)  # a 64th of the bytes is 100; of the entries 3
-def test_who_put_much_looks_through_the_folder_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, most: int
+# A 64th of the bytes is 100, and of the entries 3.
+@pytest.mark.parametrize("size, max_entries", [(60, 10_000), (1, 192)])
+def test_process_that_put_much_reads_the_folder_again(
+    tmp_path: Path, size: int, max_entries: int
 ) -> None:
-    monkeypatch.setattr(cache_folder, "MOST_ENTRIES", most)
-    folder = folder_at(tmp_path, 6400)
+    folder = CacheFolder(path=tmp_path / "near", max_bytes=6400, max_entries=max_entries)
     write_file(size, folder, "a")
     (folder.path / "other").write_bytes(b"x" * (6400 - size))
     age(folder, "other", 100)
@@ -99,11 +97,19 @@ def test_who_put_much_looks_through_the_folder_again(
     assert "other" not in names(folder)
 
 
-def test_of_very_many_the_oldest_go_whatever_their_size(
+def test_full_disk_leaves_the_cache_without_the_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_folder, "MOST_ENTRIES", 20)
-    folder = folder_at(tmp_path, 1 << 20)
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = CacheFolder(path=tmp_path / "near", max_bytes=6400)
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    assert folder.put("a", 60, lambda path: pytest.fail(f"{path} was written")) is None
+
+
+def test_oldest_of_too_many_entries_are_evicted_whatever_their_size(tmp_path: Path) -> None:
+    folder = CacheFolder(path=tmp_path / "near", max_bytes=1 << 20, max_entries=20)
     for number in range(20):
         write_file(1, folder, f"{number:02}")
         age(folder, f"{number:02}", 1000 - number)
@@ -112,7 +118,7 @@ def test_of_very_many_the_oldest_go_whatever_their_size(
     assert names(folder) == [f"{number:02}" for number in range(2, 21)]
 
 
-def test_a_large_entry_that_was_used_last_does_not_make_room_for_puts_to_come(
+def test_large_entry_used_last_is_not_evicted_as_spare_room(
     tmp_path: Path,
 ) -> None:
     folder = folder_at(tmp_path, 1000)
@@ -124,8 +130,8 @@ def test_a_large_entry_that_was_used_last_does_not_make_room_for_puts_to_come(
     assert names(folder) == ["large", "new"]
 
 
-def test_what_was_not_added_counts_nothing(tmp_path: Path) -> None:
-    """The same run again, failed writes, and runs larger than the disk: nothing is evicted for these."""
+def test_puts_that_add_nothing_evict_nothing(tmp_path: Path) -> None:
+    """Put the same run again, fail to write, and put a run larger than the disk."""
     folder = folder_at(tmp_path, 1000)
     write_file(100, folder, "a")
 
@@ -142,21 +148,21 @@ def test_what_was_not_added_counts_nothing(tmp_path: Path) -> None:
     assert names(folder) == ["a", "c"]
 
 
-def test_a_folder_that_turns_into_a_file_is_named(tmp_path: Path) -> None:
+def test_folder_that_was_replaced_by_a_file_is_named_in_the_error(tmp_path: Path) -> None:
     folder = folder_at(tmp_path, 1000)
     write_file(10, folder, "a")
 
-    def vandal(path: Path) -> None:
+    def replace_folder(path: Path) -> None:
         shutil.rmtree(folder.path)
         folder.path.write_text("rubbish")
         path.write_bytes(b"x")
 
-    for call in (lambda: folder.put("b", 10, vandal), lambda: folder.find("a")):
-        with pytest.raises(StorageError, match="near is no folder"):
+    for call in (lambda: folder.put("b", 10, replace_folder), lambda: folder.find("a")):
+        with pytest.raises(StorageError, match="near is not a folder"):
             call()
 
 
-def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_files(tmp_path: Path) -> None:
     folder = folder_at(tmp_path, 1000)
 
     def full(path: Path) -> None:
@@ -175,8 +181,11 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     assert names(folder) == []
 
 
-def test_of_two_that_put_the_same_the_entry_stays_whole(tmp_path: Path) -> None:
-    """A file is replaced by its equal; a folder stays, and the second writer is given it; an empty one gives way."""
+def test_two_puts_of_the_same_entry_leave_it_whole(tmp_path: Path) -> None:
+    """An equal file replaces a file; a folder stays, and the second writer gets it.
+
+    An empty folder gives way.
+    """
     folder = folder_at(tmp_path, 1000)
     for write, name in ((write_file, "file"), (write_folder, "folder")):
         assert write(100, folder, name) == write(100, folder, name) == folder.path / name
@@ -186,12 +195,12 @@ def test_of_two_that_put_the_same_the_entry_stays_whole(tmp_path: Path) -> None:
     assert names(folder) == ["empty", "file", "folder"]
 
 
-def test_whoever_looks_while_entries_come_and_go_sees_whole_ones(tmp_path: Path) -> None:
+def test_readers_see_only_whole_entries_while_others_are_put_and_evicted(tmp_path: Path) -> None:
     folder = folder_at(tmp_path, 250)
     stop = threading.Event()
     halves: list[int] = []
 
-    def look() -> None:
+    def read_entries() -> None:
         while not stop.is_set():
             for name in "abc":
                 try:
@@ -199,13 +208,13 @@ def test_whoever_looks_while_entries_come_and_go_sees_whole_ones(tmp_path: Path)
                 except FileNotFoundError:
                     continue
                 inside = len(os.listdir(descriptor))
-                gone = not os.path.samestat(
-                    os.fstat(descriptor), _stat(folder.path / name) or os.stat("/")
-                )
+                current = _stat(folder.path / name) or os.stat("/")
+                was_removed = not os.path.samestat(os.fstat(descriptor), current)
                 os.close(descriptor)
-                halves.extend([inside] if inside != 2 and not gone else [])
+                if inside != 2 and not was_removed:
+                    halves.append(inside)
 
-    watcher = threading.Thread(target=look)
+    watcher = threading.Thread(target=read_entries)
     watcher.start()
     for number in range(300):
         write_folder(100, folder, "abc"[number % 3])
@@ -221,11 +230,8 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def test_parts_of_a_process_that_died_are_cleared_after_an_hour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache_folder, "LOOK_AGAIN_S", 0.0)
-    folder = folder_at(tmp_path, 1000)
+def test_parts_of_a_dead_process_are_removed_after_an_hour(tmp_path: Path) -> None:
+    folder = CacheFolder(path=tmp_path / "near", max_bytes=1000, look_again_s=0.0)
     write_file(10, folder, "a")
     for name, seconds in ((".part-old", 4000), (".part-young", 3000)):
         (folder.path / name).mkdir()
@@ -237,7 +243,7 @@ def test_parts_of_a_process_that_died_are_cleared_after_an_hour(
     assert names(folder) == [".part-young", "a", "b"]
 
 
-def test_dropping_what_is_gone_is_no_error(tmp_path: Path) -> None:
+def test_dropping_a_missing_entry_raises_nothing(tmp_path: Path) -> None:
     folder = folder_at(tmp_path, 1000)
     folder.drop("a")
     write_folder(10, folder, "a")
@@ -247,7 +253,7 @@ def test_dropping_what_is_gone_is_no_error(tmp_path: Path) -> None:
     assert folder.find("a") is None
 
 
-def test_a_table_made_anew_at_the_same_path_has_other_runs(tmp_path: Path) -> None:
+def test_table_created_again_at_the_same_path_does_not_use_the_old_runs(tmp_path: Path) -> None:
     storage = LocalStorage.open(f"{tmp_path}/t")
     old = create(storage)
     old.ingest(*rows([("x", 5, 1)]))

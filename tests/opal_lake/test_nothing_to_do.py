@@ -1,4 +1,7 @@
-"""Jobs with nothing to do: no version, no number, and a result that a repeat finds, until the window has passed."""
+"""Jobs with nothing to do: no version, no number, and a result.
+
+A repeat finds the result, until the window has passed.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -92,7 +95,10 @@ def test_who_lost_the_race_for_all_rows_keeps_a_result_and_commits_nothing(table
 
 
 def test_two_runs_with_one_token_tell_the_same(table: Table) -> None:
-    """One saw nothing pending, the other the rows that came in between: the first result is final."""
+    """One job saw nothing pending, the other the rows that came in between.
+
+    The first result is final.
+    """
     table.ingest(*rows(SECOND))
     late = prepare_metagen(table)
     table.metagen()
@@ -117,7 +123,7 @@ def test_who_dies_while_it_keeps_the_result_is_run_again(clock: ManualClock, tab
 def test_runs_without_work_leave_no_more_than_a_window_of_results(
     clock: ManualClock, table: Table
 ) -> None:
-    """On a table where nothing happens, whose newest version therefore never expires."""
+    """A table where nothing happens: its newest version never expires."""
     for day in range(20):
         clock.at_us += DAY
         table.metagen(token=f"metagen-{day}")

@@ -1,4 +1,4 @@
-"""What jobs ask of a store: counts that do not grow with the age of a table. `python -m tests.opal_lake.hours` prints all of them."""
+"""Requests of jobs to a store: their number does not grow with the age of a table."""
 
 import time
 from collections.abc import Callable
@@ -10,11 +10,10 @@ from opal_lake import layout
 from opal_lake.errors import FormatError
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table
-from tests.fixtures_s3 import put_objects
 from tests.kit.check import check_table
 from tests.opal_lake.compacting import compact
-from tests.opal_lake.hours import Hours
-from tests.opal_lake.retention.test_retention import at_hour, history, paths
+from tests.opal_lake.hours import Hours, upserted
+from tests.opal_lake.retention.build import at_hour, history, paths
 from tests.opal_lake.shop import create, rows
 from tests.s3_requests import Requests, counted
 
@@ -24,22 +23,10 @@ LONG = "9000d"
 
 @pytest.fixture
 def start(s3_options: dict[str, str], request: pytest.FixtureRequest) -> Start:
-    """A table after so many upserts."""
+    """Return a function that makes a table after so many upserts."""
     return lambda commits: upserted(
         f"s3://lake/requests/{request.node.name}-{commits}", s3_options, commits
     )
-
-
-def upserted(uri: str, options: dict[str, str], commits: int, **properties: int | str) -> Hours:
-    """Made in memory, and brought to the store as it is: only what comes then is asked of it."""
-    hours = Hours(f"memory://{uri.removeprefix('s3://')}", {}, **properties).upsert(commits)
-    put_objects(
-        options,
-        uri,
-        {stored.path: hours.storage.get(stored.path) for stored in hours.storage.list("")},
-    )
-    hours.storage = open_storage(uri, options)
-    return hours
 
 
 def asked(options: dict[str, str], hours: Hours, job: Callable[[Table], object]) -> Requests:
@@ -78,7 +65,7 @@ def test_a_retention_asks_for_what_there_is_to_delete_and_not_for_what_stays(
 ) -> None:
     hours = start(25)
     hours.table.retain(window=LONG)
-    time.sleep(1.1)  # the store tells whole seconds
+    time.sleep(1.1)  # the store's times are whole seconds
     some = asked(s3_options, hours, lambda table: table.retain(window="0s", grace="0s"))
     assert hours.table.snapshot_at().root.oldest_version >= 24
     assert some.verbs["DELETE"] <= 6, some
@@ -171,7 +158,7 @@ def test_a_digest_is_not_believed_when_the_log_lost_its_end_and_went_on(tmp_path
     at_hour(storage, 20.5).retain(window=LONG)
     storage.delete([layout.commit_path(19), layout.commit_path(18)])
     for hour in (21, 22, 23):
-        at_hour(storage, hour, "anew").ingest(*rows([(f"new{hour}", hour, 1)]), metadata="inline")
+        at_hour(storage, hour, "again").ingest(*rows([(f"new{hour}", hour, 1)]), metadata="inline")
     at_hour(storage, 24).retain(window="2h", grace="1h")
     table = at_hour(storage, 25)
     assert check_table(table) == []
@@ -185,7 +172,10 @@ def test_a_commit_that_is_gone_keeps_retention_from_deleting_its_files(tmp_path:
     before = paths(storage)
     with pytest.raises(
         FormatError,
-        match=r"0006\.json is missing, though the table refers to it; nobody can tell which files it needs",
+        match=(
+            r"0006\.json is missing, though the table refers to it; "
+            "the files that it needs are unknown"
+        ),
     ):
         at_hour(storage, 12.5).retain(window="8h", grace="1h")
     assert [

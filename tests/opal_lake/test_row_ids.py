@@ -1,4 +1,4 @@
-"""How the outside knows rows: ids that are unique for ever, and that no rewrite changes."""
+"""Outside row ids: they are unique forever, and no rewrite changes them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +20,6 @@ from opal_lake.data.segment import (
 )
 from opal_lake.definition.schema import OFFSET, OUTSIDE_ID, SEGMENT, UPDATED_AT
 from opal_lake.errors import FormatError
-from opal_lake.log import sections
 from opal_lake.log.checkpoint import read_checkpoint, write_checkpoint
 from opal_lake.log.sections import InlinePart
 from opal_lake.log.snapshot import Snapshot
@@ -30,10 +29,10 @@ from opal_lake.table import Table
 from tests.kit.check import check_table
 from tests.kit.replay import Replay
 from tests.kit.strategies import History, Step, histories
+from tests.opal_lake.build import HISTORIES, SEED, play
 from tests.opal_lake.clustering import zorder
 from tests.opal_lake.compacting import compact
-from tests.opal_lake.shop import content, create, rows
-from tests.opal_lake.test_histories import HISTORIES, SEED, play
+from tests.opal_lake.shop import LISTS_IN_FILES, content, create, rows
 
 SLOW_HISTORIES, PARTS = 500, 10  # a test has ten minutes, also on a machine with other work
 Outside = tuple[int, int]  # the row id, and the version that made the row visible
@@ -41,7 +40,7 @@ Identity = tuple[int, int, int]  # segment, offset, and the version that made th
 
 
 def outside_ids(table: Table, state: Snapshot, file: DataFile) -> Mapping[tuple[int, int], Outside]:
-    """Return what the outside reads of a Parquet file, by the row ids within the table.
+    """Return the outside columns of a Parquet file, by the row ids within the table.
 
     The rule is Iceberg's: where the columns are missing, the id counts from that of the file.
     """
@@ -50,18 +49,23 @@ def outside_ids(table: Table, state: Snapshot, file: DataFile) -> Mapping[tuple[
     assert (OUTSIDE_ID in stored.column_names) != is_ingested(file)
     assert (UPDATED_AT in stored.column_names) != is_ingested(file)
     if not is_ingested(file):
-        told = zip(stored[OUTSIDE_ID].to_pylist(), stored[UPDATED_AT].to_pylist(), strict=True)
-        return dict(zip(names, told, strict=True))
+        outside_columns = zip(
+            stored[OUTSIDE_ID].to_pylist(), stored[UPDATED_AT].to_pylist(), strict=True
+        )
+        return dict(zip(names, outside_columns, strict=True))
     segment = state.segments[file.segments[0]]
     if segment.row_base is None or segment.visible_since is None:
         assert segment.id in state.pending
         return {}
     first, since = segment.row_base, segment.visible_since
-    return {name: (first + place, since) for place, name in enumerate(names)}
+    return {name: (first + index, since) for index, name in enumerate(names)}
 
 
 def compare_row_ids(replay: Replay) -> int:
-    """Of all versions: the same row has the same id, and no other one has it. Return how many there are."""
+    """Check all versions: the same row has the same id, and no other row has it.
+
+    Returns the number of ids.
+    """
     ids: dict[Identity, int] = {}
     owners: dict[int, Identity] = {}
     reserved: dict[str, range] = {}
@@ -80,11 +84,11 @@ def compare_row_ids(replay: Replay) -> int:
                 assert reserved.setdefault(path, own) == own
                 assert own.stop <= state.root.next_row_id
             for (segment, offset), (row_id, since) in known[path].items():
-                place = f"row ({segment}, {offset}) of version {version}"
-                assert since == made_visible[segment, offset], place
+                where = f"row ({segment}, {offset}) of version {version}"
+                assert since == made_visible[segment, offset], where
                 identity = (segment, offset, since)
-                assert ids.setdefault(identity, row_id) == row_id, f"{place} has another id"
-                assert owners.setdefault(row_id, identity) == identity, f"{place} has a used id"
+                assert ids.setdefault(identity, row_id) == row_id, f"{where} has another id"
+                assert owners.setdefault(row_id, identity) == identity, f"{where} has a used id"
                 assert row_id < state.root.next_row_id
                 base = state.segments[segment].row_base
                 assert base is not None
@@ -127,15 +131,15 @@ def test_row_ids_of_many_histories_are_unique_for_ever(part: int) -> None:
 
 
 def numbered(table: Table) -> dict[str, Outside]:
-    """Return how the outside knows the rows in the files of the newest version, by SKU and time."""
-    state, found = table.snapshot_at(), {}
+    """Return the outside ids of rows in the newest version's files, by SKU and time."""
+    state, known_rows = table.snapshot_at(), {}
     for file in state.files.values():
         stored = pq.read_table(pa.BufferReader(table.storage.get(file.path)))
         ids = outside_ids(table, state, file)
         for row in stored.to_pylist():
             if (row[SEGMENT], row[OFFSET]) in ids:
-                found[f"{row['sku']}{row['at']}"] = ids[row[SEGMENT], row[OFFSET]]
-    return found
+                known_rows[f"{row['sku']}{row['at']}"] = ids[row[SEGMENT], row[OFFSET]]
+    return known_rows
 
 
 def fill(table: Table) -> None:
@@ -232,7 +236,7 @@ def test_files_that_an_upsert_folds_hold_them() -> None:
 
 
 def test_a_rewrite_that_only_removes_gives_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if it lists the removed files in a side file."""
+    """A rewrite may list the removed files in a side file."""
     for most in (256, 0):
         monkeypatch.setattr(rewrite_job, "MAX_FILES_IN_COMMIT", most)
         table = create(MemoryStorage(), group_rows=1)  # each file is rewritten alone
@@ -283,15 +287,14 @@ def test_a_segment_has_rows_that_offsets_can_number(count: int) -> None:
         pending_from_json([1, count, 0, 1, 1, None, None, None])
 
 
-def test_segments_of_files_are_those_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_of_files_are_those_of_the_list() -> None:
     """However many parts of the list lie in files of their own."""
-    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
     storage = MemoryStorage()
     table = create(storage, checkpoint_commits=1000)
     for number in range(12):
         table.ingest(*rows([(f"k{number}", number, 1)]), metadata="inline")
         if number in (8, 11):
-            write_checkpoint(storage, table.log.head())
+            write_checkpoint(storage, table.log.head(), tuning=LISTS_IN_FILES)
     state = read_checkpoint(storage, None)
     assert state is not None
     assert len(state.sections["segments"]) == 2

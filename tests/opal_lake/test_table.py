@@ -1,4 +1,7 @@
-"""Every operation through the public face, without Spark: over any number of tasks the table is what the model says."""
+"""Every operation through the public API, without Spark.
+
+Over any number of tasks the table is what the model says.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -133,7 +136,7 @@ def test_a_table_inside_another_one_s_folders_is_refused(tmp_path: Path, inside:
     create(open_storage(str(outer)))
     with pytest.raises(InvalidInputError, match=r"lies inside the Opal table .*/shop"):
         create(open_storage(f"file://{outer}/{inside}"))
-    create(open_storage(str(tmp_path / "shop.orders")))  # beside it
+    create(open_storage(str(tmp_path / "shop.orders")))  # next to it
     assert check_table(reopen(open_storage(str(outer)))) == []
 
 

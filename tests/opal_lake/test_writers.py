@@ -1,4 +1,4 @@
-"""Many writers at once: nothing is lost, nothing is applied twice, and every writer gets its turn."""
+"""Many writers together: nothing is lost, nothing is applied twice, each gets its turn."""
 
 import subprocess
 import sys
@@ -52,7 +52,7 @@ def race(uri: str, options: dict[str, str], rounds: int) -> None:
 
 
 def assert_whole(table: Table, rounds: int) -> None:
-    """Every row of every batch is there once, and the current view and all of the past are right."""
+    """Every row of every batch is in the table once, and all views are right."""
     table.metagen()
     batches = [batch_of(writer, turn) for turn in range(rounds) for writer in range(INGESTS)]
     operations = [commit.operation for commit in table.commits()]
@@ -89,8 +89,8 @@ def test_six_processes_at_once_on_s3_fifty_rounds(s3_options: dict[str, str]) ->
 
 
 def test_a_long_metagen_beside_a_stream_of_short_ones_still_commits() -> None:
-    """Its rows are compared with those that the short ones brought, and it does not start again."""
-    storage = open_storage("memory://long-beside-short")
+    """The long job compares its rows with those of short ones, without a new start."""
+    storage = open_storage("memory://long-and-short")
     table = create(storage)
     batches: list[list[Row]] = [[(f"k{key % 7}", key % 11, key) for key in range(40)]]
     table.ingest(*rows(batches[0]))
@@ -131,7 +131,7 @@ def test_two_metagens_that_took_up_the_same_rows_count_them_once() -> None:
 
 
 def test_a_writer_that_slept_until_the_log_below_it_was_gone_loses_cleanly() -> None:
-    """Its put succeeds, but far below the head, where no reader looks: the writer must notice that itself."""
+    """A put succeeds far below the head, where no reader looks: its writer notices."""
     inner = open_storage("memory://stalled")
     create(inner, checkpoint_commits=2)
     table = reopen(inner, "awake")
@@ -160,7 +160,7 @@ def test_a_writer_that_slept_until_the_log_below_it_was_gone_loses_cleanly() -> 
 
 
 def expire_log(storage: Storage, below: int) -> None:
-    """What retention will do: the log goes, a checkpoint above it stays."""
+    """Delete the log as a retention does; a checkpoint above it stays."""
     storage.delete([layout.commit_path(version) for version in range(below)])
     old = [
         stored.path

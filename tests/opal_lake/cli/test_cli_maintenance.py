@@ -66,7 +66,7 @@ def test_a_savepoint_is_set_listed_and_released(
     assert "savepoints first (1)" in capsys.readouterr().out
     assert content(reopen(open_storage(uri)), version=1) == [("ax", 0, 0)]
     assert main(["savepoint", uri, "first", "--release"]) == OK
-    assert "version 1 is first no longer" in capsys.readouterr().out
+    assert "version 1 is no longer first" in capsys.readouterr().out
 
 
 def test_pending_rows_are_discarded_by_key_or_token(
@@ -118,7 +118,7 @@ def test_a_dry_run_lists_what_would_go(uri: str, capsys: pytest.CaptureFixture[s
 def test_a_clock_is_repaired_by_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a file system, whose time is this machine's: only a writer that did not ask for it was a year ahead."""
+    """The time of a file system is this machine's: only a writer that did not ask was ahead."""
     uri = str(tmp_path / "table")
     table = create(open_storage(uri))
     wrong = SilentStore(inner=table.storage)

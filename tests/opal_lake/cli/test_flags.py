@@ -68,7 +68,7 @@ def test_a_required_argument_and_a_choice_are_argparse_s_affair_and_values_the_d
         parsed()
     with pytest.raises(argparse.ArgumentError, match="invalid choice"):
         parsed("--wall", "north", "--brush", "round")
-    with pytest.raises(InvalidInputError, match="dry_for='a while' is no duration"):
+    with pytest.raises(InvalidInputError, match="dry_for='a while' is not a duration"):
         operation_of(parsed("--wall", "north", "--dry-for", "a while"), Paint)
 
 

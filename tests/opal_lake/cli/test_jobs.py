@@ -216,7 +216,7 @@ def test_a_store_that_fails_while_a_check_is_sized_sends_no_large_one_here(table
     assert not check_fits_spark(args, table_on(table.storage), Check())
 
 
-def test_the_engine_is_said_on_standard_error_and_a_result_follows_as_json(
+def test_the_engine_is_printed_to_standard_error_and_the_result_follows_as_json(
     table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words("compact", "--json", table=table)) == OK
@@ -278,7 +278,7 @@ def test_a_job_too_large_for_this_process_says_what_to_install_or_runs_with_loca
     assert choice.endswith("on Spark (more than local_mb=0); --local runs it in this process")
     assert error == (
         "opal: opal compact needs Spark, which is not installed: "
-        "pip install 'opal-lake[spark]'; --local runs it in this process all the same"
+        "pip install 'opal-lake[spark]'; --local runs it in this process anyway"
     )
     token = ("--token", "nightly")
     local = words("compact", "--local", *token, table=table)
@@ -300,7 +300,7 @@ def test_a_job_on_spark_without_a_java_says_what_to_install(
     assert done.returncode == INPUT
     error = done.stderr.splitlines()[-1]
     assert error.startswith("opal: Spark needs Java 17 to 24")
-    assert error.endswith("; --local runs it in this process all the same")
+    assert error.endswith("; --local runs it in this process anyway")
 
 
 def heed_ctrl_c() -> None:

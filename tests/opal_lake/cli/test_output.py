@@ -37,7 +37,7 @@ def opal(*words: str, redirected: str = "", **environment: str) -> subprocess.Co
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_full_disk_behind_the_output_is_no_bug(table: Table, options: tuple[str, ...]) -> None:
+def test_full_disk_behind_the_output_is_not_a_bug(table: Table, options: tuple[str, ...]) -> None:
     ended = opal("metagen", table.uri, *options, redirected=">/dev/full")
     assert ended.returncode == RETRY
     assert "a temporary file could not be written (No space left on device)" in ended.stderr
@@ -45,7 +45,7 @@ def test_full_disk_behind_the_output_is_no_bug(table: Table, options: tuple[str,
     assert Table.open(table.uri).read().num_rows == 1
 
 
-def test_full_disk_behind_standard_error_is_no_bug(table: Table) -> None:
+def test_full_disk_behind_standard_error_is_not_a_bug(table: Table) -> None:
     assert opal("read", table.uri, redirected="2>/dev/full").returncode == RETRY
 
 
@@ -96,5 +96,5 @@ def test_command_of_another_package_is_named(capsys: pytest.CaptureFixture[str])
     parser.add_subparsers().add_parser("describe")
     with pytest.raises(SystemExit):
         parser.check_command(["dag"])
-    expected = "there is no command 'dag'; airflow-provider-opal brings it"
+    expected = "unknown command 'dag'; airflow-provider-opal brings it"
     assert expected in capsys.readouterr().err

@@ -37,11 +37,11 @@ def bounds(
         }
     )
     spec = spec_of(table, file_format)
-    found = bounds_of(to_physical(table, spec), spec)[3]
+    bounds = bounds_of(to_physical(table, spec), spec)[3]
     assert bounds_from_json(
-        json.loads(json.dumps(bounds_to_json({3: found}), allow_nan=False))
-    ) == {3: found}
-    return found.low, found.high, found.nulls
+        json.loads(json.dumps(bounds_to_json({3: bounds}), allow_nan=False))
+    ) == {3: bounds}
+    return bounds.low, bounds.high, bounds.nulls
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
@@ -76,7 +76,7 @@ def test_bounds_are_the_least_and_the_greatest(
     assert bounds(values, kind, file_format) == (low, high, values.count(None))
 
 
-def test_a_column_of_nulls_has_no_bounds() -> None:
+def test_column_of_nulls_has_no_bounds() -> None:
     assert bounds([None, None], pa.string()) == (None, None, 2)
     assert bounds([], pa.int64()) == (None, None, 0)
 
@@ -127,12 +127,12 @@ def test_cut_bytes_enclose_the_whole(value: bytes) -> None:
 
 
 @given(TEXT.filter(bool), TEXT)
-def test_the_next_text_is_beyond_all_that_begin_so(prefix: str, rest: str) -> None:
+def test_next_text_is_after_all_with_the_prefix(prefix: str, rest: str) -> None:
     beyond = next_text(prefix)
     assert beyond is None or beyond.encode() > (prefix + rest).encode()
 
 
-def test_surrogates_are_no_characters() -> None:
+def test_next_text_skips_surrogates() -> None:
     assert next_text("\ud7ff") == "\ue000"
     assert next_text("a\U0010ffff") == "b"
     assert next_text("") is None
@@ -150,8 +150,8 @@ def test_nested_columns_have_no_bounds() -> None:
 
 
 def test_json_is_compact_and_checked() -> None:
-    found = {7: Bounds(low="1.50", high=None, nulls=3)}
-    assert bounds_to_json(found) == {"7": ["1.50", None, 3]}
+    bounds = {7: Bounds(low="1.50", high=None, nulls=3)}
+    assert bounds_to_json(bounds) == {"7": ["1.50", None, 3]}
     for damaged in ({"x": [1, 2, 3]}, {"7": [1, 2]}, {"7": None}):
         with pytest.raises(ValueError, match="field id"):
             bounds_from_json(damaged)

@@ -1,4 +1,4 @@
-"""Of a large Parquet file a read of some columns fetches these columns, and trusts no byte without a checksum."""
+"""Reads of some columns of a large Parquet file fetch these, and verify all bytes."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ COLUMNS = ["note", "at", "id"]  # not in the table's order
 
 
 class CountedStore(FailingStore):
-    """How many bytes of data files were fetched."""
+    """A store that counts the bytes of data files that were fetched."""
 
     fetched = 0
 
@@ -40,7 +40,7 @@ def wide_rows() -> pa.Table:
             "id": ids,
             "at": ids + 1,
             "text": texts,
-            "note": pa.array([f"n{one % 9}" for one in range(ROWS)]),
+            "note": pa.array([f"n{number % 9}" for number in range(ROWS)]),
         }
     )
 
@@ -79,7 +79,7 @@ def fetched(folder: Path, **view: object) -> tuple[int, pa.Table]:
     return store.fetched, rows
 
 
-def test_only_the_columns_that_are_read_are_fetched(folder: Path) -> None:
+def test_read_of_some_columns_fetches_only_these(folder: Path) -> None:
     size = large_file(folder).stat().st_size
     whole, rows = fetched(folder)
     assert whole >= size > 1_500_000
@@ -93,25 +93,25 @@ def test_only_the_columns_that_are_read_are_fetched(folder: Path) -> None:
 
 @pytest.mark.parametrize("rewritten", [False, True])
 @pytest.mark.parametrize("keys", [[3], [3, 4, 30_000], [49_999]])
-def test_a_look_up_fetches_the_row_groups_of_its_rows(
+def test_look_up_fetches_the_row_groups_of_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: list[int], rewritten: bool
 ) -> None:
-    """Also of a file that a Z-order has mixed, whose row groups hold rows of several segments."""
+    """Row groups of a file that Z-order wrote have rows of several segments."""
     monkeypatch.setattr(data_file, "GROUP_ROWS", 5000)
     table = made(open_storage(str(tmp_path)), "parquet")
     if rewritten:
         table.zorder(["id"])
     size, store = large_file(tmp_path).stat().st_size, CountedStore(open_storage(str(tmp_path)))
-    found = table_on(store).get([{"id": key} for key in keys])
-    assert found["id"].to_pylist() == keys
-    assert found.sort_by("id") == table.read().filter(
-        pc.is_in(table.read()["id"], pa.array(keys))
-    ).sort_by("id")
-    assert store.fetched < size * (len({*(key // 5000 for key in keys)}) + 1.5) / 10
+    rows = table_on(store).get([{"id": key} for key in keys])
+    assert rows["id"].to_pylist() == keys
+    is_chosen = pc.is_in(table.read()["id"], pa.array(keys))
+    assert rows.sort_by("id") == table.read().filter(is_chosen).sort_by("id")
+    groups = {key // 5000 for key in keys}
+    assert store.fetched < size * (len(groups) + 1.5) / 10
 
 
-def test_a_look_up_fetches_the_pages_of_its_rows(folder: Path) -> None:
-    """And the footer, which says where they are, only once."""
+def test_look_up_fetches_the_pages_of_its_rows(folder: Path) -> None:
+    """The footer, by which pages are found, is fetched once."""
     size, store = large_file(folder).stat().st_size, CountedStore(open_storage(str(folder)))
     table = table_on(store)
     assert (
@@ -126,7 +126,7 @@ def test_a_look_up_fetches_the_pages_of_its_rows(folder: Path) -> None:
     assert store.fetched < first < size / 4
 
 
-def test_the_changes_of_a_version_are_read_from_its_row_groups(
+def test_changes_of_a_version_are_read_from_its_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_file, "GROUP_ROWS", 5000)
@@ -142,7 +142,7 @@ def test_the_changes_of_a_version_are_read_from_its_row_groups(
     assert store.fetched < size / 5
 
 
-def test_orc_is_read_whole_and_gives_the_same(
+def test_orc_file_is_read_whole_and_gives_the_same_rows(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     other = tmp_path_factory.mktemp("orc")
@@ -150,7 +150,7 @@ def test_orc_is_read_whole_and_gives_the_same(
     assert fetched(other, columns=COLUMNS)[1] == fetched(folder, columns=COLUMNS)[1]
 
 
-def test_damage_and_loss_are_named(folder: Path) -> None:
+def test_damaged_and_missing_files_are_named(folder: Path) -> None:
     file = large_file(folder)
     data = file.read_bytes()
     for position in (40, len(data) - 20):  # a page of the first column, the footer
@@ -165,7 +165,7 @@ def test_damage_and_loss_are_named(folder: Path) -> None:
         fetched(folder, columns=["id"])
 
 
-def test_a_store_that_fails_is_no_damage(folder: Path) -> None:
+def test_failure_of_the_store_is_not_reported_as_damage(folder: Path) -> None:
     """The error of a read within a file is the store's own."""
     dry = CountedStore(open_storage(str(folder)))
     table_on(dry).read(columns=["id"])

@@ -55,7 +55,7 @@ def plain_rows(rows: int) -> pa.Table:
 @FORMATS
 @given(table=tables())
 @settings(max_examples=150, deadline=None)
-def test_a_file_gives_back_what_was_put_in(file_format: str, table: pa.Table) -> None:
+def test_decoded_rows_equal_the_encoded_ones(file_format: str, table: pa.Table) -> None:
     spec = spec_of(table, file_format)
     file = encoded(table, file_format)
     back = to_logical(decode_file(file.data, spec, None, "f", rows=file.rows), spec)
@@ -63,7 +63,7 @@ def test_a_file_gives_back_what_was_put_in(file_format: str, table: pa.Table) ->
 
 
 @FORMATS
-def test_every_type_in_slices_and_chunks(file_format: str) -> None:
+def test_every_type_is_stored_in_slices_and_chunks(file_format: str) -> None:
     table = every_type()
     spec = spec_of(table, file_format)
     for part in (
@@ -79,12 +79,12 @@ def test_every_type_in_slices_and_chunks(file_format: str) -> None:
 
 
 @FORMATS
-def test_the_same_rows_give_the_same_bytes(file_format: str) -> None:
+def test_same_rows_give_the_same_bytes(file_format: str) -> None:
     assert encoded(every_type(), file_format).data == encoded(every_type(), file_format).data
 
 
 @FORMATS
-def test_bytes_on_disk_are_those_in_memory_and_stay_when_the_encoder_goes(file_format: str) -> None:
+def test_bytes_of_a_spool_equal_those_in_memory_and_outlive_the_encoder(file_format: str) -> None:
     table = plain_rows(GROUP_ROWS + 7)
     spec = spec_of(table, file_format)
     parts = [
@@ -139,7 +139,9 @@ def test_many_wide_files_take_no_more_memory_than_one(file_format: str) -> None:
 
 @FORMATS
 @pytest.mark.parametrize("rows", [100, 200_000])  # written by the end, and before
-def test_a_full_disk_is_named(file_format: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_full_disk(
+    file_format: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         tempfile,
         "TemporaryFile",
@@ -157,9 +159,7 @@ def test_a_full_disk_is_named(file_format: str, rows: int, monkeypatch: pytest.M
         write()
 
 
-def test_a_spool_is_on_a_disk_that_spark_gives(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_spool_is_on_a_disk_of_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[str | None] = []
     real = tempfile.TemporaryFile
     monkeypatch.setattr(
@@ -172,7 +172,7 @@ def test_a_spool_is_on_a_disk_that_spark_gives(
 
 
 @FORMATS
-def test_what_lies_in_a_null_struct_moves_no_later_value(file_format: str) -> None:
+def test_members_of_a_null_struct_do_not_shift_later_values(file_format: str) -> None:
     """The member of a null struct need not be null itself."""
     member = pa.StructArray.from_arrays(
         [pa.array([7, 1], pa.int64())], ["n"], mask=pa.array([True, False])
@@ -198,7 +198,7 @@ def test_what_lies_in_a_null_struct_moves_no_later_value(file_format: str) -> No
 
 
 @FORMATS
-def test_columns_are_read_by_name_and_unknown_ones_left_out(file_format: str) -> None:
+def test_columns_are_read_by_name_and_unknown_ones_are_left_out(file_format: str) -> None:
     table = plain_rows(10)
     rows = decode_file(
         encoded(table, file_format).data,
@@ -212,7 +212,7 @@ def test_columns_are_read_by_name_and_unknown_ones_left_out(file_format: str) ->
 
 
 @FORMATS
-def test_the_checksums_are_of_the_file_and_of_its_tail(file_format: str) -> None:
+def test_checksums_are_those_of_the_file_and_of_its_tail(file_format: str) -> None:
     file = encoded(plain_rows(1000), file_format)
     assert zlib.crc32(file.data) == file.crc32
     verify_footer(file.data[-file.footer_bytes :], file.footer_bytes, file.footer_crc32, "f")
@@ -224,13 +224,13 @@ def test_the_checksums_are_of_the_file_and_of_its_tail(file_format: str) -> None
         )
 
 
-def test_the_parquet_tail_begins_where_the_last_page_ends() -> None:
+def test_parquet_tail_begins_where_the_last_page_ends() -> None:
     file = encoded(plain_rows(1000), "parquet")
     length = int.from_bytes(file.data[-8:-4], "little")
     assert file.footer_bytes == length + 8
 
 
-def test_the_orc_tail_is_all_but_the_stripes() -> None:
+def test_orc_tail_is_everything_after_the_stripes() -> None:
     pyorc = pytest.importorskip("pyorc")
     file = encoded(plain_rows(1000), "orc")
     stripe = pyorc.Reader(io.BytesIO(file.data)).read_stripe(0)
@@ -246,8 +246,11 @@ def test_damage_is_a_format_error_that_names_the_file(file_format: str) -> None:
             decode_file(data, spec, None, "data/some-file", rows=100)
 
 
-def test_no_flipped_byte_of_a_parquet_page_goes_unnoticed() -> None:
-    """Page headers have no checksum: damage there is caught by the whole file's. Values have. The file has pages of each encoding."""
+def test_flipped_byte_of_a_parquet_page_is_detected() -> None:
+    """Values have a checksum; damage of page headers shows in that of the whole file.
+
+    The file has pages of each encoding.
+    """
     table = plain_rows(150)
     file, spec = encoded(table, "parquet"), spec_of(table, "parquet")
     encodings = plan_encodings(with_row_ids(table))
@@ -279,21 +282,21 @@ def test_encodings_follow_the_values() -> None:
     assert set(encodings.delta) == {"d", OFFSET}
 
 
-def test_what_compression_hardly_makes_smaller_is_not_compressed() -> None:
+def test_columns_that_hardly_shrink_are_not_compressed() -> None:
     rows, random = 200_000, np.random.default_rng(2)
     few = random.integers(0, 1000, rows)
     table = pa.table(
         {
-            "k": [f"k{one:07d}" for one in range(rows)],
+            "k": [f"k{number:07d}" for number in range(rows)],
             "d": np.arange(rows),
             "double": random.random(rows),
             "cents": random.integers(0, 10_000_000, rows) / 100,
             "number": random.integers(0, 1 << 62, rows),
             "few": few,
-            "city": [f"city{one}" for one in few.tolist()],
+            "city": [f"city{number}" for number in few.tolist()],
             "skewed": few // 10 * (few % 10 == 0),
             "repeated": np.repeat(few[: rows // 50], 50),
-            "large": [f"{one:032x}" for one in random.integers(0, 3000, rows).tolist()],
+            "large": [f"{number:032x}" for number in random.integers(0, 3000, rows).tolist()],
             "none": pa.nulls(rows, pa.float64()),
             "point": pa.array([{"x": x} for x in random.random(rows).tolist()]),
             "list": pa.array([[x] for x in random.random(rows).tolist()]),
@@ -329,7 +332,7 @@ def test_row_groups_are_bounded_by_rows() -> None:
     assert pq.read_metadata(pa.BufferReader(encoded(table, "parquet").data)).num_row_groups == 2
 
 
-def test_the_bounds_from_the_footer_are_those_of_the_rows() -> None:
+def test_bounds_from_the_footer_equal_those_of_the_rows() -> None:
     table = plain_rows(5000)
     by_footer, by_rows = encoded(table, "parquet").bounds, encoded(table, "orc").bounds
     assert by_footer == by_rows
@@ -349,8 +352,8 @@ def test_texts_that_are_not_utf8_are_written_with_unknown_bounds(file_format: st
     assert back["k"].cast(pa.binary()).to_pylist() == [b"\xff\xfe", b"ok"]
 
 
-def test_row_groups_say_nothing_of_floats() -> None:
-    """A NaN or a -0.0 in a row group makes readers that trust its statistics skip rows that a filter asks for."""
+def test_row_groups_have_no_statistics_of_floats() -> None:
+    """Readers that trust statistics with NaN or -0.0 skip rows that a filter matches."""
     table = pa.table(
         {"k": ["a", "b"], "d": [1, 2], "x": [1.0, float("nan")], "s": [{"y": -0.0}, {"y": 1.0}]}
     )

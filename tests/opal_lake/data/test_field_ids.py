@@ -1,4 +1,4 @@
-"""Every column of a data file has its field id, nested ones included; readers of tables show none."""
+"""Every column of a data file has its field id, also nested ones; readers hide the ids."""
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -99,7 +99,10 @@ def table_of(file_format: str) -> Table:
 
 @pytest.fixture(params=["parquet", "orc"])
 def table(request: pytest.FixtureRequest) -> Table:
-    """Files of an ingest, of a compaction, of Z-order, of an upsert after a column was added."""
+    """Make a table with files of an ingest, a compaction, a Z-order and an upsert.
+
+    The upsert follows an added column.
+    """
     made = table_of(request.param)
     for start in (0, 10):
         made.ingest(rows(*((f"k{number}", number) for number in range(start, start + 10))))

@@ -1,4 +1,4 @@
-"""What an ORC file takes in memory is found from its lengths, before anything is decoded."""
+"""The size of an ORC file in memory, from its lengths, before anything is decoded."""
 
 import os
 import subprocess
@@ -17,16 +17,10 @@ from opal_lake.data.data_file import decode_file, decode_parts, encode_file
 from opal_lake.data.decoded_size import SizeBound
 from opal_lake.data.orc_runs import bound_of_lengths, runs_of
 from opal_lake.data.orc_size import orc_size
-from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.errors import FormatError
+from tests.opal_lake.data.build import KINDS, spec_of
 
 GENEROUS = 1 << 50
-KINDS = {
-    "text": pa.string(),
-    "numbers": pa.list_(pa.int64()),
-    "texts": pa.list_(pa.string()),
-    "tree": pa.struct([("a", pa.map_(pa.string(), pa.list_(pa.string()))), ("b", pa.int8())]),
-}
 
 
 def written(rows: pa.Table) -> bytes:
@@ -36,11 +30,6 @@ def written(rows: pa.Table) -> bytes:
     ) as writer:
         writer.write(rows)
     return bytes(sink.getvalue())
-
-
-def spec_of(kind: pa.DataType) -> TableSpec:
-    schema = pa.schema([("k", pa.int64()), ("at", pa.int64()), ("v", kind)])
-    return plan_spec(schema, TableLayout(keys=["k"], delta="at", file_format="orc"))
 
 
 def rows_of(values: pa.Array) -> pa.Table:
@@ -54,6 +43,14 @@ def rows_of(values: pa.Array) -> pa.Table:
             "_opal_offset": count.astype(np.int32),
         }
     )
+
+
+def test_run_that_ends_beyond_its_stream_is_refused() -> None:
+    ten_values_of_8_bits = bytes([0x4E, 9, *range(10)])
+    [values] = runs_of(ten_values_of_8_bits)
+    assert values.tolist() == [*range(10)]
+    with pytest.raises(ValueError, match="ends beyond its stream"):
+        list(runs_of(ten_values_of_8_bits[:-5]))
 
 
 @given(
@@ -156,9 +153,9 @@ def test_a_dictionary_is_counted_by_the_words_that_rows_choose() -> None:
 BOMBS = """
 import resource, sys
 import pyarrow as pa
-from tests.opal_lake.data.test_orc_size import bomb, spec_of
 from opal_lake.data.data_file import decode_file, decode_parts
 from opal_lake.errors import FormatError
+from tests.opal_lake.data.build import bomb, spec_of
 data, kind, rows = bomb(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for decode in (lambda: decode_file(data, spec_of(kind), ["v"], "x.orc", rows=rows),
@@ -170,21 +167,6 @@ for decode in (lambda: decode_file(data, spec_of(kind), ["v"], "x.orc", rows=row
 grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 print(f"{len(data)} bytes, grown by {grown >> 10} MB")
 """
-
-
-def bomb(name: str) -> tuple[bytes, pa.DataType, int]:
-    """Return a file of a few KB, made in small parts, whose rows take 300 or 400 MB."""
-    sink = pa.BufferOutputStream()
-    kind = KINDS["numbers"] if name == "lists" else KINDS["text"]
-    value: Any = [7] * 10_000 if name == "lists" else "x" * 100_000
-    part = pa.array([value] * 100, kind)
-    writer = orc.ORCWriter(
-        sink, compression="zstd", batch_size=100, dictionary_key_size_threshold=0.5
-    )
-    for _ in range(40):
-        writer.write(pa.table({"v": part}))
-    writer.close()
-    return bytes(sink.getvalue()), kind, 4_000
 
 
 @pytest.mark.parametrize("name", ["lists", "words"])
@@ -201,7 +183,7 @@ def test_a_small_file_that_stands_for_much_is_refused_before_it_is_decoded(name:
     assert len(messages) == 2
     for message in messages:
         assert message.startswith("x.orc cannot be read as orc: it takes ")
-        assert "it may take 268,435,456; restore the file from a backup" in message
+        assert "may take at most 268,435,456; restore the file from a backup" in message
     size, grown = int(last.split()[0]), int(last.split()[-2])
     assert size < 100_000
     assert grown < 32
@@ -215,7 +197,9 @@ def test_a_file_is_padded_to_what_its_values_take_and_reads_as_before(name: str)
     rows = rows_of(pa.array([value] * 20, KINDS[name]))
     spec = spec_of(KINDS[name])
     plain, padded = (encode_file(rows, spec, bound, may_pad=may_pad) for may_pad in (False, True))
-    with pytest.raises(FormatError, match=r"it takes .* bytes in memory, of .* it may take"):
+    with pytest.raises(
+        FormatError, match=r"it takes .* bytes in memory, but a file of .* may take at most"
+    ):
         decode_file(plain.data, spec, None, "the file", rows=20, bound=bound)
     assert len(plain.data) < len(padded.data) <= len(plain.data) + 20 * 60_000 // 8
     read = decode_file(padded.data, spec, None, "the file", rows=20, bound=bound)
@@ -241,8 +225,8 @@ def test_damaged_bytes_end_in_an_error_or_the_same_rows() -> None:
     chance = np.random.default_rng(7)
     for _ in range(400):
         forged = bytearray(data)
-        for place in chance.integers(0, len(data), chance.integers(1, 4)):
-            forged[place] = chance.integers(0, 256)
+        for position in chance.integers(0, len(data), chance.integers(1, 4)):
+            forged[position] = chance.integers(0, 256)
         try:
             orc_size(pa.BufferReader(bytes(forged)), None, 1 << 20)
         except (ValueError, IndexError, OSError, KeyError, OverflowError, TypeError):

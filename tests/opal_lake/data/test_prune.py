@@ -68,12 +68,17 @@ def sort_key(value: Any) -> Any:
 
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def _bound(value: Any) -> Any:
-    """The value in the form of bounds."""
+    """Return a value in the form of bounds."""
     match value:
         case bytes():
             return value.hex()
@@ -113,15 +118,17 @@ def _null(name: str, negated: bool) -> tuple[Predicate, Test]:
 
 
 def _prefixed(prefix: str, negated: bool) -> tuple[Predicate, Test]:
-    text = f"{'NOT ' if negated else ''}startswith(k, {literal_text(prefix)})"
+    text = f"startswith(k, {literal_text(prefix)})"
+    if negated:
+        text = f"NOT {text}"
     made = predicate_of(condition(text, SPEC.schema.fields).typed)
     return made, lambda row: row["k"] is not None and row["k"].startswith(prefix) != negated
 
 
-def _joined(kind: Any, found: list[tuple[Predicate, Test]]) -> tuple[Predicate, Test]:
+def _joined(kind: Any, parts: list[tuple[Predicate, Test]]) -> tuple[Predicate, Test]:
     every = all if kind is And else any
-    return kind(parts=tuple(made for made, _ in found)), lambda row: every(
-        test(row) for _, test in found
+    return kind(parts=tuple(made for made, _ in parts)), lambda row: every(
+        test(row) for _, test in parts
     )
 
 
@@ -150,31 +157,32 @@ PREDICATES = st.recursive(
     "file_format,examples", [("parquet", 400), ("parquet", 1500), ("orc", 1500)]
 )
 def test_no_file_with_a_matching_row_is_dropped(file_format: str, examples: int) -> None:
-    """Few examples at first, and many in the slow tests."""
-    spec, found = spec_of(SCHEMA.empty_table(), file_format), 0
+    """The fast tests have fewer examples than the slow ones."""
+    spec = spec_of(SCHEMA.empty_table(), file_format)
+    matched = 0
 
     @given(rows=ROWS, predicate=PREDICATES)
     @settings(max_examples=examples, deadline=None)
     def run(rows: list[dict[str, Any]], predicate: tuple[Predicate, Test]) -> None:
-        nonlocal found
+        nonlocal matched
         made, matches = predicate
         if not any(matches(row) for row in rows):
             return
-        found += 1
+        matched += 1
         bounds = bounds_of(to_physical(pa.Table.from_pylist(rows, schema=SCHEMA), spec), spec)
         assert may_match(made, bounds, len(rows))
         assert may_match(made, {}, len(rows))
         assert may_match(
             made,
             {
-                number: Bounds(low=None, high=None, nulls=one.nulls)
-                for number, one in bounds.items()
+                number: Bounds(low=None, high=None, nulls=known.nulls)
+                for number, known in bounds.items()
             },
             len(rows),
         )
 
     run()
-    assert found >= examples / 8
+    assert matched >= examples / 8
 
 
 KNOWN = {
@@ -185,7 +193,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize(
-    "predicate,kept",
+    "predicate, expected",
     [
         (Compare(field_id=1, op="=", value=15), True),
         (Compare(field_id=1, op="=", value=21), False),
@@ -210,8 +218,8 @@ KNOWN = {
         (And(parts=()), True),
     ],
 )
-def test_what_bounds_tell(predicate: Predicate, kept: bool) -> None:
-    assert may_match(predicate, KNOWN, 5) is kept
+def test_bounds_decide_whether_a_file_may_match(predicate: Predicate, expected: bool) -> None:
+    assert may_match(predicate, KNOWN, 5) is expected
     assert not may_match(predicate, KNOWN, 0)
 
 

@@ -3,7 +3,7 @@
 from opal_lake.data.recent import Recent
 
 
-def test_what_was_used_last_stays_within_the_bound() -> None:
+def test_values_used_last_stay_within_the_bound() -> None:
     made: list[str] = []
 
     def make(key: str) -> str:
@@ -16,7 +16,7 @@ def test_what_was_used_last_stays_within_the_bound() -> None:
     assert made == ["aa", "bb", "cc", "bb"]
 
 
-def test_a_value_beyond_the_bound_is_not_remembered_and_drops_no_other() -> None:
+def test_value_beyond_the_bound_is_not_stored_and_drops_no_other() -> None:
     recent = Recent[str, str](max_size=4, size_of=len)
     recent.get("a", lambda: "a")
     assert recent.get("large", lambda: "large") == "large"
@@ -24,7 +24,7 @@ def test_a_value_beyond_the_bound_is_not_remembered_and_drops_no_other() -> None
     assert recent.get("a", lambda: "made again") == "a"
 
 
-def test_the_newest_value_stays_beyond_the_bound_where_that_is_asked_for() -> None:
+def test_newest_value_beyond_the_bound_stays_if_requested() -> None:
     recent = Recent[str, str](max_size=4, size_of=len, keeps_newest=True)
     assert recent.get("large", lambda: "large") == "large"
     assert recent.get("large", lambda: "made again") == "large"
@@ -32,7 +32,7 @@ def test_the_newest_value_stays_beyond_the_bound_where_that_is_asked_for() -> No
     assert recent.get("large", lambda: "made again") == "made again"
 
 
-def test_values_are_counted_where_their_size_is_no_matter() -> None:
+def test_values_without_a_size_are_counted() -> None:
     recent = Recent[str, str](max_size=2)
     for key in ("a", "b", "c"):
         recent.put(key, key * 100)

@@ -1,4 +1,4 @@
-"""Reports of tasks are checked before a commit names them: nothing is committed that readers would refuse."""
+"""Checks on the files that tasks report, before a commit names them."""
 
 import json
 from collections.abc import Callable
@@ -49,7 +49,7 @@ RUN = RunFile(
 
 
 @pytest.mark.parametrize("greatest", [-(1 << 63), 0, (1 << 63) - 1])
-def test_a_run_is_recorded_with_its_greatest_delta(greatest: int) -> None:
+def test_run_is_recorded_with_its_greatest_delta(greatest: int) -> None:
     run = replace(RUN, greatest_delta=greatest)
     assert run_from_json(json.loads(json.dumps(run_to_json(run)))) == run
 
@@ -69,7 +69,7 @@ class Misreporting(InProcess):
         return [replace(output, files=tuple(map(self.change, output.files))) for output in outputs]
 
 
-def test_what_tasks_report_of_their_own_files_is_taken() -> None:
+def test_valid_reports_of_tasks_are_accepted() -> None:
     Actions(ingested=(DATA,), add_logs=(LOG,), add_runs=(RUN,)).check_reported(7)
     Actions(rewrite=Rewrite(add=(DATA,))).check_reported(8)
 
@@ -77,26 +77,26 @@ def test_what_tasks_report_of_their_own_files_is_taken() -> None:
 @pytest.mark.parametrize(
     "entry, change, said",
     [
-        (DATA, {"path": f"data/../{STEM}.parquet"}, "no path of a data file"),
-        (DATA, {"path": f"_opal/log/{STEM}.json"}, "no path of a data file"),
-        (DATA, {"path": f"/data/{STEM}.parquet"}, "no path of a data file"),
+        (DATA, {"path": f"data/../{STEM}.parquet"}, "not a path of a data file"),
+        (DATA, {"path": f"_opal/log/{STEM}.json"}, "not a path of a data file"),
+        (DATA, {"path": f"/data/{STEM}.parquet"}, "not a path of a data file"),
         (DATA, {"size": 0, "footer_bytes": 0, "rows": 0}, "it has 0 bytes"),
-        (DATA, {"size": -900}, "-900 is no count"),
-        (DATA, {"rows": -3}, "-3 is no count"),
+        (DATA, {"size": -900}, "-900 is not a whole number from 0 to"),
+        (DATA, {"rows": -3}, "-3 is not a whole number from 0 to"),
         (DATA, {"rows": 1 << 30}, "rows are said to be in 900 bytes"),
-        (DATA, {"rows": "3"}, "'3' is no count"),
+        (DATA, {"rows": "3"}, "'3' is not a whole number from 0 to"),
         (DATA, {"footer_bytes": 901}, "its footer has 901 of its 900 bytes"),
         (DATA, {"segments": ()}, "it has no segment"),
-        (LOG, {"path": f"data/{STEM}.parquet"}, "no path of a log file"),
-        (LOG, {"events": -1}, "-1 is no count"),
+        (LOG, {"path": f"data/{STEM}.parquet"}, "not a path of a log file"),
+        (LOG, {"events": -1}, "-1 is not a whole number from 0 to"),
         (LOG, {"size": 0, "events": 0}, "it has 0 bytes"),
-        (RUN, {"path": f"_opal/key_store/../{STEM}.run"}, "no path of a run file"),
-        (RUN, {"entries": -1}, "-1 is no count"),
+        (RUN, {"path": f"_opal/key_store/../{STEM}.run"}, "not a path of a run file"),
+        (RUN, {"entries": -1}, "-1 is not a whole number from 0 to"),
         (RUN, {"entries": 12}, "90 bytes cannot hold its 12 entries"),
         (RUN, {"size": 0, "entries": 0}, "0 bytes cannot hold its 0 entries"),
     ],
 )
-def test_an_entry_that_cannot_be_is_refused(entry: Any, change: dict[str, Any], said: str) -> None:
+def test_impossible_entry_is_refused(entry: Any, change: dict[str, Any], said: str) -> None:
     wrong: Any = replace(entry, **change)
     for actions in {
         DataFile: (Actions(ingested=(wrong,)), Actions(rewrite=Rewrite(add=(wrong,)))),
@@ -109,8 +109,8 @@ def test_an_entry_that_cannot_be_is_refused(entry: Any, change: dict[str, Any], 
             actions.check_reported(7)
 
 
-def test_a_new_segment_has_the_number_of_its_job_and_is_reported_once() -> None:
-    with pytest.raises(ReportError, match=r"its segment \d+ is none of job 8"):
+def test_new_segment_must_be_of_its_job_and_reported_once() -> None:
+    with pytest.raises(ReportError, match=r"its segment \d+ is not of job 8"):
         Actions(ingested=(DATA,)).check_reported(8)
     with pytest.raises(ReportError, match="it was reported twice"):
         Actions(ingested=(DATA, DATA)).check_reported(7)
@@ -129,7 +129,7 @@ def test_a_new_segment_has_the_number_of_its_job_and_is_reported_once() -> None:
 @pytest.mark.parametrize(
     "change", [{"segments": (segment_id(99, 0),)}, {"path": "data/x.parquet"}, {"rows": -1}]
 )
-def test_an_ingest_with_a_wrong_report_commits_nothing(
+def test_ingest_with_a_wrong_report_commits_nothing(
     tmp_path: Path, files: int, change: dict[str, Any]
 ) -> None:
     table = create(open_storage(str(tmp_path / "t")))
@@ -142,7 +142,7 @@ def test_an_ingest_with_a_wrong_report_commits_nothing(
     assert not list((tmp_path / "t" / "_opal" / "side").glob("*"))
 
 
-def test_a_rewrite_with_a_wrong_report_commits_nothing(tmp_path: Path) -> None:
+def test_rewrite_with_a_wrong_report_commits_nothing(tmp_path: Path) -> None:
     table = create(open_storage(str(tmp_path / "t")))
     for key in "abcd":
         table.ingest(*rows([(key, 1, 1)]), metadata="inline")

@@ -34,12 +34,12 @@ def test_times_out_of_pythons_years_are_texts_with_their_year(
     assert values_of(column) == expected
     offsets = pa.array(range(len(column) + 1), pa.int32())
     texts = pa.array(["k"] * len(column))
-    assert values_of(pa.ListArray.from_arrays(offsets, column)) == [[one] for one in expected]
+    assert values_of(pa.ListArray.from_arrays(offsets, column)) == [[value] for value in expected]
     assert values_of(pa.StructArray.from_arrays([texts, column], ["s", "t"])) == [
-        {"s": "k", "t": one} for one in expected
+        {"s": "k", "t": value} for value in expected
     ]
     assert values_of(pa.MapArray.from_arrays(offsets, texts, column)) == [
-        [("k", one)] for one in expected
+        [("k", value)] for value in expected
     ]
 
 

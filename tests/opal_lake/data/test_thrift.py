@@ -1,4 +1,4 @@
-"""Structs of footers as trees and back; what is none ends in a ValueError."""
+"""Structs of footers as trees and back; other bytes raise ValueError."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +27,7 @@ def footer_of(table: pa.Table) -> bytes:
     return data[-8 - length : -8]
 
 
-def test_a_footer_is_the_same_after_both_ways() -> None:
+def test_decoded_and_encoded_footer_is_the_same() -> None:
     footer = footer_of(
         pa.table(
             {f"c{number}": [number, None] for number in range(20)} | {"x": [{"a": [1.5]}, None]}
@@ -66,7 +66,7 @@ def test_numbers_texts_and_fields_far_apart_come_back() -> None:
         (b"\x1b\x00\x00", "type 11, which footers do not have"),
     ],
 )
-def test_bytes_that_are_no_struct_are_refused(data: bytes, words: str) -> None:
+def test_bytes_that_are_not_a_struct_are_refused(data: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         decode_struct(data)
 

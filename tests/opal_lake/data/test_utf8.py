@@ -23,7 +23,7 @@ NUMBERS = pa.array([1, 2, 3, 4])
     ],
     ids=lambda array: str(array.type),
 )
-def test_of_an_array_and_its_slices_only_the_rows_with_other_bytes_are_named(
+def test_only_rows_with_other_bytes_are_reported_also_in_slices(
     array: pa.Array,
 ) -> None:
     def places(column: pa.ChunkedArray) -> list[bool] | None:
@@ -41,7 +41,7 @@ def test_of_an_array_and_its_slices_only_the_rows_with_other_bytes_are_named(
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
-def test_a_slice_of_ascii_is_told_from_the_bytes_around_it(kind: pa.DataType) -> None:
+def test_slice_of_ascii_is_checked_without_the_bytes_around_it(kind: pa.DataType) -> None:
     texts = pa.array([b"\xff", b"a", b"", None, b"b", b"\xfe"]).view(pa.string()).cast(kind)
     assert rows_not_utf8(pa.chunked_array([texts.slice(1, 4)])) is None
     assert rows_not_utf8(pa.chunked_array([texts.slice(2, 2)])) is None

@@ -1,4 +1,4 @@
-"""The Z-order curve: ranks of any type, the paper's example, and cuts that make files overlap less."""
+"""The Z-order curve: ranks of any type, the paper's example, and cuts into files."""
 
 import math
 from collections.abc import Sequence
@@ -57,9 +57,9 @@ KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
 def sorted_as_spark(values: list[Any]) -> list[Any]:
     return sorted(
         values,
-        key=lambda one: (
-            isinstance(one, float) and math.isnan(one),
-            one.encode() if isinstance(one, str) else one,
+        key=lambda value: (
+            isinstance(value, float) and math.isnan(value),
+            value.encode() if isinstance(value, str) else value,
         ),
     )
 
@@ -81,7 +81,7 @@ def test_ranks_of_every_type_rise_with_the_values_and_nulls_come_first(
     assert ranked.max() < 1 << bits
 
 
-def test_heavy_values_take_one_knot_each() -> None:
+def test_frequent_values_take_one_knot_each() -> None:
     sample = pa.array([0] * 9_000 + list(range(1, 1001)))
     knots = plan_knots(sample, 4)
     assert knots.to_pylist() == [
@@ -115,7 +115,7 @@ def test_bits_alternate_and_ranks_fill_from_the_top() -> None:
 @pytest.mark.parametrize("columns", range(1, 9))
 def test_z_values_are_positive_and_leave_room_for_ties(columns: int) -> None:
     values = [pa.array(np.arange(1 << 14))] * columns
-    z = interleave(values, [plan_knots(one, bits_of(columns)) for one in values])
+    z = interleave(values, [plan_knots(column, bits_of(columns)) for column in values])
     assert z.min() == 0
     assert np.all(np.diff(z) >= 0)
     assert z.max() < 1 << 63
@@ -134,7 +134,7 @@ def files_met(
     columns: Sequence[npt.NDArray[Any]],
     box: dict[int, tuple[float, float]],
 ) -> int:
-    """How many files have bounds that meet a box."""
+    """Return how many files have bounds that meet a box."""
     met = 0
     for number in np.unique(files):
         met += all(
@@ -144,8 +144,8 @@ def files_met(
     return met
 
 
-def test_the_example_of_the_paper() -> None:
-    """8 x 8 points in 16 files: half of the files of a linear sort, on one column and on both."""
+def test_example_of_the_paper_reads_half_of_the_files() -> None:
+    """8 x 8 points in 16 files: half as many files are read as after a linear sort."""
     x, y = (axis.ravel() for axis in np.meshgrid(np.arange(8), np.arange(8), indexing="ij"))
     columns = [pa.array(x), pa.array(y)]
     curve = plan_curve(columns, np.zeros(64, np.int64), files=16)
@@ -167,22 +167,24 @@ def test_files_of_whole_cells_are_read_less_than_files_of_equal_size(seed: int) 
     z = interleave(columns, curve.knots)
     equal = np.sort(z)[np.arange(1, curve.parts) * len(z) // curve.parts]
     boxes = [{dimension: (low, low + 0.02)} for dimension in (0, 1) for low in dice.random(20)]
-    whole, cut = (
-        sum(files_met(np.searchsorted(cuts, z, side="right"), points, box) for box in boxes)
-        for cuts in (curve.cuts, equal)
-    )
+
+    def files_read(cuts: npt.NDArray[np.int64]) -> int:
+        files = np.searchsorted(cuts, z, side="right")
+        return sum(files_met(files, points, box) for box in boxes)
+
+    whole, cut = files_read(curve.cuts), files_read(equal)
     assert whole < 0.8 * cut, (whole, cut)
 
 
 @pytest.mark.parametrize("files", [1, 3, 10, 64.5])
-def test_files_have_about_the_size_that_was_asked_for(files: float) -> None:
+def test_files_have_about_the_requested_size(files: float) -> None:
     z = np.random.default_rng(0).integers(0, 1 << 28, 100_000)
     sizes = np.bincount(np.searchsorted(plan_cuts(z, files), z, side="right"))
     assert sizes.max() <= 1.5 * len(z) / files
     assert sizes.min() >= 0.4 * len(z) / files
 
 
-def test_a_hot_value_is_parted_by_its_ties() -> None:
+def test_rows_of_a_frequent_value_are_parted_by_their_ties() -> None:
     z = np.full(1000, 5 << TIE_BITS) | np.arange(1000) % (1 << TIE_BITS)
     assert len(plan_cuts(z, 8)) == 7
     assert plan_cuts(np.full(1000, 5 << TIE_BITS), 8).tolist() == [], (

@@ -58,7 +58,7 @@ def key_bytes(names: list[str], values: tuple[Any, ...]) -> bytes:
 
 
 def decode(key: bytes) -> list[tuple[str, bytes]]:
-    """The grammar of the docstring, read from the left, with nothing known about the key but its bytes."""
+    """Read the grammar of the module's docstring from the left, by the bytes of the key alone."""
     tags, rest = key.split(b":", 1)
     fields = []
     for number, tag in enumerate(tags.decode(), start=1):
@@ -210,7 +210,7 @@ def test_no_rows_have_no_hashes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(VALUES))
-def test_a_null_is_no_key(name: str) -> None:
+def test_a_null_is_not_a_key(name: str) -> None:
     with pytest.raises(InvalidInputError, match="key column 2 is null in 1 of 1 rows"):
         hash_keys([pa.array([1]), column(name, None)], types("long", name))
 
@@ -239,7 +239,7 @@ def test_a_key_that_no_row_can_have_is_refused(
         hash_keys(given_keys([values], types(*names)), types(*names))
 
 
-def test_types_without_exact_equality_are_no_keys() -> None:
+def test_types_without_exact_equality_cannot_be_keys() -> None:
     with pytest.raises(InvalidInputError, match="type DOUBLE cannot be a key"):
         canonical_bytes([pa.array([1.0])], types("double"))
     with pytest.raises(InvalidInputError, match="at least one"):
@@ -265,6 +265,6 @@ def test_hashes_from_spark_are_what_hash_keys_gives(shape: Callable[[pa.Array], 
 
 
 @pytest.mark.parametrize("hashes", [[b"short"], [b"x" * 15, b"x" * 17], [None]])
-def test_other_bytes_are_no_hashes(hashes: list[bytes | None]) -> None:
+def test_other_bytes_are_refused_as_hashes(hashes: list[bytes | None]) -> None:
     with pytest.raises(InvalidInputError, match=r"key hash"):
         hashes_from_bytes(pa.array(hashes, pa.binary()))

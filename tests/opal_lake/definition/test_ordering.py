@@ -1,4 +1,7 @@
-"""The 64-bit order of delta columns: the same order as the values, the same values back, and nothing guessed of what users give."""
+"""The 64-bit order of delta columns: the order of the values, and the same values back.
+
+Nothing is guessed of what users give.
+"""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -48,14 +51,22 @@ def test_values_come_back_and_keep_their_order(drawn: tuple[str, list[Any]]) -> 
     assert order.dtype == np.int64
     assert valid.tolist() == [value is not None for value in values]
     assert [
-        from_order(int(number), kind(name)) if there else None
-        for number, there in zip(order, valid, strict=True)
+        from_order(int(number), kind(name)) if is_valid else None
+        for number, is_valid in zip(order, valid, strict=True)
     ] == values
     present = [value for value in values if value is not None]
     assert [from_order(number, kind(name)) for number in sorted(order[valid].tolist())] == sorted(
         present
     )
     assert not order[~valid].any()
+
+
+def text_of(value: Any) -> str:
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return str(value)
 
 
 @given(COLUMNS)
@@ -66,13 +77,7 @@ def test_a_user_gives_a_value_or_its_text(drawn: tuple[str, list[Any]]) -> None:
     ):
         if value is not None:
             assert encode_order(value, kind(name), name="at") == number
-            text = (
-                value.isoformat()
-                if isinstance(value, date)
-                else f"{value:f}"
-                if isinstance(value, Decimal)
-                else str(value)
-            )
+            text = text_of(value)
             if not (name == "timestamp_ntz" and len(text) <= 10):
                 assert encode_order(text, kind(name), name="at") == number
 
@@ -84,9 +89,9 @@ def test_slices_and_chunks_are_their_values(name: str) -> None:
     whole = column(name, [value, None, value, value, None])
     order, valid = to_order(whole, kind(name))
     for piece in (whole.slice(1, 3), pa.chunked_array([whole.slice(1, 1), whole.slice(2, 2)])):
-        numbers, there = to_order(piece, kind(name))
+        numbers, numbers_valid = to_order(piece, kind(name))
         assert numbers.tolist() == order[1:4].tolist()
-        assert there.tolist() == valid[1:4].tolist()
+        assert numbers_valid.tolist() == valid[1:4].tolist()
     assert to_order(pa.chunked_array([], whole.type), kind(name))[0].tolist() == []
 
 
@@ -188,7 +193,7 @@ def test_event_times_that_users_give(value: Any, name: str, expected: int) -> No
         ("2026-01-31T12:00", "date", "YYYY-MM-DD"),
         (5, "date", "YYYY-MM-DD"),
         (date(2026, 1, 1), "timestamp", "2026-01-31T12:00:00\\+00:00"),
-        ("yesterday", "timestamp", "is no timestamp"),
+        ("yesterday", "timestamp", "is not a timestamp"),
         ("2026-01-01", "timestamp", "no time of day"),
         ("2026-01-01", "timestamp_ntz", "no time of day"),
         (NOON, "timestamp", "has no zone"),
@@ -198,7 +203,7 @@ def test_event_times_that_users_give(value: Any, name: str, expected: int) -> No
         ("2026-01-31T12:00:00.1234567", "timestamp_ntz", "finer than a microsecond"),
         ("2026-01-31T12:00:00.0000000010Z", "timestamp", "finer than a microsecond"),
         ("yesterday at noon", "timestamp", "2026-01-31T12:00:00\\+00:00"),
-        (NOON_MICROS, "timestamp", "is no timestamp"),
+        (NOON_MICROS, "timestamp", "is not a timestamp"),
         ("a", "string", "no order of 64 bits"),
     ],
 )
@@ -236,7 +241,7 @@ def test_pendulum_counts_exactly() -> None:
     )
 
 
-def test_what_python_cannot_hold_is_said() -> None:
+def test_a_value_beyond_python_is_an_error_that_says_so() -> None:
     for name in ("date", "timestamp", "timestamp_ntz"):
         for number in (-(1 << 63), (1 << 63) - 1):
             with pytest.raises(InvalidInputError, match="outside the years 1 to 9999"):

@@ -1,4 +1,4 @@
-"""Properties of a table: what they may be, how they change later, and what a creator of an existing table may say otherwise."""
+"""Properties of a table: their values, their changes, and those that a creator may request."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_maintenance_properties_are_set_and_read_back(
         ("window", "", "has an empty value; write one, as 7d, or None for the default"),
         ("zorder", "none", "'none'; for no Z-order give an empty value: zorder=''"),
         ("look_back", "-3", "not a span of time"),
-        ("archive_codec", "zip", "no codec"),
+        ("archive_codec", "zip", "is not a codec"),
         ("dead_share", 101, "from 1 to 100"),
         ("fold_files", 1, "0, or a whole number from 2"),
         ("small_files", 0, "from 1"),
@@ -85,7 +85,9 @@ def test_values_that_mean_nothing_are_refused_and_change_nothing(
         create(open_storage(f"{storage.uri}-new"), **{name: value})
 
 
-def test_what_is_so_already_is_no_commit_and_none_is_the_default_again(storage: Storage) -> None:
+def test_setting_the_same_value_makes_no_commit_and_setting_none_restores_the_default(
+    storage: Storage,
+) -> None:
     table = create(storage, window="3d")
     assert table.set_properties({"window": "3d"}).version is None
     assert table.set_properties({"window": None}).version == 1
@@ -131,7 +133,7 @@ def test_groups_never_split_so_their_limit_is_not_lowered_below_them(storage: St
     assert check_table(table) == []
 
 
-def test_a_creator_may_say_what_was_said_before_maintenance_was_changed(storage: Storage) -> None:
+def test_a_creator_may_request_the_maintenance_properties_of_the_creation(storage: Storage) -> None:
     table = create(storage, window="30d", segment_rows=100)
     table.set_properties({"window": "1d", "zorder": "sku", "checkpoint_commits": 4})
     refuse_another_spec(

@@ -1,4 +1,4 @@
-"""Every property at the ends of what it may be: each value is refused, or the whole life of a table works with it."""
+"""Every property at the ends of its range: a value is refused, or a whole table works with it."""
 
 from dataclasses import replace
 
@@ -92,7 +92,7 @@ def _refused_or_works(name: str, value: int | str) -> bool:
 
 
 def _failing_aloud(table: Table) -> Table:
-    """A table on which what is done after a commit may not fail either."""
+    """Return a table on which what is done after a commit may not fail either."""
 
     def fail(error: Exception) -> None:
         raise AssertionError("work after a commit failed") from error

@@ -7,8 +7,11 @@ from opal_lake.definition.sql_schema import arrow_of_sql
 from opal_lake.errors import InvalidInputError
 
 
-def test_names_and_types() -> None:
-    text = "id BIGINT, `total sum` DECIMAL(10, 2), n int, op VARCHAR, at TIMESTAMP, local TIMESTAMP_NTZ, price DECIMAL, weight: double"
+def test_columns_have_names_and_types() -> None:
+    text = (
+        "id BIGINT, `total sum` DECIMAL(10, 2), n int, op VARCHAR, at TIMESTAMP, "
+        "local TIMESTAMP_NTZ, price DECIMAL, weight: double"
+    )
     assert arrow_of_sql(text) == pa.schema(
         [
             ("id", pa.int64()),
@@ -26,22 +29,35 @@ def test_names_and_types() -> None:
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("id", "'id' is no column"),
-        ("id BIGINT NOT NULL", "is no column"),
+        ("id", "'id' is not a column"),
+        ("id BIGINT NOT NULL", "is not a column"),
         ("tags ARRAY<STRING>", "OpalTable.create"),
         ("id BIGINT, id INT", "'id' is there twice"),
         ("id NOTHING", "'nothing' is not a type"),
         ("id BIGINT(3)", "is not a type"),
-        ("", "is no column"),
+        ("", "is not a column"),
         ("id BIGINT, op VARCHAR(3)", r"VARCHAR\(3\) is not a type of a table, whose texts have no"),
         ("op char ( 2 )", r"CHAR \( 2 \) is not a type of a table"),
         ("ops ARRAY<VARCHAR(3)>", "write STRING"),
     ],
 )
-def test_what_is_written_otherwise_is_named(text: str, message: str) -> None:
+def test_a_column_of_another_form_is_an_error_that_quotes_it(text: str, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         arrow_of_sql(text)
 
 
 def test_names_that_look_like_types_with_lengths_are_names() -> None:
     assert arrow_of_sql("`a varchar(3)` INT").names == ["a varchar(3)"]
+
+
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        ("`last, first` STRING, id BIGINT", ["last, first", "id"]),
+        ("`a(b` INT, `c)d` INT", ["a(b", "c)d"]),
+        ("`tick``s` INT, id INT", ["tick`s", "id"]),
+        ("price DECIMAL(10, 2), `x,y` DECIMAL(5,1)", ["price", "x,y"]),
+    ],
+)
+def test_a_quoted_name_may_hold_commas_and_brackets(text: str, names: list[str]) -> None:
+    assert arrow_of_sql(text).names == names

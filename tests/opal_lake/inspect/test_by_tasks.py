@@ -1,4 +1,4 @@
-"""A check by tasks finds what the check of one process finds, on sound tables and on forged ones, however many tasks there are."""
+"""A check by any number of tasks finds what the check of one process finds."""
 
 from dataclasses import replace
 
@@ -9,8 +9,7 @@ from opal_lake.inspect.check.check import check
 from opal_lake.operations.look import Check
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on
-from tests.opal_lake.inspect.test_check_bounded import shown_findings
-from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
+from tests.opal_lake.inspect.build import FORGERIES, Forger, forger, shown_findings
 
 __all__ = ["forger"]
 

@@ -1,4 +1,4 @@
-"""Damage of every kind to every kind of file: `check_table` names the file, and no read gives a wrong answer."""
+"""Every kind of damage to every kind of file: the check names it, and no read is wrong."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,9 +10,8 @@ from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import FormatError, NotFoundError
-from opal_lake.log import sections, visibility
 from opal_lake.log.commit_log import CommitLog
-from opal_lake.storage import memory
+from opal_lake.log.tuning import Tuning
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table, create_on
@@ -48,7 +47,11 @@ KINDS = {
 
 
 def table_with_history(file_format: str) -> Table:
-    """13 commits: two rounds of ingest and MetaGen for each of three batches, with tokens, updates, deletes and late rows."""
+    """Return a table of 13 commits.
+
+    Each of three batches is ingested and processed in two rounds. They have tokens, updates,
+    deletes and late rows.
+    """
     storage, clock, ids = MemoryStorage(), ManualClock(), CountingIds()
     table_layout = TableLayout(
         keys=["id"],
@@ -58,8 +61,10 @@ def table_with_history(file_format: str) -> Table:
         properties={"segment_rows": 5, "group_rows": 11, "checkpoint_commits": 6},
     )
     create_on(storage, plan_spec(SCHEMA, table_layout), clock, ids)
+    tuning = Tuning(fold_at_logs=2, inline_bytes=0)
     table = Table(
-        log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage)
+        log=CommitLog(storage=storage, clock=clock, ids=ids, tuning=tuning),
+        cache=MemoryRuns(storage=storage),
     )
     for batch in range(6):
         keys = [f"k{(batch * 3 + position) % 9}" for position in range(7 if batch % 2 else 13)]
@@ -84,14 +89,18 @@ def table_with_history(file_format: str) -> Table:
 def arrow_rows(rows: dict[str, list[Any]]) -> pa.Table:
     strings = pa.array(rows["price"], pa.string())
     return pa.table(
-        [pa.array(rows["id"]), pa.array(rows["at"], pa.int64()).cast(SCHEMA.field("at").type), strings.cast(pa.decimal128(9, 2)),
-         pa.array([[key, None] for key in rows["id"]], pa.list_(pa.string()))],
+        [
+            pa.array(rows["id"]),
+            pa.array(rows["at"], pa.int64()).cast(SCHEMA.field("at").type),
+            strings.cast(pa.decimal128(9, 2)),
+            pa.array([[key, None] for key in rows["id"]], pa.list_(pa.string())),
+        ],
         schema=SCHEMA,
     )  # fmt: skip
 
 
 def views(table: Table) -> dict[str, Callable[[], Any]]:
-    """Reads that need one thing or another."""
+    """Run reads that need different files."""
     return {
         "now": lambda: content(table.read()),
         "version 4": lambda: content(table.read(version=4)),
@@ -113,7 +122,7 @@ def content(rows: pa.Table) -> list[Any]:
 
 
 def damaged(data: bytes, every: int = 0) -> dict[str, bytes | None]:
-    """Bytes flipped at several places, cuts, and nothing left."""
+    """Yield the bytes with flips, cut, and empty."""
     size = len(data)
     positions = (
         range(0, size, every)
@@ -135,7 +144,7 @@ def damaged(data: bytes, every: int = 0) -> dict[str, bytes | None]:
 
 
 def copy_with(table: Table, path: str, data: bytes | None) -> Table:
-    """The same table in a new store, but for one file; nothing that was read before is kept."""
+    """Return the table in a new store with another file, so that nothing is cached."""
     storage = MemoryStorage()
     for stored in table.storage.list(""):
         content_there = data if stored.path == path else table.storage.get(stored.path)
@@ -150,8 +159,6 @@ def copy_with(table: Table, path: str, data: bytes | None) -> Table:
 @pytest.fixture(scope="module", params=["parquet", "orc"])
 def whole(request: pytest.FixtureRequest) -> tuple[Table, dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(visibility, "FOLD_AT_LOGS", 2)
-        patch.setattr(sections, "INLINE_BYTES", 0)
         patch.setattr(ingest_job, "MAX_FILES_IN_COMMIT", 2)
         table = table_with_history(request.param)
     return table, {name: view() for name, view in views(copy_with(table, "", None)).items()}
@@ -172,7 +179,7 @@ class BusyStore(MemoryStorage):
     """Somebody commits while a long listing is under way."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
-        super().__init__("busy")
+        super().__init__("busy", page_objects=1)
         self.meanwhile = meanwhile
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
@@ -183,9 +190,8 @@ class BusyStore(MemoryStorage):
 
 
 def test_commits_that_come_during_a_check_are_no_finding(
-    whole: tuple[Table, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    whole: tuple[Table, dict[str, Any]],
 ) -> None:
-    monkeypatch.setattr(memory, "_PAGE", 1)
     table, _ = whole
     store = BusyStore(lambda: None)
     for stored in table.storage.list(""):
@@ -209,7 +215,7 @@ def test_commits_that_come_during_a_check_are_no_finding(
 def test_damaged_file_is_named_and_never_gives_a_wrong_answer(
     kind: str, whole: tuple[Table, dict[str, Any]]
 ) -> None:
-    """Every kind of damage once to each kind of file: every second one to the first file, the others to the last.
+    """Each kind of damage is done once, to the first and the last file in turn.
 
     The slow test does all of them, at more places, to all files.
     """
@@ -248,7 +254,7 @@ def assert_named_and_never_wrong(
 
 
 def is_seen(kind: str, how: str) -> bool:
-    """Return whether a damage shows. Nothing names checkpoints, which are derived, and kept results."""
+    """Return whether damage shows: nothing names derived checkpoints and results."""
     return not (how == "deleted" and kind in ("last commit", "root", "kept result"))
 
 

@@ -1,118 +1,73 @@
-"""A check in many slots finds the same as one slot. A sample checks all rows of some keys, and reports what it left out."""
+"""A check in many slots finds the same as in one; a sample checks all rows of some keys."""
 
 import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError
-from opal_lake.inspect.check import shelf
 from opal_lake.inspect.check.check import check
-from opal_lake.inspect.check.content import in_process as content
+from opal_lake.inspect.check.content.in_process import Tuning
 from opal_lake.inspect.check.finding import Finding
 from opal_lake.inspect.check.sample import plan_sample
-from opal_lake.key_store.entries import Entries, sorted_entries
 from opal_lake.operations.look import Check
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from tests.kit.check import check_table
-from tests.opal_lake.compacting import compact
-from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
-from tests.opal_lake.shop import Row, create, rows
+from tests.opal_lake.inspect.build import (
+    FORGERIES,
+    Forger,
+    forger,
+    moved,
+    shown_findings,
+    table_with_a_floor,
+)
+from tests.opal_lake.shop import create, rows
 
 __all__ = ["forger"]
 
-Many = Callable[[], None]
+# A slot has room for one or two rows, and nothing stays in memory
+MANY_SLOTS = Tuning(slot_bytes=1 << 29, flush_rows=3, buffer_bytes=0)
 
 
-@pytest.fixture
-def many_slots(monkeypatch: pytest.MonkeyPatch) -> Many:
-    """From its call on a slot has room for one or two rows, and nothing is kept in memory."""
-
-    def change() -> None:
-        monkeypatch.setattr(content, "SLOT_BYTES", 1 << 29)
-        monkeypatch.setattr(shelf, "_FLUSH_ROWS", 3)
-        monkeypatch.setattr(content, "Shelf", partial(shelf.Shelf, held_bytes=0))
-
-    return change
-
-
-def shown_findings(findings: list[Finding]) -> list[tuple[str, str, str]]:
-    return sorted((finding.invariant, finding.path, finding.message) for finding in findings)
-
-
-def moved(place: int) -> Callable[[Entries], Entries]:
-    """An entry under a key that its row does not have, in another slot."""
-
-    def change(there: Entries) -> Entries:
-        high = there.high.copy()
-        high[place] ^= np.uint64(1 << 63)
-        return sorted_entries(replace(there, high=high))
-
-    return change
+def by_many_slots(table: OpenTable) -> list[Finding]:
+    return [*check(table, Check(), tuning=MANY_SLOTS).findings]
 
 
 @pytest.mark.parametrize("what", FORGERIES)
-def test_many_slots_find_what_one_finds(what: str, forger: Forger, many_slots: Many) -> None:
+def test_many_slots_find_what_one_finds(what: str, forger: Forger) -> None:
     FORGERIES[what][1](forger)
     table = forger.table()
     by_one = shown_findings(check_table(table))
-    many_slots()
-    assert shown_findings(check_table(table)) == by_one != []
+    assert shown_findings(by_many_slots(table)) == by_one != []
 
 
-def test_an_entry_in_the_slot_of_another_key_is_found(forger: Forger, many_slots: Many) -> None:
+def test_an_entry_in_the_slot_of_another_key_is_found(forger: Forger) -> None:
     path = forger.run(4, moved(0))
     by_one = shown_findings(check_table(forger.table()))
     assert ("I20", path) in {finding[:2] for finding in by_one}
-    many_slots()
-    assert shown_findings(check_table(forger.table())) == by_one
+    assert shown_findings(by_many_slots(forger.table())) == by_one
 
 
-def table_with_a_floor() -> MemoryStorage:
-    """Of the versions up to 5 only the newest are left; `a` has later ones. The last commit rewrote the runs into one."""
-    storage = MemoryStorage()
-    table = create(storage)
-    batches: list[list[Row]] = [[(key, at, at) for key in "abcdefgh"] for at in (1, 3, 5)] + [
-        [("a", 9, 9), ("b", 7, None), ("i", 2, 2)]
-    ]
-    for batch in batches:
-        table.ingest(*rows(batch), metadata="inline")
-    compact(table, floor=5)
-    return storage
-
-
-def test_with_a_floor_an_entry_of_another_key_s_row_is_found_wherever_its_slot_is(
-    many_slots: Many,
-) -> None:
-    """Up to the floor rows may be gone, so that an entry without a row of its key is no finding by itself."""
+def test_with_a_floor_an_entry_of_another_key_s_row_is_found_wherever_its_slot_is() -> None:
+    """Up to the floor rows may be gone: an entry without a row alone is not a finding."""
     storage = table_with_a_floor()
-    forger = Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
+    forger = Forger.of(storage)
     assert check_table(forger.table()) == []
     version = max(commit.version for commit in forger.table().commits() if commit.actions.add_runs)
     path = forger.run(version, moved(1))
     by_one = shown_findings(check_table(forger.table()))
     assert ("I20", path) in {finding[:2] for finding in by_one}
-    many_slots()
-    assert shown_findings(check_table(forger.table())) == by_one
+    assert shown_findings(by_many_slots(forger.table())) == by_one
 
 
-def test_a_table_with_a_floor_is_sound_by_many_slots(many_slots: Many) -> None:
-    table = Forger(
-        {found.path: found_bytes for found, found_bytes in _files(table_with_a_floor())}
-    ).table()
-    many_slots()
-    assert check_table(table) == []
-
-
-def _files(storage: MemoryStorage) -> list[tuple[Any, bytes]]:
-    return [(stored, storage.get(stored.path)) for stored in storage.list("")]
+def test_a_table_with_a_floor_is_sound_by_many_slots() -> None:
+    table = Forger.of(table_with_a_floor()).table()
+    assert by_many_slots(table) == []
 
 
 def table_of(keys: int) -> tuple[MemoryStorage, Table]:
@@ -134,17 +89,17 @@ def test_a_sample_of_a_sound_table_finds_nothing_and_says_what_it_left_out(sampl
 
 
 def test_each_key_is_looked_at_wholly_or_not_at_all_and_later_versions_look_at_others() -> None:
-    """Every event is gone: a sample names as many rows as it has keys that were updated."""
+    """Every event is gone: a sample finds the updated rows of its keys."""
     storage, _ = table_of(400)
-    forger = Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
-    forger.log(2, lambda there: there.take(np.array([0])))
+    forger = Forger.of(storage)
+    forger.log(2, lambda original: original.take(np.array([0])))
     whole = {
         finding.message.split()[0]
         for finding in check_table(forger.table())
         if finding.invariant == "I18"
     }
     assert whole == {"199"}
-    found = [
+    matching = [
         finding
         for finding in check_table(forger.table(), sample="30%")
         if finding.invariant == "I18"
@@ -152,7 +107,7 @@ def test_each_key_is_looked_at_wholly_or_not_at_all_and_later_versions_look_at_o
     assert [*check_table(forger.table(), sample="30%")] == [
         *check_table(forger.table(), sample="30%")
     ]
-    assert 30 < int(found[0].message.split()[0]) < 90
+    assert 30 < int(matching[0].message.split()[0]) < 90
     table = forger.table()
     before = plan_sample("30%", table.snapshot_at())
     table.ingest(*rows([("new", 1, 1)]))
@@ -174,11 +129,10 @@ def test_a_share_of_the_circle_that_passes_its_end_is_looked_at_on_both_sides() 
 
 @pytest.mark.parametrize("stop_at", ["file", "slot", "range of rows"])
 def test_a_check_that_is_stopped_leaves_nothing_on_disk(
-    stop_at: str, many_slots: Many, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, table = table_of(20)  # whose cache of runs is where temporary files are, too
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    many_slots()
     seen = []
 
     def stop(noun: str, done: int, total: int) -> None:
@@ -187,7 +141,7 @@ def test_a_check_that_is_stopped_leaves_nothing_on_disk(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        check(table, Check(), at_step=stop)
+        check(table, Check(), at_step=stop, tuning=MANY_SLOTS)
     assert seen
     assert not any(seen)
     assert os.listdir(tmp_path) == []

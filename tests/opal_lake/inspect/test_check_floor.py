@@ -1,12 +1,15 @@
-"""Up to the floor an event may differ from the rule's UNTIL; it may not hide a row that is visible after the floor."""
+"""Up to the floor an event may differ from the rule's UNTIL.
+
+It may not hide a row that is visible after the floor.
+"""
 
 import numpy as np
 import pytest
 
 from opal_lake.events.segment_log import Events
+from opal_lake.inspect.check.content.fault_counts import EARLY, LATE, FaultCounts
 from opal_lake.inspect.check.content.ranges import Doubts, check_range
 from opal_lake.inspect.check.content.slots import ExpectedEnds, RangeRules
-from opal_lake.inspect.check.content.tally import EARLY, LATE, Tally
 
 ROW = {"segment": np.array([5]), "offset": np.array([0], np.int32)}
 NO_DOUBTS = Doubts(
@@ -30,13 +33,13 @@ NO_DOUBTS = Doubts(
 def test_an_event_up_to_the_floor_may_differ_where_the_rule_s_is_there_too(
     expected: int, actual: int, floor: int | None, finding: str | None
 ) -> None:
-    tally = Tally()
+    counts = FaultCounts()
     rows = ExpectedEnds(**ROW, until=np.array([expected]), stays=np.array([False]))
     check_range(
         rows,
         Events(**ROW, until=np.array([actual])),
         NO_DOUBTS,
         RangeRules(floor=floor, only_held=True),
-        tally,
+        counts,
     )
-    assert {what for what, _ in tally.counts} == ({finding} if finding else set())
+    assert {what for what, _ in counts.faults} == ({finding} if finding else set())

@@ -1,4 +1,4 @@
-"""How the work of a check grows with the number of commits: as the number, not as its square."""
+"""The work of a check grows with the number of commits, not with its square."""
 
 import cProfile
 import pstats
@@ -21,7 +21,7 @@ def _table(commits: int) -> Table:
     spec = plan_spec(SCHEMA, TableLayout(keys=["id"], delta="updated"))
     table = create_on(MemoryStorage(), spec)
     for number in range(commits):
-        ids = [(7 * number + place) % KEYS for place in range(ROWS)]
+        ids = [(7 * number + position) % KEYS for position in range(ROWS)]
         rows = pa.table([pa.array(ids), pa.array([number] * ROWS)], schema=SCHEMA)
         table.ingest(rows, metadata="inline")
     return table

@@ -8,8 +8,8 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.events.segment_log import Events, concat_events
-from opal_lake.inspect.check import versions
 from opal_lake.inspect.check.check import check
+from opal_lake.inspect.check.content.in_process import Tuning
 from opal_lake.key_store.entries import Entries
 from opal_lake.log.checkpoint import write_checkpoint
 from opal_lake.operations.look import Check
@@ -17,7 +17,7 @@ from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, table_on
 from tests.kit.check import check_table
 from tests.opal_lake.compacting import compact
-from tests.opal_lake.inspect.test_check_forged import Forger
+from tests.opal_lake.inspect.build import Forger
 from tests.opal_lake.shop import create, rows
 
 MERGED = 11  # a version whose log and run no savepoint has
@@ -26,7 +26,7 @@ METAGEN = SAVEPOINT = 4  # the version whose log and run are forged, and the one
 
 @pytest.fixture
 def forger() -> Forger:
-    """Logs and runs of the savepoint are in no later version: compactions merged them."""
+    """Return a table whose savepoint has logs and runs that compactions merged."""
     storage = MemoryStorage()
     table = create(storage, checkpoint_commits=1000)
     for at in (1, 2):
@@ -45,7 +45,7 @@ def forger() -> Forger:
 
 
 def opened(forger: Forger) -> Table:
-    """The table, with a checkpoint of the savepoint that agrees with what is forged."""
+    """Return the table with a checkpoint of the savepoint, forged as well."""
     storage = MemoryStorage()
     for path, data in forger.files.items():
         assert storage.put_if_absent(path, data)
@@ -67,7 +67,7 @@ def earlier(events: Events) -> Events:
 
 
 def of_another_row(events: Events) -> Events:
-    """A log in the place of another: its events are of rows that the key's next row does not end."""
+    """Return events of rows that the key's next row does not end."""
     return replace(events, segment=events.segment + (2 << 32), next_rows=None)
 
 
@@ -124,13 +124,9 @@ def test_a_quick_check_names_itself_as_why_older_versions_are_not_compared(forge
     assert older.endswith("a quick check reads metadata only")
 
 
-@pytest.mark.parametrize("name, limit", [("COMPARED_ROWS", 40), ("COMPARED_VERSIONS", 3)])
-def test_of_too_many_versions_some_are_compared(
-    forger: Forger, monkeypatch: pytest.MonkeyPatch, name: str, limit: int
-) -> None:
-    table = opened(forger)
-    monkeypatch.setattr(versions, name, limit)
-    checked = check(table, Check(all=True))
+@pytest.mark.parametrize("tuning", [Tuning(compared_rows=40), Tuning(compared_versions=3)])
+def test_of_too_many_versions_some_are_compared(forger: Forger, tuning: Tuning) -> None:
+    checked = check(opened(forger), Check(all=True), tuning=tuning)
     assert checked.findings == ()
     [left_out] = checked.left_out
     assert "older versions fit together" in left_out
@@ -174,7 +170,7 @@ def test_what_a_merge_did_not_take_over_is_named(
     change: Callable[[Events], Events] | Callable[[Entries], Entries],
     invariant: str,
 ) -> None:
-    """Of versions between the oldest and the newest, which no savepoint has."""
+    """The versions are between the oldest and the newest, and not savepoints."""
     path = getattr(forger, kind)(MERGED, change)
     table = opened(forger)
     assert check_table(table) == []

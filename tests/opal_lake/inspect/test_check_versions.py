@@ -1,4 +1,4 @@
-"""A check of all versions looks at what only older ones have, each file once, and every check says what it looked at."""
+"""A check of all versions reads files that only older ones have, each once."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.opal_lake.shop import create, rows
 
 
 def table_with_versions(storage: Storage) -> Table:
-    """Of the files of all versions few are left by the end; the savepoint has some that no version of the window has."""
+    """Return a table whose savepoint has files that no version of the window has."""
     table = create(storage, checkpoint_commits=4)
     for at in (1, 2):
         table.ingest(*rows([("a", at, at), ("b", at, None if at == 2 else at), (f"c{at}", at, at)]))

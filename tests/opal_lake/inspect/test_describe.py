@@ -1,4 +1,4 @@
-"""What a table says of itself: true counts, and nothing that JSON cannot hold."""
+"""Descriptions of a table: true counts, and only values that JSON can hold."""
 
 import json
 from datetime import UTC, date, datetime
@@ -102,15 +102,15 @@ def test_history_is_newest_first_and_limited(table: Table) -> None:
     assert (first["token"], first["counts"]["rows"], first["changes_view"]) == ("first", 10, False)
 
 
-def test_files_tell_their_invalid_rows_and_their_time(table: Table) -> None:
-    found = file_rows(table)
-    assert [(row["rows"], row["rows_invalid"], row["pending"]) for row in found] == [
+def test_files_report_their_invalid_rows_and_their_time(table: Table) -> None:
+    files = file_rows(table)
+    assert [(row["rows"], row["rows_invalid"], row["pending"]) for row in files] == [
         (6, 4, False),
         (4, 0, False),
         (4, 1, False),
         (5, 0, True),
     ]
-    assert found[2]["delta_low"] == found[2]["delta_high"] == "2026-01-02T00:00:00+00:00"
+    assert files[2]["delta_low"] == files[2]["delta_high"] == "2026-01-02T00:00:00+00:00"
 
 
 def test_files_and_segments_as_of_an_older_version(table: Table) -> None:
@@ -121,16 +121,16 @@ def test_files_and_segments_as_of_an_older_version(table: Table) -> None:
 
 
 def test_segments_are_named_by_part_and_sequence(table: Table) -> None:
-    found = segment_rows(table)
-    assert [row["segment"] for row in found][:2] == ["1:0", "1:1"]
-    assert found[-1]["pending"]
-    assert found[0]["files"] == [file_rows(table)[0]["path"]]
-    assert sum(row["rows_invalid"] for row in found) == 5
+    segments = segment_rows(table)
+    assert [row["segment"] for row in segments][:2] == ["1:0", "1:1"]
+    assert segments[-1]["pending"]
+    assert segments[0]["files"] == [file_rows(table)[0]["path"]]
+    assert sum(row["rows_invalid"] for row in segments) == 5
 
 
 def test_everything_goes_into_json(table: Table) -> None:
-    found = [describe(table), history_rows(table), file_rows(table), segment_rows(table)]
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    values = [describe(table), history_rows(table), file_rows(table), segment_rows(table)]
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The order of entries, and what is left of merged runs, against Python's own sorting: versions that come in order, and any others."""
+"""The order of entries, and the result of merges, compared with Python's own sorting."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,10 @@ from opal_lake.key_store.entries import (
 
 
 def entries_of(dice: np.random.Generator, count: int, words: int, first: int = 0) -> Entries:
-    """Of few keys whose hashes often agree in their first word, with deltas from `first` on that often repeat."""
+    """Draw entries of few keys: many share a first word, and many deltas repeat.
+
+    Deltas are from `first` on.
+    """
     return Entries(
         high=dice.integers(0, words, count).astype(np.uint64),
         low=dice.integers(0, 2, count).astype(np.uint64),
@@ -31,9 +34,7 @@ def as_rows(entries: Entries) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("words", [1, 3, 1000])
 @pytest.mark.parametrize("seed", range(20))
-def test_entries_are_ordered_by_all_columns_whatever_order_they_come_in(
-    seed: int, words: int
-) -> None:
+def test_entries_are_sorted_by_all_order_columns(seed: int, words: int) -> None:
     entries = entries_of(np.random.default_rng(seed), 60, words)
     assert as_rows(entries.take(sort_order(entries))) == sorted(as_rows(entries))
     ordered = sorted_entries(entries)
@@ -42,7 +43,7 @@ def test_entries_are_ordered_by_all_columns_whatever_order_they_come_in(
 
 @pytest.mark.parametrize("step", [0, 2, 10], ids=["at once", "overlapping", "one after the other"])
 @pytest.mark.parametrize("seed", range(20))
-def test_of_merged_runs_the_greatest_of_equal_entries_is_left(seed: int, step: int) -> None:
+def test_merge_leaves_the_greatest_of_equal_entries(seed: int, step: int) -> None:
     dice = np.random.default_rng(seed)
     runs = [sorted_entries(entries_of(dice, 30, 5, first=step * number)) for number in range(4)]
     dice.shuffle(runs)

@@ -1,4 +1,4 @@
-"""When runs are merged: few layers for every probe, few rewrites of every entry, whatever the batches are."""
+"""The plan of merges: few layers for every probe, few rewrites of every entry."""
 
 import random
 from itertools import pairwise
@@ -36,16 +36,15 @@ def run_of(name: str, entries: int, low: int = 0, high: int = GREATEST_WORD) -> 
 
 
 def job(runs: dict[str, RunFile], number: int, rows: int) -> int:
-    """What a job of so many rows makes of the runs; how many entries it writes."""
+    """Apply a job of some rows to the runs; return how many entries it writes."""
     merged = plan_merge(runs.values(), FAN_IN)
     entries = rows + sum(run.entries for run in merged)
     slots = 1 << max(0, (entries - 1) // 1_000_000).bit_length()
     for run in merged:
         del runs[run.path]
     for slot in range(slots):
-        runs[f"{number}-{slot}"] = run_of(
-            f"{number}-{slot}", max(1, entries // slots), *hash_range(slot, slots)
-        )
+        name = f"{number}-{slot}"
+        runs[name] = run_of(name, max(1, entries // slots), *hash_range(slot, slots))
     return entries
 
 
@@ -64,30 +63,30 @@ def layers(runs: dict[str, RunFile]) -> float:
     ],
 )
 def test_layers_and_rewrites_grow_with_the_logarithm(sizes: tuple[int, ...]) -> None:
-    dice, runs, written, rows = random.Random(1), {"0": run_of("0", 10_000_000)}, 0, 0
+    dice = random.Random(1)
+    runs = {"0": run_of("0", 10_000_000)}
+    written = rows = 0
     tiers: set[int] = set()
     for number in range(1, 1001):
         size = dice.choice(sizes)
-        written, rows = written + job(runs, number, size), rows + size
+        written += job(runs, number, size)
+        rows += size
         tiers |= {tier_of(run, FAN_IN) for run in runs.values()}
         assert layers(runs) <= FAN_IN * (len(tiers) + 1), number
-    assert written <= rows * (len(tiers) + 2) + 1000 * TIER_FROM / (
-        FAN_IN - 1
-    )  # the lowest tier is merged into itself
+    # The lowest tier is merged into itself.
+    rewrites_of_lowest = 1000 * TIER_FROM / (FAN_IN - 1)
+    assert written <= rows * (len(tiers) + 2) + rewrites_of_lowest
 
 
-def test_a_run_of_few_keys_counts_as_a_layer_like_others() -> None:
+def test_run_of_few_keys_counts_as_a_whole_layer() -> None:
     hot = [run_of(str(number), 10_000, 77, 77) for number in range(FAN_IN - 1)]
     assert share_of(hot[0]) == 1.0
     assert plan_merge(hot, FAN_IN) == tuple(hot)
-    assert share_of(
-        run_of("slot", TIER_FROM, 0, int(2 * NARROWEST * GREATEST_WORD))
-    ) == pytest.approx(2 * NARROWEST)
+    narrow = run_of("slot", TIER_FROM, 0, int(2 * NARROWEST * GREATEST_WORD))
+    assert share_of(narrow) == pytest.approx(2 * NARROWEST)
 
 
-def test_a_hurried_job_leaves_a_large_merge_to_others_for_a_while_and_then_takes_the_oldest() -> (
-    None
-):
+def test_hurried_job_merges_the_oldest_runs_only_after_many_layers() -> None:
     layers = FAN_IN - 1
     small = [run_of(f"s{number}", 50_000) for number in range(layers)]
     large = [run_of(f"l{number}", HURRIED_ENTRIES // 4) for number in range(PATIENCE * layers)]
@@ -99,7 +98,7 @@ def test_a_hurried_job_leaves_a_large_merge_to_others_for_a_while_and_then_takes
     assert plan_merge(large, FAN_IN, hurried=True) == tuple(large[:layers])
 
 
-def test_a_merge_is_left_over_once_a_job_has_passed_it_by() -> None:
+def test_merge_is_left_over_after_a_later_job_has_not_done_it() -> None:
     small, *large = [
         run_of(run_path(job_file_name(number, 0, "a")), HURRIED_ENTRIES // 4 if number else 50_000)
         for number in range(FAN_IN + 1)
@@ -112,24 +111,17 @@ def test_a_merge_is_left_over_once_a_job_has_passed_it_by() -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 32])
-def test_of_the_newest_job_no_run_counts_as_left_over(slots: int) -> None:
-    jobs = [
-        [
-            run_of(
-                run_path(job_file_name(number, slot, "a")),
-                HURRIED_ENTRIES // slots,
-                *hash_range(slot, slots),
-            )
-            for slot in range(slots)
-        ]
-        for number in range(FAN_IN)
-    ]
-    runs = [run for job in jobs for run in job]
+def test_runs_of_the_newest_job_are_not_left_over(slots: int) -> None:
+    runs: list[RunFile] = []
+    for number in range(FAN_IN):
+        for slot in range(slots):
+            path = run_path(job_file_name(number, slot, "a"))
+            runs.append(run_of(path, HURRIED_ENTRIES // slots, *hash_range(slot, slots)))
     assert not is_left_over(runs[:-slots], FAN_IN)
     assert is_left_over(runs, FAN_IN)
 
 
-def test_ranges_cover_all_hashes_once() -> None:
+def test_hash_ranges_cover_all_hashes_once() -> None:
     for slots in (1, 2, 3, 8, 1000):
         ranges = [hash_range(slot, slots) for slot in range(slots)]
         assert ranges[0][0] == 0

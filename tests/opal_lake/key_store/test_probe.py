@@ -1,4 +1,7 @@
-"""Neighbours of many entries at once, against looking for each by itself. Small sets are in the rule's own tests."""
+"""Neighbours of many entries, compared with a search for each of them.
+
+The rule's own tests have small sets.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +13,10 @@ from opal_lake.key_store.probe import PIECE, neighbours
 
 
 def pool(random: np.random.Generator, words: int) -> npt.NDArray[np.uint64]:
-    """First words over all 64 bits, some of them side by side: as a float or with a sign they would be other ones."""
+    """Draw first words over all 64 bits, some of them adjacent.
+
+    As floats or signed numbers they would differ.
+    """
     drawn = random.integers(0, GREATEST_WORD, words, np.uint64)
     ends = np.array(
         [0, 1, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, GREATEST_WORD - 1, GREATEST_WORD], np.uint64
@@ -21,7 +27,7 @@ def pool(random: np.random.Generator, words: int) -> npt.NDArray[np.uint64]:
 def entries(
     random: np.random.Generator, count: int, words: npt.NDArray[np.uint64], segment: int
 ) -> Entries:
-    """With few `words` most keys have several versions, and several keys share a first word."""
+    """Draw entries; with few `words`, keys have many versions and share first words."""
     return Entries(
         high=random.choice(words, count),
         low=random.integers(0, 3, count, np.uint64),
@@ -37,17 +43,13 @@ def one_by_one(stored: Entries, new: Entries) -> set[tuple[int, ...]]:
     by_key: dict[tuple[int, int], list[tuple[int, ...]]] = {}
     for row in zip(*(column.tolist() for column in stored.order_columns), strict=True):
         by_key.setdefault(row[:2], []).append(row)
-    found = set()
+    neighbour_rows: set[tuple[int, ...]] = set()
     for row in zip(*(column.tolist() for column in new.order_columns), strict=True):
-        same = by_key.get(row[:2], [])
-        found.update(
-            [
-                max((one for one in same if one < row), default=row),
-                min((one for one in same if one >= row), default=row),
-            ]
-        )
-        found.discard(row)
-    return found
+        versions = by_key.get(row[:2], [])
+        neighbour_rows.add(max((version for version in versions if version < row), default=row))
+        neighbour_rows.add(min((version for version in versions if version >= row), default=row))
+        neighbour_rows.discard(row)
+    return neighbour_rows
 
 
 @pytest.mark.parametrize("order", ["sorted", "as they come"])
@@ -56,7 +58,7 @@ def one_by_one(stored: Entries, new: Entries) -> set[tuple[int, ...]]:
     "stored_count, new_count",
     [(30_000, 3 * PIECE), (1_000, 3 * PIECE), (90_000, 3 * PIECE), (30_000, 7)],
 )
-def test_of_many_entries_the_neighbours_are_those_of_each(
+def test_neighbours_of_many_entries_are_those_of_each(
     stored_count: int, new_count: int, words: int, order: str
 ) -> None:
     random = np.random.default_rng(stored_count + words)
@@ -64,6 +66,6 @@ def test_of_many_entries_the_neighbours_are_those_of_each(
     stored = sorted_entries(entries(random, stored_count, drawn, 1))
     new = entries(random, new_count, drawn, 2)
     new = sorted_entries(new) if order == "sorted" else new
-    found = neighbours(stored, new).entries
-    rows = list(zip(*(column.tolist() for column in found.order_columns), strict=True))
+    entries_near = neighbours(stored, new).entries
+    rows = list(zip(*(column.tolist() for column in entries_near.order_columns), strict=True))
     assert rows == sorted(one_by_one(stored, new))

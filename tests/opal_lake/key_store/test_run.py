@@ -1,4 +1,4 @@
-"""Runs as bytes: what was encoded is decoded, and an index says which blocks a reader needs."""
+"""Runs as bytes: encoding and decoding, and the blocks that an index names."""
 
 import random
 import zlib
@@ -36,8 +36,7 @@ OFFSETS = st.one_of(st.sampled_from([0, (1 << 31) - 1]), st.integers(0, (1 << 31
 
 
 @pytest.fixture(params=[1, 2, 3, 64])
-def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(run_module, "BLOCK", request.param)
+def block(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
@@ -64,17 +63,14 @@ def drawn_entries(draw: st.DrawFn) -> Entries:
     )
 
 
-def assert_same(found: Entries, wanted: Entries) -> None:
-    assert len(found.ties) == len(wanted.ties)
-    for part in fields(Entries):
-        pairs = (
-            zip(found.ties, wanted.ties, strict=True)
-            if part.name == "ties"
-            else [(getattr(found, part.name), getattr(wanted, part.name))]
-        )
-        for one, other in pairs:
-            assert one.dtype == other.dtype, part.name
-            np.testing.assert_array_equal(one, other, part.name)
+def assert_same(actual: Entries, expected: Entries) -> None:
+    assert len(actual.ties) == len(expected.ties)
+    names = [part.name for part in fields(Entries) if part.name != "ties"]
+    pairs = [(getattr(actual, name), getattr(expected, name)) for name in names]
+    pairs += zip(actual.ties, expected.ties, strict=True)
+    for actual_column, expected_column in pairs:
+        assert actual_column.dtype == expected_column.dtype
+        np.testing.assert_array_equal(actual_column, expected_column)
 
 
 def random_entries(seed: int, count: int, words: int = 1 << 63) -> Entries:
@@ -94,8 +90,8 @@ def random_entries(seed: int, count: int, words: int = 1 << 63) -> Entries:
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("examples", [100, 300])
-def test_what_was_encoded_is_decoded(examples: int) -> None:
-    """Fewer examples at first, and all in the slow tests."""
+def test_decoded_entries_equal_the_encoded_ones(examples: int) -> None:
+    """The fast tests have fewer examples than the slow ones."""
     drawn = given(
         entries=drawn_entries(),
         block=st.sampled_from([1, 2, 7, 64]),
@@ -105,26 +101,17 @@ def test_what_was_encoded_is_decoded(examples: int) -> None:
 
 
 def assert_decoded(entries: Entries, block: int, filter_from: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "BLOCK", block)
-        patch.setattr(run_module, "FILTER_FROM", filter_from)
-        data = encode_run(entries)
+    data = encode_run(entries, block_entries=block, filter_from=filter_from)
     assert_same(decode_run(data, "a run"), entries)
     assert open_index(reader_of(data), "a run").size == len(data)
-    assert data == encode_again(decode_run(data, "a run"), block, filter_from)
-
-
-def encode_again(entries: Entries, block: int, filter_from: int) -> bytes:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "BLOCK", block)
-        patch.setattr(run_module, "FILTER_FROM", filter_from)
-        return encode_run(entries)
+    decoded = decode_run(data, "a run")
+    assert data == encode_run(decoded, block_entries=block, filter_from=filter_from)
 
 
 @settings(max_examples=300, deadline=None)
 @given(values=st.lists(SIGNED, min_size=1, max_size=20))
 def test_columns_are_packed_whatever_their_distances(values: list[int]) -> None:
-    """From the least to the greatest 64-bit integer is a distance of 64 bits."""
+    """The distance of the least and the greatest 64-bit integer takes 64 bits."""
     column = np.array(values, np.int64)
     assert unpack(pack(column), len(values)).tolist() == values
 
@@ -135,7 +122,7 @@ def test_words_are_packed_whatever_their_steps(values: list[int]) -> None:
     assert unpack_sorted(pack_sorted(np.array(values, np.uint64)), len(values)).tolist() == values
 
 
-def test_a_run_of_one_segment_takes_some_twenty_bytes_an_entry() -> None:
+def test_run_of_one_segment_takes_about_twenty_bytes_an_entry() -> None:
     entries = random_entries(1, 50_000)
     entries = Entries(
         high=entries.high,
@@ -153,7 +140,7 @@ def test_a_run_of_one_segment_takes_some_twenty_bytes_an_entry() -> None:
 
 
 def needed(index: RunIndex, entries: Entries, wanted: set[int]) -> set[int]:
-    """The blocks that do hold one of these first words."""
+    """Return the blocks that hold one of these first words."""
     blocks = range(len(index.directory))
     return {
         number
@@ -163,12 +150,12 @@ def needed(index: RunIndex, entries: Entries, wanted: set[int]) -> set[int]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_blocks_of_a_word_are_all_that_hold_it_and_at_most_one_more_at_each_end(
+def test_blocks_of_a_word_are_those_that_hold_it_and_at_most_one_more(
     seed: int, block: int
 ) -> None:
-    """Also where fences are equal, before the first, at the last, and between."""
+    """Words are equal to fences, before the first, after the last, and between."""
     entries = random_entries(seed, random.Random(seed).randint(1, 60), words=12)
-    data = encode_run(entries)
+    data = encode_run(entries, block_entries=block)
     index = open_index(reader_of(data), "a run")
     for word in range(14):
         blocks = index.blocks_of(np.array([word], np.uint64)).tolist()
@@ -188,7 +175,7 @@ def test_blocks_of_a_word_are_all_that_hold_it_and_at_most_one_more_at_each_end(
     assert index.block == block
 
 
-def test_an_empty_run_has_no_blocks() -> None:
+def test_empty_run_has_no_blocks() -> None:
     data = encode_run(no_entries(2))
     index = open_index(reader_of(data), "a run")
     assert_same(decode_run(data, "a run"), no_entries(2))
@@ -196,9 +183,9 @@ def test_an_empty_run_has_no_blocks() -> None:
     assert list(index.blocks_between(0, (1 << 64) - 1)) == []
 
 
-def test_blocks_side_by_side_are_read_at_once(block: int) -> None:
+def test_adjacent_blocks_are_read_with_one_request(block: int) -> None:
     entries = random_entries(3, 10 * block)
-    data = encode_run(entries)
+    data = encode_run(entries, block_entries=block)
     reads: list[int] = []
 
     def read(start: int, length: int) -> bytes:
@@ -213,24 +200,19 @@ def test_blocks_side_by_side_are_read_at_once(block: int) -> None:
         assert_same(part, entries.take(slice(number * block, (number + 1) * block)))
 
 
-def test_a_directory_longer_than_the_first_read_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "BLOCK", 2)
+def test_directory_longer_than_the_first_read_is_read_completely() -> None:
     entries = random_entries(3, 3_000)
-    assert_same(decode_run(encode_run(entries), "a run"), entries)
+    assert_same(decode_run(encode_run(entries, block_entries=2), "a run"), entries)
 
 
-@pytest.mark.usefixtures("block")
-def test_the_filter_spares_blocks_and_never_one_that_is_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(run_module, "FILTER_FROM", 1)
+def test_filter_leaves_out_blocks_but_never_a_needed_one(block: int) -> None:
     entries = random_entries(3, 2_000)
-    data = encode_run(entries)
+    data = encode_run(entries, block_entries=block, filter_from=1)
     reader = reader_of(data)
     index = open_index(reader, "a run")
-    there = entries.take(np.arange(0, 2_000, 100))
+    present = entries.take(np.arange(0, 2_000, 100))
     assert set((np.arange(0, 2_000, 100) // index.block).tolist()) <= set(
-        blocks_to_probe(index, reader, there).tolist()
+        blocks_to_probe(index, reader, present).tolist()
     )
     absent = random_entries(4, 2_000)
     assert len(blocks_to_probe(index, reader, absent)) <= len(index.blocks_of(absent.high))
@@ -241,12 +223,9 @@ def test_the_filter_spares_blocks_and_never_one_that_is_needed(
 # Damage
 
 
-def test_every_byte_counts() -> None:
-    """Whichever byte is changed, a reader of the whole run names it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "BLOCK", 8)
-        patch.setattr(run_module, "FILTER_FROM", 8)
-        data = encode_run(random_entries(3, 30))
+def test_change_of_any_byte_is_detected() -> None:
+    """A reader of the whole run names it, whichever byte is changed."""
+    data = encode_run(random_entries(3, 30), block_entries=8, filter_from=8)
     for at in range(len(data)):
         broken = bytearray(data)
         broken[at] ^= 1 << (at % 8)
@@ -257,7 +236,7 @@ def test_every_byte_counts() -> None:
             decode_run(data[:size], "a run")
 
 
-def test_a_header_with_a_sound_checksum_and_other_contents_is_named() -> None:
+def test_header_of_other_contents_with_a_valid_checksum_is_refused() -> None:
     for head in (b"{}", b"[]", b"null", b"not json", b'{"blocks": "x"}', b'{"blocks": -1}'):
         data = run_module._HEAD.pack(run_module.MAGIC, len(head), zlib.crc32(head)) + head
         with pytest.raises(FormatError, match="a run is damaged"):

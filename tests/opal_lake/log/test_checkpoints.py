@@ -1,4 +1,4 @@
-"""What a checkpoint costs, and that lists in parts say what the commits add up to, however the parts were merged."""
+"""Checkpoints: their costs, and lists whose parts add up to the commits, however merged."""
 
 import random
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from opal_lake import layout
 from opal_lake.data.segment import DataFile, LogFile
 from opal_lake.errors import FormatError
 from opal_lake.ids import segment_id
-from opal_lake.log import sections, visibility
 from opal_lake.log.checkpoint import (
     decode_root,
     encode_root,
@@ -22,9 +21,10 @@ from opal_lake.log.commit import Actions, Commit, Rewrite
 from opal_lake.log.lists import segment_of_file
 from opal_lake.log.sections import InlinePart
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.log.tuning import Tuning
 from opal_lake.storage.memory import MemoryStorage
 from tests.kit.check import check_table
-from tests.opal_lake.shop import content, create, latest, reopen, rows
+from tests.opal_lake.shop import LISTS_IN_FILES, content, create, latest, reopen, rows
 
 
 def commit_after(
@@ -68,11 +68,6 @@ def upsert(state: Snapshot, token: str | None = None) -> Commit:
     return commit_after(state, actions, token, f"day {state.version // 7}")
 
 
-@pytest.fixture
-def every_part_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
-
-
 def bytes_below(storage: MemoryStorage, prefix: str) -> int:
     return sum(stored.size for stored in storage.list(prefix))
 
@@ -87,9 +82,9 @@ def test_bytes_and_lines_that_checkpoints_write_a_commit_grow_with_the_logarithm
         state = state.followed_by([upsert(state, f"token {state.version}")])
         if state.version % 16 == 0:
             write_checkpoint(storage, state, fold=False)
-            found = read_checkpoint(storage, state.version)
-            assert found is not None
-            state = found
+            checkpoint = read_checkpoint(storage, state.version)
+            assert checkpoint is not None
+            state = checkpoint
     assert (
         bytes_below(storage, layout.CHECKPOINTS) / upserts < 3_300
     )  # 16 KB of each list in a root, and what doubles
@@ -99,9 +94,7 @@ def test_bytes_and_lines_that_checkpoints_write_a_commit_grow_with_the_logarithm
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_lists_in_parts_are_what_the_commits_add_up_to(
-    seed: int, every_part_in_a_file: None
-) -> None:
+def test_lists_in_parts_are_what_the_commits_add_up_to(seed: int) -> None:
     chance, storage = random.Random(seed), MemoryStorage()
     table = create(storage, token_keep=5)
     whole = state = table.snapshot_at()
@@ -109,13 +102,13 @@ def test_lists_in_parts_are_what_the_commits_add_up_to(
         link = _any_commit(chance, whole)
         whole, state = whole.followed_by([link]), state.followed_by([link])
         if chance.random() < 0.4:
-            write_checkpoint(storage, state, fold=False)
-            found = read_checkpoint(storage, state.version)
-            assert found is not None
-            assert read_lists(found) == read_lists(whole) == read_lists(state)
-            assert [*found.tokens.items()] == [*whole.tokens.items()]
+            write_checkpoint(storage, state, fold=False, tuning=LISTS_IN_FILES)
+            checkpoint = read_checkpoint(storage, state.version)
+            assert checkpoint is not None
+            assert read_lists(checkpoint) == read_lists(whole) == read_lists(state)
+            assert [*checkpoint.tokens.items()] == [*whole.tokens.items()]
             state = (
-                found if chance.random() < 0.8 else state
+                checkpoint if chance.random() < 0.8 else state
             )  # another writer may have begun with an older one
         version = chance.randint(-1, whole.version)
         assert {log.path for log in state.logs_after(version)} == {
@@ -158,10 +151,8 @@ def _any_commit(chance: random.Random, state: Snapshot) -> Commit:
     )
 
 
-def test_two_writers_with_different_checkpoints_below_write_one_that_both_can_read(
-    every_part_in_a_file: None,
-) -> None:
-    """The parts of the one cover other versions than those of the other; a file of one never passes for a file of the other."""
+def test_two_writers_with_different_checkpoints_below_write_one_that_both_can_read() -> None:
+    """The parts cover different versions: a file of one is never used for the other."""
     storage = MemoryStorage()
     begin = state = create(storage).snapshot_at()
     stale = state
@@ -169,14 +160,14 @@ def test_two_writers_with_different_checkpoints_below_write_one_that_both_can_re
         link = upsert(state)
         state, stale = state.followed_by([link]), stale.followed_by([link])
         if version % 4 == 0 and version < 40:
-            write_checkpoint(storage, state, fold=False)
+            write_checkpoint(storage, state, fold=False, tuning=LISTS_IN_FILES)
             state = read_checkpoint(storage, version) or begin
-    write_checkpoint(storage, stale, fold=False)
+    write_checkpoint(storage, stale, fold=False, tuning=LISTS_IN_FILES)
     by_stale = {
         stored.path: storage.get(stored.path) for stored in storage.list(layout.CHECKPOINTS)
     }
     storage.delete([layout.checkpoint_path(40, "w40")])
-    write_checkpoint(storage, state, fold=False)
+    write_checkpoint(storage, state, fold=False, tuning=LISTS_IN_FILES)
     by_state = read_checkpoint(storage, 40)
     assert by_state is not None
     assert read_lists(by_state) == read_lists(stale)
@@ -211,15 +202,10 @@ def keys(count: int) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("ratio", [0, 0.9])
-def test_bases_in_parts_hide_what_the_logs_hide(
-    ratio: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
-    monkeypatch.setattr(visibility, "MERGE_RATIO", ratio)
-    monkeypatch.setattr(visibility, "FOLD_AT_LOGS", 2)
-    monkeypatch.setattr(visibility, "SMALL_BASE_BYTES", 0)
+def test_bases_in_parts_hide_what_the_logs_hide(ratio: float) -> None:
+    tuning = Tuning(inline_bytes=0, base_merge_ratio=ratio, fold_at_logs=2, small_base_bytes=0)
     storage = MemoryStorage()
-    table = create(storage, checkpoint_commits=3, group_rows=7)
+    table = create(storage, checkpoint_commits=3, group_rows=7, tuning=tuning)
     batches = [*keys(40)]
     for batch in batches:
         table.ingest(*rows(batch), metadata="inline")
@@ -241,9 +227,9 @@ class Counting(MemoryStorage):
         return super().get(path, start, length)
 
 
-def test_an_upsert_opens_no_list_that_grows_with_the_segments(every_part_in_a_file: None) -> None:
+def test_an_upsert_opens_no_list_that_grows_with_the_segments() -> None:
     store = Counting()
-    table = create(store, checkpoint_commits=4)
+    table = create(store, checkpoint_commits=4, tuning=LISTS_IN_FILES)
     for batch in keys(24):
         table.ingest(*rows(batch), metadata="inline", token=f"batch {batch}")
     store.got.clear()

@@ -1,4 +1,4 @@
-"""Wrong clocks: the store's time decides what expires, no commit has a time in the future, and older ones that have are repaired."""
+"""Wrong clocks: the store's time decides what expires, and times in the future are repaired."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -46,7 +46,7 @@ def storage(true: TrueClock) -> MemoryStorage:
 
 
 def machine(storage: Storage, true: TrueClock, ahead_us: int = 0, *, asks: bool = True) -> Table:
-    """One that does not ask for the store's time writes as all did before there was a bound."""
+    """Return a table of a machine; unless it asks, it never gets the store's time."""
     store = storage if asks else SilentStore(inner=storage)
     clock = SkewedClock(true=true, ahead_us=ahead_us)
     return Table(
@@ -97,9 +97,9 @@ def test_a_writer_that_is_ahead_of_the_store_commits_nothing(
         with pytest.raises(
             ClockError,
             match=r"clock says 2024-11-13T.*the store of memory.* 2023-11-14T.*clock_bound \(10m\)",
-        ) as told:
+        ) as refused:
             job()
-        assert exit_code(told.value) == RETRY
+        assert exit_code(refused.value) == RETRY
     assert {stored.path for stored in storage.list("_opal/log/")} == {
         path for path in before if path.startswith("_opal/log/")
     }
@@ -156,7 +156,7 @@ def test_where_the_store_tells_no_time_there_is_only_ones_own(true: TrueClock) -
 def jumped(
     storage: MemoryStorage, true: TrueClock, ahead_us: int = YEAR
 ) -> tuple[Table, list[int]]:
-    """Two versions, one by a machine that is ahead and never asks, three more; and when each was really made."""
+    """Return a table with one version of a clock that is ahead, and all true times."""
     table, made = new_table(storage, true), [true.at_us]
     for number, ahead in enumerate([0, 0, ahead_us, 0, 0, 0], 1):
         true.pass_us(HOUR)
@@ -190,18 +190,16 @@ def test_a_repair_is_a_commit_after_which_all_times_are_right(
     table, made = jumped(storage, true)
     true.pass_us(HOUR)
     before = [stored.path for stored in storage.list("")]
-    told = table.repair_clock(dry_run=True)
+    planned = table.repair_clock(dry_run=True)
     assert [stored.path for stored in storage.list("")] == before
-    assert told.notes[0] == "nothing was changed: this was a dry run"
+    assert planned.notes[0] == "nothing was changed: this was a dry run"
     result = machine(storage, true, repairer_ahead_us).repair_clock()
     made.append(true.at_us)
     assert (result.version, dict(result.counts)) == (7, {"versions": 4})
-    assert result.notes == told.notes[1:]
+    assert result.notes == planned.notes[1:]
     assert_right(table, made)
     assert table.repair_clock().version is None
-    assert table.repair_clock().notes == (
-        "no version has a wrong time: there is nothing to repair",
-    )
+    assert table.repair_clock().notes == ("no version has a wrong time; nothing to repair",)
     put(table, 8)
     assert abs(table.snapshot_at().root.timestamp_us - true.at_us) < BOUND
     for number in range(9, 14):  # a checkpoint holds it, too
@@ -218,16 +216,16 @@ def test_a_repair_is_a_commit_after_which_all_times_are_right(
 
 
 def assert_right(table: Table, made: list[int], within_us: int = BOUND) -> None:
-    """Each version is found by the time at which it was made, and reports that time."""
-    found = times(table)
+    """Check that each version is found by the time at which it was made."""
+    recorded = times(table)
     oldest = table.snapshot_at().root.oldest_version
     for version, moment in enumerate(made[oldest:], oldest):
-        assert abs(found[version - oldest] - moment) <= within_us, (
+        assert abs(recorded[version - oldest] - moment) <= within_us, (
             version,
-            moment_text(found[version - oldest]),
+            moment_text(recorded[version - oldest]),
             moment_text(moment),
         )
-    assert found == sorted({*found})
+    assert recorded == sorted({*recorded})
     assert table.snapshot_at(timestamp=at(made[-1] + within_us)).version >= len(made) - 1
     assert check_table(table) == []
 
@@ -235,7 +233,7 @@ def assert_right(table: Table, made: list[int], within_us: int = BOUND) -> None:
 def test_a_log_of_old_is_repaired_by_the_stores_times(
     storage: MemoryStorage, true: TrueClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its commits say nothing of their writers' clocks."""
+    """Commits of older tables do not have their writers' clocks."""
     link = CommitLog._link
     monkeypatch.setattr(
         CommitLog, "_link", lambda *arguments: replace(link(*arguments), writer_us=None)
@@ -253,14 +251,14 @@ def test_a_table_that_was_copied_is_repaired_by_its_writers_clocks(
     _, made = jumped(storage, true)
     true.pass_us(30 * DAY)
     copied = MemoryStorage(clock=true)
-    for found in storage.list(""):
-        copied.put_if_absent(found.path, storage.get(found.path))
+    for stored in storage.list(""):
+        copied.put_if_absent(stored.path, storage.get(stored.path))
     table = machine(copied, true)
     table.repair_clock()
-    found = times(table)
+    recorded = times(table)
     for version in (4, 5, 6):
-        assert abs(found[version] - made[version]) <= BOUND
-    assert made[2] - SECOND < found[3] <= made[4], (
+        assert abs(recorded[version] - made[version]) <= BOUND
+    assert made[2] - SECOND < recorded[3] <= made[4], (
         "its own clock was a year ahead: after its predecessor is all that is known"
     )
 
@@ -323,7 +321,7 @@ def test_a_cleaners_own_clock_lets_nothing_go(
 
 
 def test_a_floor_is_not_raised_by_the_clock_of_a_machine() -> None:
-    """A major compaction drops what no event time from the floor on shows, and nothing brings it back."""
+    """A major compaction drops rows before the floor permanently."""
     import pyarrow as pa
 
     from opal_lake.definition.table_spec import TableLayout, plan_spec
@@ -356,7 +354,7 @@ def test_a_floor_is_not_raised_by_the_clock_of_a_machine() -> None:
 def test_a_claim_counts_from_when_the_store_has_it(
     storage: MemoryStorage, true: TrueClock, ahead_us: int
 ) -> None:
-    """One that says a year ago is not given up at once, and one that says next year not never."""
+    """A time a year ago does not expire at once, and one in a year does expire."""
     table = new_table(storage, true)
     run = start_ingest(machine(storage, true, ahead_us, asks=False), Ingest([]))
     assert isinstance(run, IngestRun)
@@ -387,12 +385,12 @@ def test_versions_of_writers_that_were_behind_expire_no_sooner(
 
 
 def copy(storage: MemoryStorage, true: TrueClock, file_us: Callable[[int], int]) -> MemoryStorage:
-    """With other times of files, as archives and images set them."""
+    """Change the times of files, as archives and images do."""
     clock = ManualClock()
     copied = MemoryStorage(clock=clock)
-    for found in storage.list(""):
-        clock.at_us = file_us(found.modified_us)
-        copied.put_if_absent(found.path, storage.get(found.path))
+    for stored in storage.list(""):
+        clock.at_us = file_us(stored.modified_us)
+        copied.put_if_absent(stored.path, storage.get(stored.path))
     copied._clock = true
     return copied
 
@@ -481,9 +479,9 @@ def test_a_jump_in_a_copy_with_older_times_is_repaired_by_its_writers_clocks(
     _, made = jumped(storage, true)
     table = machine(copy(storage, true, lambda _: 315_532_800 * SECOND), true)
     assert table.repair_clock().counts == {"versions": 4}
-    found = times(table)
-    assert all(abs(found[version] - made[version]) <= BOUND for version in (0, 1, 2, 4, 5, 6))
-    assert found[2] < found[3] < found[4]
+    recorded = times(table)
+    assert all(abs(recorded[version] - made[version]) <= BOUND for version in (0, 1, 2, 4, 5, 6))
+    assert recorded[2] < recorded[3] < recorded[4]
     assert check_table(table) == []
 
 
@@ -585,32 +583,35 @@ def test_whatever_clocks_say_nothing_that_is_protected_goes_and_a_repair_makes_t
 
 
 def assert_times(world: World) -> None:
-    """No version is ahead by more than the bound. Times are right within it if the writer asked the store, or a repair corrected them."""
+    """Check that no version is ahead by more than the bound.
+
+    Times are right within it if the writer asked the store, or a repair corrected them.
+    """
     table, oldest = world.table, world.table.snapshot_at().root.oldest_version
-    found, told_us = times(table), world.true.at_us
-    assert found == sorted({*found})
-    for version, (recorded, moment) in enumerate(
-        zip(found, world.made[oldest:], strict=True), oldest
+    recorded, least_us = times(table), world.true.at_us
+    assert recorded == sorted({*recorded})
+    for version, (recorded_us, moment) in enumerate(
+        zip(recorded, world.made[oldest:], strict=True), oldest
     ):
-        if abs(recorded - moment) <= BOUND - SECOND:
-            told_us = min(told_us, moment)
+        if abs(recorded_us - moment) <= BOUND - SECOND:
+            least_us = min(least_us, moment)
         may_be_a_copy = (
             world.was_silent
-            and moment < told_us + 2 * SECOND
-            and recorded <= world.true.at_us + BOUND
+            and moment < least_us + 2 * SECOND
+            and recorded_us <= world.true.at_us + BOUND
         )
-        assert may_be_a_copy or recorded <= moment + BOUND + SECOND, (
+        assert may_be_a_copy or recorded_us <= moment + BOUND + SECOND, (
             version,
-            moment_text(recorded),
+            moment_text(recorded_us),
             moment_text(moment),
         )
         if not world.was_silent:
-            assert recorded >= moment - BOUND - SECOND, (
+            assert recorded_us >= moment - BOUND - SECOND, (
                 version,
-                moment_text(recorded),
+                moment_text(recorded_us),
                 moment_text(moment),
             )
-            if recorded > moment:
+            if recorded_us > moment:
                 continue
             try:
                 assert table.snapshot_at(timestamp=at(moment + BOUND)).version >= version
@@ -620,7 +621,7 @@ def assert_times(world: World) -> None:
 
 
 def test_writers_are_believed_where_the_store_agrees() -> None:
-    def one(version: int, said: int, writer: int, latest: int) -> Evidence:
+    def evidence(version: int, said: int, writer: int, latest: int) -> Evidence:
         return Evidence(
             version=version,
             recorded_us=said * MINUTE,
@@ -630,12 +631,12 @@ def test_writers_are_believed_where_the_store_agrees() -> None:
         )
 
     sound, ahead, behind, late = (
-        one(0, 100, 100, 101),
-        one(1, 900, 900, 201),
-        one(2, 901, 50, 301),
-        one(3, 902, 400, 401),
+        evidence(0, 100, 100, 101),
+        evidence(1, 900, 900, 201),
+        evidence(2, 901, 50, 301),
+        evidence(3, 902, 400, 401),
     )
     assert correct([sound], BOUND) is None
-    found = correct([sound, ahead, behind, late], BOUND)
-    assert found is not None
-    assert (found.first, [us // MINUTE for us in found.times_us]) == (1, [201, 301, 400])
+    corrected = correct([sound, ahead, behind, late], BOUND)
+    assert corrected is not None
+    assert (corrected.first, [us // MINUTE for us in corrected.times_us]) == (1, [201, 301, 400])

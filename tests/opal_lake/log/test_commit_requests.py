@@ -1,4 +1,4 @@
-"""What an upsert of one row, and the read after, ask of S3: bounds that hold however old the table is."""
+"""Requests to S3 of an upsert and a read: bounds that hold however old the table is."""
 
 import tempfile
 from collections.abc import Callable
@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.table import Table
-from tests.opal_lake.hours import SCHEMA, Hours
-from tests.opal_lake.test_requests import upserted
+from tests.opal_lake.hours import SCHEMA, Hours, upserted
 from tests.s3_requests import Requests, counted
 
 DATA = {"data", "_opal/segment_logs", "_opal/key_store"}
@@ -17,7 +16,7 @@ DATA = {"data", "_opal/segment_logs", "_opal/key_store"}
 
 @pytest.fixture(autouse=True)
 def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's other processes fill the one that they share, and what was evicted is asked for again."""
+    """Give the process a cache of its own: others evict from the shared one."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
@@ -41,12 +40,14 @@ def test_an_upsert_asks_for_ten_things_beside_its_data_and_for_one_listing(
             s3_options, hours, lambda table, batch=batch: table.ingest(batch, metadata="inline")
         )  # type: ignore[misc]
         assert table.snapshot_at().version == version + 1
-        beside = sum(count for (_, part), count in requests.parts.items() if part not in DATA)
+        metadata_requests = sum(
+            count for (_, part), count in requests.parts.items() if part not in DATA
+        )
         assert requests.verbs["LIST"] <= 1, requests
         assert requests.verbs["GET"] <= 7 + 8 * (not (version + 1) % 4), (
             requests
         )  # with a checkpoint: logs since the last bitmap base
-        counts.append(beside)
+        counts.append(metadata_requests)
     assert sorted(counts)[len(counts) // 2] <= 10, counts
     assert max(counts) <= 14, counts
 

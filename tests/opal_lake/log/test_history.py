@@ -8,7 +8,7 @@ from opal_lake import layout
 from opal_lake.errors import FormatError
 from opal_lake.storage.memory import MemoryStorage
 from tests.kit.check import check_table
-from tests.opal_lake.retention.test_retention import at_hour, history
+from tests.opal_lake.retention.build import at_hour, history
 from tests.opal_lake.shop import create, reopen, rows
 
 
@@ -33,8 +33,9 @@ def test_history_has_a_lost_version_from_a_page_and_a_check_names_it() -> None:
     expected = [*at_hour(storage, 12).history()]
     storage.delete([layout.commit_path(5)])
     assert [*at_hour(storage, 12).history()] == expected
-    found = {one.path for one in check_table(at_hour(storage, 12)) if one.invariant == "I1"}
-    assert found == {layout.commit_path(5)}
+    findings = check_table(at_hour(storage, 12))
+    paths = {finding.path for finding in findings if finding.invariant == "I1"}
+    assert paths == {layout.commit_path(5)}
 
 
 def test_history_ends_where_versions_have_expired() -> None:

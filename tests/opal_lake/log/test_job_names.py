@@ -1,4 +1,4 @@
-"""The names that callers give: one that no reader of the log accepts is refused before anything is written."""
+"""Names that callers pass: those that no reader accepts are refused before a write."""
 
 from collections.abc import Callable
 from dataclasses import replace

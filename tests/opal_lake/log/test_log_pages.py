@@ -1,4 +1,4 @@
-"""Pages of the log: what is read through them is what commits and segment logs say, in fewer requests."""
+"""Pages of the log: reads through them return the same, in fewer requests."""
 
 import json
 import zlib
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from opal_lake import layout
 from opal_lake.errors import FormatError
-from opal_lake.log import pages
 from opal_lake.log.commit import canonical_json, seal
 from opal_lake.log.pages import (
     Page,
@@ -27,46 +26,22 @@ from opal_lake.log.pages import (
     span_of,
     store_page,
 )
+from opal_lake.log.tuning import Tuning
 from opal_lake.storage import Storage, open_storage
-from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
-from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table
 from tests.kit.check import check_table
 from tests.kit.failing_store import Crash, FailingStore, Mode
-from tests.kit.replay import Replay
 from tests.kit.strategies import History, histories
+from tests.opal_lake.build import HISTORIES, SEED, play
 from tests.opal_lake.hours import Hours
-from tests.opal_lake.retention.test_retention import at_hour, batch, grow, history
+from tests.opal_lake.log.build import Counting
+from tests.opal_lake.retention.build import at_hour, batch, grow, history
 from tests.opal_lake.shop import copied, create, reopen, rows
-from tests.opal_lake.test_histories import HISTORIES, SEED, new_table
 
 LONG = "9000d"
-
-
-class Counting(ForwardingStore):
-    """A store that writes down what it is asked for; a listing counts once for each 1,000 entries."""
-
-    def __init__(self, inner: Storage) -> None:
-        self.inner = inner
-        self.asked: list[tuple[str, str]] = []
-
-    def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        self.asked.append(("get", path))
-        return self.inner.get(path, start, length)
-
-    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-        self.asked.append(("put", path))
-        return self.inner.put_if_absent(path, data)
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
-        for number, entry in enumerate(self.inner.list(prefix, start_after)):
-            if number % 1000 == 0:
-                self.asked.append(("list", prefix))
-            yield entry
-
-    def below(self, part: str) -> int:
-        return sum(path.startswith(part) for _, path in self.asked)
+# Pages that few versions fill, and readers that use each of them
+MERGED_EARLY = Tuning(page_fan_in=2, page_least_versions=1)
 
 
 def page_paths(storage: Storage) -> list[str]:
@@ -96,13 +71,6 @@ def assert_same_feeds(storage: Storage, start: int = 1, end: int | None = None) 
 @pytest.fixture
 def storage(request: pytest.FixtureRequest) -> Storage:
     return open_storage(f"memory://pages-{request.node.name}")
-
-
-@pytest.fixture
-def _merged_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that few versions fill, and readers that use each of them."""
-    monkeypatch.setattr(pages, "FAN_IN", 2)
-    monkeypatch.setattr(pages, "LEAST_SAVED", 1)
 
 
 def test_changes_of_many_small_commits_ask_for_a_tenth_of_the_files() -> None:
@@ -138,12 +106,12 @@ def test_sixteen_pages_are_merged_into_one(storage: Storage) -> None:
     history(storage, 72)
     spans = [(ref.first, ref.last) for ref in list_pages(storage)]
     assert spans[:4] == [(69, 72), (65, 68), (1, 64), (57, 60)]
-    assert [span_of(version, 4) for version in (4, 60, 64, 128, 1024, 2048, 4096)] == [
+    assert [span_of(version, 4, fan_in=16) for version in (4, 60, 64, 128, 1024, 2048, 4096)] == [
         *(4, 4, 64, 64, 1024, 1024, 1024)
     ]
     at_hour(storage, 72.5).retain(window=LONG)
-    kept = [(ref.first, ref.last) for ref in list_pages(storage)]
-    assert kept == [(69, 72), (65, 68), (1, 64)]
+    spans = [(ref.first, ref.last) for ref in list_pages(storage)]
+    assert spans == [(69, 72), (65, 68), (1, 64)]
     assert check_table(at_hour(storage, 73)) == []
 
 
@@ -156,7 +124,6 @@ def test_a_page_holds_the_very_bytes_of_its_commits(storage: Storage) -> None:
             assert line + b"\n" == storage.get(layout.commit_path(version))
 
 
-@pytest.mark.usefixtures("_merged_early")
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_feeds_through_pages_equal_those_of_the_log_itself(file_format: str) -> None:
@@ -171,9 +138,7 @@ def test_feeds_through_pages_equal_those_of_the_log_itself(file_format: str) -> 
     )
     @given(history=histories((file_format,)), draw=st.data())
     def run(history: History, draw: st.DataObject) -> None:
-        replay = Replay(open_table=new_table(history.shape), shape=history.shape)
-        for step in history.steps:
-            replay.play(step)
+        replay = play(history, MERGED_EARLY)
         lost = draw.draw(st.lists(st.integers(0, 200), max_size=3))
         compare_with_log(replay.table, lost, lambda most: draw.draw(st.integers(0, most)))
 
@@ -181,12 +146,12 @@ def test_feeds_through_pages_equal_those_of_the_log_itself(file_format: str) -> 
 
 
 def compare_with_log(table: Table, lost: list[int], number: Callable[[int], int]) -> None:
-    """After some pages are lost: feeds, histories and states are those of the log without any."""
+    """Check that without some pages feeds, histories and states stay the same."""
     storage = table.storage
     stored = page_paths(storage)
-    storage.delete({stored[place % len(stored)] for place in lost if stored})
+    storage.delete({stored[position % len(stored)] for position in lost if stored})
     plain = reopen(without_pages(storage))
-    paged = reopen(storage)
+    paged = reopen(storage, tuning=MERGED_EARLY)
     head = paged.snapshot_at().version
     for _ in range(3):
         start = number(head)
@@ -261,8 +226,8 @@ def test_a_damaged_page_is_not_used_and_is_found(storage: Storage) -> None:
         assert storage.put_if_absent(path, data)
         assert in_order(feed(storage)).equals(in_order(expected))
         findings = check_table(at_hour(storage, 20))
-        assert [(one.invariant, one.path) for one in findings] == [("I31", path)], data
-        assert "delete it, it is derived" in findings[0].message
+        assert [(finding.invariant, finding.path) for finding in findings] == [("I31", path)], data
+        assert "delete it; it is derived" in findings[0].message
     storage.delete([path])
     assert in_order(feed(storage)).equals(in_order(expected))
     assert check_table(at_hour(storage, 20)) == []
@@ -297,7 +262,7 @@ def test_a_copy_of_another_write_is_not_used_and_is_found(storage: Storage) -> N
         path = forge(storage, {version: seal(body).rstrip(b"\n")}, {})
         assert_same_feeds(storage)
         findings = check_table(at_hour(storage, 20))
-        assert {(one.invariant, one.path) for one in findings} == {("I31", path)}
+        assert {(finding.invariant, finding.path) for finding in findings} == {("I31", path)}
 
 
 def test_copies_of_events_that_are_not_those_of_the_log_are_found(storage: Storage) -> None:
@@ -310,7 +275,7 @@ def test_copies_of_events_that_are_not_those_of_the_log_are_found(storage: Stora
     for wrong in (line.replace(b"]]", b",7]]"), canonical_json(other_log)):
         path = forge(storage, {}, {log: wrong})
         assert_same_feeds(storage)
-        assert [one.path for one in check_table(at_hour(storage, 20))] == [path]
+        assert [finding.path for finding in check_table(at_hour(storage, 20))] == [path]
 
 
 def test_a_page_of_a_lost_end_of_the_log_is_not_used() -> None:
@@ -321,7 +286,7 @@ def test_a_page_of_a_lost_end_of_the_log_is_not_used() -> None:
     for hour in range(10, 14):
         # As many events, until the same time, of other rows, in logs of the same names
         values = [(f"k{(hour + more) % 3}", hour, 1) for more in range(3)]
-        at_hour(restored, hour, "anew").ingest(*rows(values), metadata="inline")
+        at_hour(restored, hour, "again").ingest(*rows(values), metadata="inline")
     own = list_pages(restored, 12)[0].path
     lost = list_pages(storage, 12)[0].path
     restored.delete([own])
@@ -329,7 +294,7 @@ def test_a_page_of_a_lost_end_of_the_log_is_not_used() -> None:
     assert_same_feeds(restored)
     assert_same_feeds(restored, 10)
     findings = check_table(at_hour(restored, 25))
-    assert {(one.invariant, one.path) for one in findings} == {("I31", lost)}
+    assert {(finding.invariant, finding.path) for finding in findings} == {("I31", lost)}
 
 
 def test_retention_keeps_no_copy_of_an_expired_commit(storage: Storage) -> None:
@@ -344,7 +309,7 @@ def test_retention_keeps_no_copy_of_an_expired_commit(storage: Storage) -> None:
         assert refs
         assert all(ref.first > oldest for ref in refs), refs
         spans = sorted((ref.first, ref.last) for ref in refs)
-        assert all(one[1] < other[0] for one, other in pairwise(spans))
+        assert all(span[1] < other[0] for span, other in pairwise(spans))
         for ref in refs:
             page = decode_page(storage.get(ref.path), ref.path)
             assert min(page.commits) > oldest
@@ -467,8 +432,8 @@ def test_a_page_of_another_table_is_not_used(has_own: bool) -> None:
     assert_same_feeds(storage, 2)
     assert_same_feeds(storage, 2, 6)
     findings = check_table(reopen(storage, "c"))
-    assert sorted(one.path for one in findings) == foreign
-    assert all("it belongs to table" in one.message for one in findings)
+    assert sorted(finding.path for finding in findings) == foreign
+    assert all("it belongs to table" in finding.message for finding in findings)
     reopen(storage, "r").retain(window=LONG)
     # A retention reads those pages only that share versions with others
     assert {*page_paths(storage)}.isdisjoint(foreign) == has_own
@@ -479,7 +444,7 @@ def test_a_longer_page_of_another_table_is_not_taken_for_lost_commits() -> None:
     other = updated_table("memory://pages-longer", "a" * 11, "x")
     storage = updated_table("memory://pages-shorter", "a" * 5, "y")
     put_pages(other, storage)
-    messages = [one.message for one in check_table(reopen(storage, "c"))]
+    messages = [finding.message for finding in check_table(reopen(storage, "c"))]
     assert messages
     assert not [message for message in messages if "lost" in message]
 
@@ -510,14 +475,11 @@ def test_retention_keeps_the_copies_that_a_wider_page_lacks(storage: Storage) ->
     assert spans == [(1, 64), (29, 32)]
 
 
-def test_a_writer_that_cannot_fill_a_merge_stores_its_own_span(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pages, "MAX_FILLED", 4)
+def test_a_writer_that_cannot_fill_a_merge_stores_its_own_span(storage: Storage) -> None:
     history(storage, 63)
     lost = [ref.path for ref in list_pages(storage) if 20 < ref.last < 40]
     storage.delete(lost)
-    grow(storage, range(64, 65))
+    grow(storage, range(64, 65), tuning=Tuning(page_max_filled=4))
     newest = list_pages(storage)[0]
     assert (newest.first, newest.last) == (61, 64)
 
@@ -536,15 +498,12 @@ def test_a_history_with_a_damaged_commit_asks_for_each_commit_a_few_times(
     assert store.below(layout.LOG) <= 4 * 121
 
 
-def test_a_narrow_range_is_not_read_from_a_wide_page(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_narrow_range_is_not_read_from_a_wide_page(storage: Storage) -> None:
     history(storage, 66)
     at_hour(storage, 66.5).retain(window=LONG)
     store = Counting(storage)
-    log = at_hour(store, 67).log
     for cost, pages_read in ((1 << 20, 1), (16, 0)):
-        monkeypatch.setattr(pages, "COMMIT_BYTES", cost)
+        log = at_hour(store, 67, tuning=Tuning(page_commit_bytes=cost)).log
         store.asked.clear()
         assert len(log.commits_after(20, 24)) == 4
         asked = [path for verb, path in store.asked if verb == "get"]

@@ -19,7 +19,7 @@ from tests.opal_lake.shop import create
 FROZEN = HERE / "pre_release"  # of a create, an inline ingest and a checkpoint
 REFUSAL = (
     "was written by a pre-release of this format and cannot be read; "
-    "create the table again, in another place or after you have deleted this one"
+    "create the table again, at another path or after you have deleted this one"
 )
 
 

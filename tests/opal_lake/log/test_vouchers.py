@@ -1,4 +1,4 @@
-"""Writers that slept past an expiry: names of the log are free again there, and what one of them puts helps no other."""
+"""Writers that slept past an expiry: names are free again, and what they write is not read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

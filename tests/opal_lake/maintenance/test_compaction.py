@@ -1,4 +1,7 @@
-"""Compaction: fewer files, logs and runs, and the same answers; below the floor nothing is kept that nothing needs."""
+"""Compaction: fewer files, logs and runs, and the same answers.
+
+Below the floor only what is needed stays.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -245,7 +248,7 @@ def test_cold_partitions_are_compressed_by_the_table_s_codec(
 def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(InvalidInputError, match="use one of minor, major"):
         Compact(mode="full")
-    with pytest.raises(InvalidInputError, match="needs look_back, which says how much to keep"):
+    with pytest.raises(InvalidInputError, match="needs look_back, the span that stays readable"):
         Compact(mode="major")
     with pytest.raises(InvalidInputError, match="has no effect on a minor compaction"):
         Compact(look_back="30d")
@@ -333,7 +336,7 @@ def prepared(storage: Storage) -> Storage:
 
 
 class NoCheckpoints(MemoryStorage):
-    """Of a name that leads through a link, as a store in a folder says of it."""
+    """A name that leads through a link, as a store in a folder returns it."""
 
     closed = False
 

@@ -1,4 +1,4 @@
-"""Small files are put together by the upserts that bring them: readers meet few, and no answer changes, of now or of then."""
+"""Upserts join small files in passing: readers meet few, and no answer changes."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Which maintenance is due: decided from the table's figures, explained in words, and done step by step."""
+"""Due maintenance: decided by the table's figures, explained, and done step by step."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -24,7 +24,7 @@ DAY_US = 86_400_000_000
 
 
 class Interrupted(MemoryStorage):
-    """A store in which something else happens right before the first file of a kind is put."""
+    """A store in which something happens right before the first file of a kind is put."""
 
     def __init__(
         self, inner: Storage, is_moment: Callable[[str], bool], happens: Callable[[], object]

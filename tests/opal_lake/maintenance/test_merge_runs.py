@@ -1,4 +1,4 @@
-"""Which runs of the key store a compaction merges, and that it takes up what hurried jobs left."""
+"""Runs of the key store that a compaction merges, also those that hurried jobs left."""
 
 import pytest
 
@@ -11,17 +11,21 @@ from opal_lake.table import Table
 from opal_lake.write.ingest_job import ingest
 from tests.kit.check import check_table
 from tests.opal_lake.compacting import compact
-from tests.opal_lake.shop import content, create, latest, rows
+from tests.opal_lake.shop import Row, content, create, latest, rows
 
 
 def filled(batches: list[int], *, hurried: bool) -> Table:
-    """An upsert for each number of keys. Small runs are of one tier."""
+    """Make an upsert for each number of keys; small runs are of one tier."""
     table = create(MemoryStorage("memory://runs"), key_store_fan_in=4, fold_files=0)
     for moment, keys in enumerate(batches):
         data, _ = rows([(f"k{number}", moment, moment) for number in range(keys)])
         asked = Ingest(data, metadata="inline")
         ingest(table, lambda *_, data=data: data, asked, hurried=hurried)
     return table
+
+
+def rows_at(moment: int) -> list[Row]:
+    return [(f"k{number}", moment, moment) for number in range(5)]
 
 
 def test_a_compaction_merges_what_hurried_ingests_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,9 +40,7 @@ def test_a_compaction_merges_what_hurried_ingests_left(monkeypatch: pytest.Monke
         result.counts["runs_written"],
         len(table.snapshot_at().runs),
     ) == (5, 1, 1)
-    assert content(table) == latest(
-        [[(f"k{number}", moment, moment) for number in range(5)] for moment in range(5)]
-    )
+    assert content(table) == latest([rows_at(moment) for moment in range(5)])
     assert check_table(table) == []
 
 
@@ -48,9 +50,7 @@ def test_without_a_compaction_hurried_ingests_merge_the_oldest_later(
     monkeypatch.setattr(merge, "HURRIED_ENTRIES", 10)
     fewer, more = (filled([5] * batches, hurried=True) for batches in (12, 13))
     assert [len(table.snapshot_at().runs) for table in (fewer, more)] == [12, 10]
-    assert content(more) == latest(
-        [[(f"k{number}", moment, moment) for number in range(5)] for moment in range(13)]
-    )
+    assert content(more) == latest([rows_at(moment) for moment in range(13)])
     assert check_table(more) == []
 
 

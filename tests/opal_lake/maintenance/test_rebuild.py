@@ -1,4 +1,8 @@
-"""Rebuilding the key store: from damaged or lost runs to a sound table, while others write, and after a crash at any call."""
+"""Rebuilds of the key store.
+
+They lead from damaged or lost runs to a sound table, while others write, and after a crash at any
+call.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,8 +12,6 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.clock import ManualClock
-from opal_lake.data.data_file import decode_file
-from opal_lake.data.segment import DataFile
 from opal_lake.engine.in_process import InProcess, slots_of
 from opal_lake.errors import (
     CommitUnknownError,
@@ -20,23 +22,20 @@ from opal_lake.errors import (
 )
 from opal_lake.key_store.cache.near_runs import CacheSettings
 from opal_lake.key_store.entries import (
-    Entries,
     concat_entries,
     down_to,
     greatest_of_equal,
     sorted_entries,
 )
-from opal_lake.log.snapshot import Snapshot
 from opal_lake.maintenance.rebuild import RebuildPlan, commit_rebuild, plan_rebuild, rebuild_slot
-from opal_lake.rule.metagen import entries_of_rows
 from opal_lake.rule.slot import SlotOutput
 from opal_lake.storage import Storage, open_storage
-from opal_lake.storage.verified import read_verified
 from opal_lake.table import Table, table_on
 from opal_lake.write.metagen_job import commit_metagen
 from tests.kit.check import check_table
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.kit.ids import CountingIds
+from tests.opal_lake.maintenance.build import entries_of, lose
 from tests.opal_lake.shop import Row, content, copied, create, latest, rows
 from tests.opal_lake.writer import prepare_metagen
 
@@ -57,12 +56,12 @@ def storage(request: pytest.FixtureRequest) -> Storage:
 
 
 def reopen(storage: Storage, writer: str = "w") -> Table:
-    """A writer that has no run near it, so that it meets what is in the store."""
+    """Return a writer with an empty cache of runs: it reads those in the store."""
     return table_on(storage, ManualClock(), CountingIds(prefix=writer), CacheSettings(max_bytes=0))
 
 
 def cut(table: Table, slots: int = SLOTS) -> Table:
-    """With a task for each of so many ranges of the key hash."""
+    """Rebuild with a task for each of so many ranges of the key hash."""
     return replace(table, executor=InProcess(tasks=slots))
 
 
@@ -76,10 +75,6 @@ def prepared(storage: Storage, *, pending: bool = True) -> Table:
     if pending:
         table.ingest(*rows(THIRD))
     return table
-
-
-def lose(storage: Storage, table: Table) -> None:
-    storage.delete([*table.snapshot_at().runs])
 
 
 def damage(storage: Storage, table: Table) -> None:
@@ -157,22 +152,14 @@ def test_up_to_the_floor_only_the_latest_row_of_a_key_is_kept(storage: Storage) 
     by_key: dict[int, list[int]] = {}
     for key, delta in zip(actual.high.tolist(), actual.delta.tolist(), strict=True):
         by_key.setdefault(key, []).append(delta)
-    expected = [
-        (key, delta)
-        for key, deltas in by_key.items()
-        for delta in deltas
-        if delta > 3 or delta == max((d for d in deltas if d <= 3), default=None)
-    ]
-    kept = down_to(3, actual)
-    assert sorted(zip(kept.high.tolist(), kept.delta.tolist(), strict=True)) == sorted(expected)
-    assert len(kept) < len(actual) == len(down_to(None, actual))
-
-
-def entries_of(file: DataFile, base: Snapshot) -> Entries:
-    return entries_of_rows(
-        decode_file(read_verified(base.storage, file), base.spec, None, file.path, rows=file.rows),
-        base.spec,
-    )
+    expected = []
+    for key, deltas in by_key.items():
+        # Up to the floor only the newest row can still be read
+        newest_at_floor = max((delta for delta in deltas if delta <= 3), default=None)
+        expected += [(key, delta) for delta in deltas if delta > 3 or delta == newest_at_floor]
+    left = down_to(3, actual)
+    assert sorted(zip(left.high.tolist(), left.delta.tolist(), strict=True)) == sorted(expected)
+    assert len(left) < len(actual) == len(down_to(None, actual))
 
 
 def work(table: Table, only: int | None = None) -> tuple[RebuildPlan, list[SlotOutput]]:
@@ -180,16 +167,16 @@ def work(table: Table, only: int | None = None) -> tuple[RebuildPlan, list[SlotO
     plan = plan_rebuild(table.log, None, lambda _: SLOTS)
     assert isinstance(plan, RebuildPlan)
     entries = concat_entries([entries_of(file, plan.base) for file in plan.files])
-    place, task = slots_of(entries.high, plan.slots), plan.task(table.cache)
+    slots, task = slots_of(entries.high, plan.slots), plan.task(table.cache)
     return plan, [
-        rebuild_slot(entries.take(place == slot), task, slot, "0") for slot in plan.left[:only]
+        rebuild_slot(entries.take(slots == slot), task, slot, "0") for slot in plan.left[:only]
     ]
 
 
 @pytest.mark.parametrize("fan_in", [2, 8])
 @pytest.mark.parametrize("winner", ["metagen", "inline", "both"])
 def test_what_others_commit_meanwhile_stays(winner: str, fan_in: int, storage: Storage) -> None:
-    """With a fan-in of 2 the winner merges runs that the rebuild replaces."""
+    """The winner, with a fan-in of 2, merges runs that the rebuild replaces."""
     create(storage, key_store_fan_in=fan_in)
     table, batches = reopen(storage), [FIRST, SECOND, THIRD]
     for batch in batches[:2]:
@@ -225,20 +212,23 @@ def test_a_metagen_that_began_before_a_rebuild_commits_after_it(storage: Storage
 
 def test_two_rebuilds_at_once_leave_a_sound_table(storage: Storage) -> None:
     table, other = prepared(storage), reopen(storage, "other")
-    one, two = (
+    first, second = (
         plan_rebuild(table.log, None, lambda _: SLOTS),
         plan_rebuild(other.log, None, lambda _: SLOTS),
     )
-    assert isinstance(one, RebuildPlan)
-    assert isinstance(two, RebuildPlan)
-    assert one.number != two.number
+    assert isinstance(first, RebuildPlan)
+    assert isinstance(second, RebuildPlan)
+    assert first.number != second.number
     cut(table).rebuild_key_store()
     cut(other).rebuild_key_store()
     assert_sound(table, [FIRST, SECOND])
 
 
 def test_a_rebuild_goes_on_where_the_last_one_died(storage: Storage) -> None:
-    """Also when rows were ingested meanwhile that are pending; not when rows were processed, or when a run is gone again."""
+    """A number is taken over also if rows were ingested meanwhile that are pending.
+
+    It is not when rows were processed, or when a run is gone again.
+    """
     table = prepared(storage, pending=False)
     lose(storage, table)
     table = reopen(storage)
@@ -265,7 +255,7 @@ def test_a_rebuild_goes_on_where_the_last_one_died(storage: Storage) -> None:
 
 
 def test_a_driver_that_was_thought_dead_loses(storage: Storage) -> None:
-    """It works under the number that another one took over, and commits second."""
+    """The driver works under a number that another one took over, and commits second."""
     table = prepared(storage)
     work(table, only=1)
     asleep, outputs = work(reopen(storage, "asleep"), only=None)

@@ -1,7 +1,8 @@
-"""Z-order: files hold close values of all columns, every moment reads as before, and a second run does only what is new."""
+"""Z-order: files hold close values of all columns, and every version reads as before.
 
-from collections.abc import Callable
-from dataclasses import replace
+A second run rewrites only what is new.
+"""
+
 from typing import Any
 
 import numpy as np
@@ -11,68 +12,13 @@ import pytest
 from opal_lake.data.bounds import Bounds
 from opal_lake.data.prune import And, Compare
 from opal_lake.data.segment import Cluster, DataFile
-from opal_lake.data.z_value import z_fields
-from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
 from opal_lake.maintenance.zorder_plan import plan_batches, plan_zorder
 from opal_lake.read.read import plan_read
-from opal_lake.result import JobResult
-from opal_lake.storage import open_storage
-from opal_lake.table import Table, create_on
+from opal_lake.table import Table
 from tests.kit.check import check_table
-from tests.kit.executors import Interrupted, nobody
-from tests.opal_lake.clustering import zorder
 from tests.opal_lake.compacting import compact
-
-SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("at", pa.int64()),
-        ("x", pa.float64()),
-        ("y", pa.float64()),
-        ("day", pa.string()),
-    ]
-)
-X, Y = 3, 4
-
-
-def batch(first: int, count: int, at: int, days: int = 1) -> pa.Table:
-    dice = np.random.default_rng(first + at)
-    return pa.table(
-        {
-            "id": np.arange(first, first + count),
-            "at": np.full(count, at),
-            "x": dice.random(count),
-            "y": dice.random(count),
-            "day": [f"d{number % days}" for number in range(count)],
-        },
-        schema=SCHEMA,
-    )
-
-
-def make(
-    name: str,
-    *,
-    file_format: str = "parquet",
-    partition_by: tuple[str, ...] = (),
-    **properties: int | str,
-) -> Table:
-    layout = TableLayout(
-        keys=["id"],
-        delta="at",
-        file_format=file_format,
-        partition_by=partition_by,
-        properties=properties,
-    )
-    return create_on(open_storage(f"memory://{name}"), plan_spec(SCHEMA, layout))
-
-
-def order(
-    table: Table, *names: str, meanwhile: Callable[[], object] = nobody, **options: Any
-) -> JobResult:
-    fields = z_fields(table.snapshot_at().spec, names or ("x", "y"))
-    interrupted = replace(table, executor=Interrupted(after=meanwhile))
-    return zorder(interrupted, fields, **{"target_bytes": 20_000, **options})
+from tests.opal_lake.maintenance.build import X, Y, batch, make, order
 
 
 def content(table: Table, **view: Any) -> list[tuple[Any, ...]]:
@@ -84,7 +30,7 @@ def clusters(table: Table) -> list[Cluster | None]:
 
 
 def read_share(table: Table) -> float:
-    """Of the files, the share that reads with filters on x, on y, and on both open on average."""
+    """Return the average share of files that reads with filters on x and y open."""
     snapshot = table.snapshot_at()
     shares = []
     for low in np.arange(0, 1, 0.1):
@@ -146,7 +92,7 @@ def test_a_second_run_takes_what_is_new_and_runs_that_are_smaller(
     table.ingest(batch(1_000, 1_000, 3), metadata="inline")
     second = order(table)
     assert second.counts["files_read"] == 2, "the large run stays"
-    assert len({found.number for found in clusters(table) if found}) == 2
+    assert len({cluster.number for cluster in clusters(table) if cluster}) == 2
     table.ingest(batch(2_000, 3_000, 4), metadata="inline")
     table.ingest(batch(5_000, 3_000, 5), metadata="inline")
     third = order(table)
@@ -165,7 +111,7 @@ def test_other_columns_are_another_order(request: pytest.FixtureRequest) -> None
     table.ingest(batch(0, 8_000, 1), metadata="inline")
     order(table, "x", "y")
     assert order(table, "y", "x").counts["rows"] == 8_000
-    assert {found.columns for found in clusters(table) if found} == {(Y, X)}
+    assert {cluster.columns for cluster in clusters(table) if cluster} == {(Y, X)}
 
 
 def test_places_are_clustered_by_themselves_in_several_commits(
@@ -214,8 +160,10 @@ def test_files_that_a_compaction_takes_meanwhile_are_left_out(
 
     result = order(table, meanwhile=lambda: compact(table))
     assert result.version is None
-    assert result.notes == (
-        "1 bin of files were rewritten by other jobs meanwhile; what is left of them waits for the next run",
+    [note] = result.notes
+    assert note == (
+        "1 bin of files were rewritten by other jobs meanwhile; "
+        "what is left of them waits for the next run"
     )
     assert content(table) == before
     assert order(table).counts["rows"] == 8_000
@@ -294,7 +242,10 @@ def test_columns_of_nulls_and_columns_that_files_do_not_have_yet(
 
 
 def test_plans_take_runs_as_they_grow() -> None:
-    """Sizes alone decide: 3 + 2 new, runs of 4, 8, 20: the first two are smaller than what was selected before them."""
+    """Sizes alone decide: 3 + 2 new, and runs of 4, 8, 20.
+
+    The first two runs are smaller than the selection before them.
+    """
 
     def file(size: int, number: int | None) -> DataFile:
         cluster = None if number is None else Cluster(number=number, columns=(X,))
@@ -317,6 +268,6 @@ def test_plans_take_runs_as_they_grow() -> None:
 
     files = [file(3, None), file(2, None), file(4, 1), file(5, 2), file(3, 2), file(20, 3)]
     selected = _select(files, (X,))
-    assert sorted(one.size for one in selected) == [2, 3, 3, 4, 5]
+    assert sorted(file.size for file in selected) == [2, 3, 3, 4, 5]
     assert _select(files[2:], (X,)) == []
     assert len(_select(files, (Y,))) == len(files)

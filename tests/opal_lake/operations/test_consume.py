@@ -19,7 +19,7 @@ Given = Change[Table, pa.Table]
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Given]:
-    """What the function `shop_consumer:count` was given."""
+    """Return the list of what the function `shop_consumer:count` is given."""
     given: list[Given] = []
     module: Any = ModuleType("shop_consumer")
 
@@ -80,7 +80,7 @@ def test_changes_from_a_begin_that_expired_are_inserts(calls: list[Given]) -> No
     assert changes.schema.field("_commit_timestamp") == feed.schema.field("_commit_timestamp")
 
 
-def test_what_a_function_does_wrong_is_said(calls: list[Given], table: Table) -> None:
+def test_a_mistake_of_a_function_is_named(calls: list[Given], table: Table) -> None:
     with pytest.raises(FunctionError, match="shop_consumer:broken failed: ZeroDivisionError"):
         Consume(function="shop_consumer:broken", after=0).run(table)
     with pytest.raises(InvalidInputError, match="returned str; let it return nothing, or counts"):

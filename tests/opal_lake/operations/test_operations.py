@@ -97,7 +97,7 @@ def test_a_spec_needs_no_more_than_an_operation_and_a_table() -> None:
         ("read", {"version": 0, "event_time": 5}, {"version": 0, "event_time": 5}),
     ],
 )
-def test_values_are_held_as_json_has_them_and_defaults_are_left_out(
+def test_values_are_stored_as_in_json_and_defaults_are_left_out(
     name: str, given: dict[str, Any], held: dict[str, Any]
 ) -> None:
     assert JobSpec.of(name, "t", given).operation.to_arguments() == held
@@ -153,7 +153,7 @@ def test_values_are_held_as_json_has_them_and_defaults_are_left_out(
         (
             "consume",
             {"function": "f", "after": 1},
-            "function='f' is no function; write it as 'package.module:function'",
+            "function='f' does not name a function; write it as 'package.module:function'",
         ),
         (
             "consume",
@@ -179,7 +179,7 @@ def test_values_are_held_as_json_has_them_and_defaults_are_left_out(
         (
             "compact",
             {"mode": "major"},
-            "needs look_back, which says how much to keep; add look_back='90d'",
+            "needs look_back, the span that stays readable; add look_back='90d'",
         ),
         (
             "compact",
@@ -187,29 +187,33 @@ def test_values_are_held_as_json_has_them_and_defaults_are_left_out(
             "has no effect without archive_after; add archive_after='365d'",
         ),
         ("compact", {"mode": "major", "look_back": -1}, "look_back=-1 is negative"),
-        ("compact", {"mode": "major", "look_back": ""}, "look_back='' is no duration"),
-        ("compact", {"target_mb": 0}, "target_mb=0; write a whole number of at least 1"),
+        ("compact", {"mode": "major", "look_back": ""}, "look_back='' is not a duration"),
+        (
+            "compact",
+            {"target_mb": 0},
+            "target_mb must be a whole number of megabytes from 1 to 1048576, got 0",
+        ),
         (
             "compact",
             {"archive_codec": "zstd:23"},
-            "archive_codec='zstd:23' is no codec; write 'zstd:1' to 'zstd:22'",
+            "archive_codec='zstd:23' is not a codec; write 'zstd:1' to 'zstd:22'",
         ),
         ("zorder", {"columns": list("abcdefghi")}, "columns has 9 columns; give 1 to 8"),
         (
             "zorder",
             {"columns": "a"},
-            r"columns='a' is no list of columns; write columns=\['customer_id', 'created_at'\]",
+            r"columns='a' is not a list of columns; write columns=\['customer_id', 'created_at'\]",
         ),
         (
             "retain",
             {"window": "30 days"},
-            "window='30 days' is no duration; write it as '12h', '30d', '2w' or '1h30m'",
+            "window='30 days' is not a duration; write it as '12h', '30d', '2w' or '1h30m'",
         ),
-        ("retain", {"window": 30}, "window=30 is no duration"),
+        ("retain", {"window": 30}, "window=30 is not a duration"),
         (
             "maintain",
             {"dead_share": 1.5},
-            "dead_share=1.5 is no percentage; write a whole number from 1 to 100",
+            "dead_share=1.5 is not a percentage; write a whole number from 1 to 100",
         ),
         (
             "maintain",
@@ -231,10 +235,10 @@ def test_values_are_held_as_json_has_them_and_defaults_are_left_out(
             {"columns": "id"},
             "columns='id' is a text; give a list",
         ),
-        ("metagen", [], "arguments of metagen must map names to values, and are a list"),
+        ("metagen", [], "arguments of metagen must map names to values, got a list"),
     ],
 )
-def test_what_cannot_be_is_refused_with_advice(name: str, given: Any, said: str) -> None:
+def test_a_wrong_argument_is_refused_with_advice(name: str, given: Any, said: str) -> None:
     with pytest.raises(InvalidInputError, match=said):
         JobSpec.of(name, "t", given)
 
@@ -288,24 +292,24 @@ def test_a_declaration_is_frozen_and_equal_by_its_values() -> None:
         one.mode = "minor"  # type: ignore[misc]  # which is what is tested
 
 
-def test_none_is_what_is_not_given() -> None:
+def test_none_stands_for_an_argument_that_is_not_given() -> None:
     assert Maintain(delete=None, dry_run=None) == Maintain()
     with pytest.raises(InvalidInputError, match="ingest needs source, and it is None"):
         Ingest(source=None)
 
 
-def test_a_name_alone_is_no_operation() -> None:
+def test_a_name_alone_is_not_an_operation() -> None:
     with pytest.raises(InvalidInputError, match=r"write JobSpec.of\('compact', table, arguments\)"):
-        JobSpec(operation="compact", table="t")  # type: ignore[type-var]  # which is what is refused
+        JobSpec(operation="compact", table="t")  # type: ignore[type-var]  # what is refused
 
 
-def test_a_share_that_rounds_to_nothing_is_no_share() -> None:
+def test_a_share_that_rounds_to_nothing_is_refused() -> None:
     assert Maintain(dead_share=0.006).dead_share == 1
-    with pytest.raises(InvalidInputError, match=r"dead_share=0.004 is no percentage"):
+    with pytest.raises(InvalidInputError, match=r"dead_share=0.004 is not a percentage"):
         Maintain(dead_share=0.004)
 
 
-def test_what_is_open_is_left_to_its_run() -> None:
+def test_an_open_value_is_checked_at_its_run() -> None:
     def is_open(value: object) -> bool:
         return isinstance(value, str) and "{{" in value
 
@@ -353,7 +357,8 @@ def test_an_operation_within_another_is_a_declaration_too() -> None:
 def test_declarations_need_no_arrow() -> None:
     """Airflow imports them to parse a DAG file."""
     code = (
-        f"import sys; sys.path.insert(0, {str(SOURCES)!r}); from opal_lake.operations import operation_named; operation_named('read')\n"
+        f"import sys; sys.path.insert(0, {str(SOURCES)!r})\n"
+        "from opal_lake.operations import operation_named; operation_named('read')\n"
         "assert not {'numpy', 'pyarrow', 'pyroaring', 'pyspark', 'airflow'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

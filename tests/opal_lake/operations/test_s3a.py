@@ -21,7 +21,7 @@ def test_every_option_goes_to_spark_and_back() -> None:
     assert store_options(settings.get) == OPTIONS
 
 
-def test_what_is_not_said_is_not_set_and_options_of_other_stores_are_left_out() -> None:
+def test_options_that_are_not_given_are_not_set_and_those_of_other_stores_are_left_out() -> None:
     assert spark_settings({}) == {}
     assert spark_settings({"hard_links": "false", "path_style": "true"}) == {
         "spark.hadoop.fs.s3a.path.style.access": "true"

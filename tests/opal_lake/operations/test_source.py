@@ -116,7 +116,7 @@ def test_unclear_endings_need_a_format(paths: tuple[str, ...]) -> None:
         ({"jdbc": {"url": "postgresql://db/shop", "table": "t"}}, "jdbc:"),
         (
             {"jdbc": {"url": URL, "table": "t", "options": {"dbtable": "u"}}},
-            "'dbtable' is no option",
+            "'dbtable' is not an option",
         ),
     ],
 )

@@ -90,7 +90,7 @@ def test_a_spec_has_one_token_and_texts_for_times() -> None:
         JobSpec.of("ingest", "t", {"source": {"files": ["a.csv"]}, "deleted": [True]})
 
 
-def test_an_argument_called_name_is_no_operation() -> None:
+def test_an_argument_called_name_is_not_the_operation() -> None:
     spec: JobSpec[Any] = JobSpec(operation=Savepoint(name="check"), table="t")
     assert spec.to_dict()["operation"] == "savepoint"
 

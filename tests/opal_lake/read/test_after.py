@@ -1,4 +1,4 @@
-"""Reads of what came after a version: each row once, whatever rewrites and restores lie in between."""
+"""Reads after a version: each new row once, across rewrites and restores."""
 
 from dataclasses import dataclass, field
 
@@ -27,7 +27,7 @@ STEPS = st.lists(
 
 @dataclass(slots=True, kw_only=True)
 class Came:
-    """A table, and of each version which ingests a reader of it has seen, and which are pending."""
+    """A table, with the visible and the pending ingests of each version."""
 
     table: Table = field(default_factory=lambda: create(MemoryStorage(), checkpoint_commits=3))
     seen: list[frozenset[int]] = field(default_factory=lambda: [frozenset()])
@@ -61,7 +61,7 @@ class Came:
             self.pending.append(pending)
 
     def check(self) -> None:
-        """A row's price is the ingest that brought it."""
+        """Return the ingests of the rows: a row's price is the number of its ingest."""
         for version in range(len(self.seen)):
             shown = content(self.table, version=version)
             for after in range(version + 1):

@@ -13,13 +13,13 @@ from opal_lake.read.explain import condition_text, explain
 from opal_lake.read.read import file_filter, plan_read
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
-from tests.opal_lake.maintenance.test_zorder import X, Y, batch, make, order
+from tests.opal_lake.maintenance.build import X, Y, batch, make, order
 
 LOW_X = Compare(field_id=X, op="<", value=0.25)
 HIGH_Y = Compare(field_id=Y, op=">=", value=0.75)
 
 
-def found(
+def explained(
     table: Table, predicate: Predicate | None = None, until: int | None = None
 ) -> dict[str, Any]:
     return explain(file_filter(table.snapshot_at(), until, predicate))
@@ -27,7 +27,7 @@ def found(
 
 @pytest.fixture
 def table(request: pytest.FixtureRequest) -> Table:
-    """In Z-order, with a file whose rows are all dead, a later one, and a pending one."""
+    """Return a table in Z-order, with a dead file, a later one, and a pending one."""
     table = make(request.node.name)
     table.ingest(batch(0, 8_000, 1), metadata="inline")
     order(table)
@@ -45,7 +45,7 @@ def test_it_counts_what_a_read_does(
     table: Table, predicate: Predicate | None, until: int | None
 ) -> None:
     snapshot = table.snapshot_at()
-    plan, said = plan_read(snapshot, until, predicate), found(table, predicate, until)
+    plan, said = plan_read(snapshot, until, predicate), explained(table, predicate, until)
     for part, members in (("read_whole", plan.plain), ("read_filtered", plan.mixed)):
         assert said["files"][part] == len(members)
         assert said["bytes"][part] == sum(file.size for file in members)
@@ -57,29 +57,29 @@ def test_it_counts_what_a_read_does(
 
 
 def test_it_tells_dead_later_and_pending_files_apart(table: Table) -> None:
-    now, then = found(table)["files"], found(table, until=6)["files"]
+    now, then = explained(table)["files"], explained(table, until=6)["files"]
     assert (now["pruned_as_dead"], now["pruned_by_event_time"], now["pending"]) == (1, 0, 1)
     assert (then["pruned_as_dead"], then["pruned_by_event_time"], then["pending"]) == (0, 1, 1)
 
 
 def test_conditions_say_what_each_skips_and_what_no_other_does(table: Table) -> None:
-    x, y = found(table, And(parts=(LOW_X, HIGH_Y)))["conditions"]
+    x, y = explained(table, And(parts=(LOW_X, HIGH_Y)))["conditions"]
     assert (x["condition"], x["columns"]) == ("x < 0.25", ["x"])
     assert (y["condition"], y["columns"]) == ("y >= 0.75", ["y"])
-    alone = [found(table, one)["files"]["pruned_by_bounds"] for one in (LOW_X, HIGH_Y)]
-    both = found(table, And(parts=(LOW_X, HIGH_Y)))["files"]["pruned_by_bounds"]
+    alone = [explained(table, where)["files"]["pruned_by_bounds"] for where in (LOW_X, HIGH_Y)]
+    both = explained(table, And(parts=(LOW_X, HIGH_Y)))["files"]["pruned_by_bounds"]
     assert [x["files"], y["files"]] == alone
     assert x["files_by_it_alone"] == both - alone[1] > 0
     assert y["files_by_it_alone"] == both - alone[0] > 0
     assert x["bytes"] > 0
-    [either] = found(table, Or(parts=(LOW_X, HIGH_Y)))["conditions"]
+    [either] = explained(table, Or(parts=(LOW_X, HIGH_Y)))["conditions"]
     assert either["condition"] == "x < 0.25 OR y >= 0.75"
     assert either["columns"] == ["x", "y"]
     assert 0 < either["files"] < min(alone)
 
 
 def test_it_says_how_far_the_table_is_in_order(table: Table) -> None:
-    said = found(table)["z_order"]
+    said = explained(table)["z_order"]
     [order_] = said["orders"]
     assert order_["columns"] == ["x", "y"]
     assert order_["runs"] == 1
@@ -121,6 +121,6 @@ def test_an_empty_table_has_nothing_to_explain(request: pytest.FixtureRequest) -
     spec = plan_spec(
         pa.schema([("id", pa.int64()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at")
     )
-    said = found(create_on(open_storage(f"memory://{request.node.name}"), spec))
+    said = explained(create_on(open_storage(f"memory://{request.node.name}"), spec))
     assert said["files"]["total"] == said["bytes"]["total"] == 0
     assert said["z_order"] == {"orders": [], "files_without": 0, "bytes_without": 0}

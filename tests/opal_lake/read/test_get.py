@@ -28,10 +28,8 @@ def shop(storage: Storage) -> Table:
 
 
 def prices(table: Table, *keys: str, **moment: Any) -> list[tuple[str, int]]:
-    return [
-        (row["sku"], row["price"])
-        for row in table.get([{"sku": key} for key in keys], **moment).to_pylist()
-    ]
+    shown = table.get([{"sku": key} for key in keys], **moment).to_pylist()
+    return [(row["sku"], row["price"]) for row in shown]
 
 
 def test_rows_come_in_the_order_of_the_keys(shop: Table) -> None:
@@ -42,7 +40,7 @@ def test_rows_come_in_the_order_of_the_keys(shop: Table) -> None:
 
 
 def test_of_keys_alone_no_value_is_read(shop: Table) -> None:
-    """A hash of 128 bits tells that a text is the stored one."""
+    """A hash of 128 bits shows that a text is the stored one."""
     assert shop.get([{"sku": key} for key in "bxa"], columns=["sku"], event_time=4).to_pylist() == [
         {"sku": "b"},
         {"sku": "a"},
@@ -85,7 +83,7 @@ def test_rows_are_there_wherever_they_moved(shop: Table, storage: Storage) -> No
         ([{"sku": 7}], "key column sku: 7 is not a value of it; a STRING column takes str"),
         (
             [{"sku": "\udcff"}],
-            r"key column sku: '\\udcff' is no text of UTF-8, so no row has this key",
+            r"key column sku: '\\udcff' is not a text of UTF-8, so no row has this key",
         ),
         ([{"sku": None}], "key column sku: None is not a value of it; a STRING column takes str"),
     ],

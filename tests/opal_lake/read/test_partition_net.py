@@ -1,4 +1,4 @@
-"""What a partition key brought: the same in whatever order the keys came, however many at once, and at every version since."""
+"""Net rows of a partition key: the same in any order of keys, and at every later version."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -32,9 +32,9 @@ def net(table: Table, key: str, version: int | None = None) -> list[Row]:
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format,examples", [("parquet", 15), ("parquet", 40), ("orc", 40)])
 def test_a_key_s_net_rows_follow_from_its_own_files_alone(file_format: str, examples: int) -> None:
-    """In any order, one by one or many at once, with compactions between, and after one of them was ingested again.
+    """Net rows are the same in any order of ingests, with compactions between.
 
-    Few examples at first, and more in the slow tests.
+    One of the days is ingested again. There are few examples at first, and more in the slow tests.
     """
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
@@ -57,11 +57,11 @@ def assert_net_of_own_files(
 ) -> None:
     (at_once, cleared), model = (
         chosen,
-        {day: latest([files[place]]) for place, day in enumerate(DAYS)},
+        {day: latest([files[position]]) for position, day in enumerate(DAYS)},
     )
-    for place, day in enumerate(order, start=1):
+    for number, day in enumerate(order, start=1):
         put(table, day, files[DAYS.index(day)])
-        if place % at_once == 0:
+        if number % at_once == 0:
             table.metagen(all=True)
     table.metagen(all=True)
     visible = table.snapshot_at().version
@@ -101,7 +101,7 @@ def test_net_rows_that_a_major_compaction_dropped_are_missed_aloud() -> None:
     compact(table, floor=3)
     with pytest.raises(
         NotFoundError,
-        match=r"dropped rows of partition key 'mon'.*as of an older version.*change\.valid_rows.*look_back",
+        match=r"dropped rows of partition key 'mon'.*older version.*change\.valid_rows.*look_back",
     ):
         net(table, "mon")
     assert net(table, "tue") == [("a", 2, 3)]

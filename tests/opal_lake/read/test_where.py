@@ -1,4 +1,4 @@
-"""Filters of reads without Spark: the rows for which a condition is true, and no file that cannot hold one."""
+"""Filters of reads without Spark: rows for which a condition is true, from few files."""
 
 from typing import Any
 
@@ -40,8 +40,8 @@ def table() -> Table:
     return made
 
 
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())
+def ids(rows: pa.Table) -> list[int]:
+    return sorted(rows["id"].to_pylist())
 
 
 def test_a_read_has_the_rows_for_which_the_condition_is_true(table: Table) -> None:

@@ -1,4 +1,4 @@
-"""What a retention lets expire, planned for the log of a stream that commits every second."""
+"""The versions that a retention lets expire, for a stream that commits every second."""
 
 import time
 
@@ -11,7 +11,7 @@ from tests.opal_lake.shop import create
 SECOND, COMMITS = 1_000_000, 20_000
 
 
-def test_the_cost_of_a_plan_follows_the_log_though_each_commit_has_a_claim() -> None:
+def test_expiry_is_planned_in_seconds_though_each_commit_has_a_claim() -> None:
     """Looking through the log for each claim would take half a minute."""
     head = create(MemoryStorage("expiry")).snapshot_at()
     numbers = range(1, COMMITS + 1)

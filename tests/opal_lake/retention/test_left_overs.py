@@ -1,4 +1,7 @@
-"""What killed writers leave in the hidden folder: `check` names it, retention takes it, and never what a live writer has in the making."""
+"""Files that killed writers leave in the hidden folder.
+
+`check` names them, retention deletes them, and never what a live writer still writes.
+"""
 
 import json
 import os
@@ -16,14 +19,14 @@ from opal_lake.storage.local.writer_name import writer_name
 from opal_lake.table import Table
 from tests.kit.check import check_table
 from tests.opal_lake.shop import create, rows
-from tests.opal_lake.storage.test_killed_writers import outcomes
+from tests.opal_lake.storage.build import outcomes
 
 DAY_S = 86_400
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    """A table, in which writers without hard links were killed at every call."""
+    """Return a table in which writers without hard links were killed at every call."""
     store = open_storage(str(tmp_path / "table"))
     create(store).ingest(*rows([("a", 1, 1)]), metadata="inline")
     outcomes("killed", tmp_path, "false")
@@ -35,7 +38,10 @@ def hidden(table: Table) -> Path:
 
 
 def grow_old(folder: Path, days: float) -> None:
-    """Folders last, as what they hold is touched; a second more, as a file system's clock is a little behind this one."""
+    """Set the age of a tree, folders last, as a change in them sets their time.
+
+    A second more, as a file system's clock is a little behind this one.
+    """
     then = time.time() - days * DAY_S - 1
     for path in sorted(folder.rglob("*"), reverse=True):
         os.utime(path, (then, then))

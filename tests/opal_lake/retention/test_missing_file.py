@@ -1,4 +1,7 @@
-"""A reader that retention overtook gets an error that names the readable versions; damage is reported as damage."""
+"""Errors of a reader that retention overtook.
+
+They name the readable versions; damage is reported as damage.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -11,7 +14,6 @@ from opal_lake import layout
 from opal_lake.errors import ExpiredError, FormatError, OpalError
 from opal_lake.exit_codes import DAMAGE, RETRY, exit_code
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
-from opal_lake.log import sections
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.read import plan_read, read_rows
 from opal_lake.storage.memory import MemoryStorage
@@ -22,7 +24,7 @@ from tests.kit.executors import Interrupted
 from tests.kit.runs import MemoryRuns
 from tests.opal_lake.clustering import zorder
 from tests.opal_lake.compacting import compact
-from tests.opal_lake.shop import Row, create, rows
+from tests.opal_lake.shop import LISTS_IN_FILES, Row, create, rows
 
 SMALL_TO_LARGE = {"target_bytes": 1 << 20}
 
@@ -55,10 +57,8 @@ def _paths(table: Table, prefix: str) -> list[str]:
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> Table:
-    """Its lists lie in files of their own, as those of a large one."""
-    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
-    table = create(MemoryStorage(), checkpoint_commits=2, key_store_fan_in=2)
+def table() -> Table:
+    table = create(MemoryStorage(), checkpoint_commits=2, key_store_fan_in=2, tuning=LISTS_IN_FILES)
     grow(table, 0, 5)
     return table
 
@@ -72,7 +72,7 @@ def read_lists(snapshot: Snapshot) -> object:
 
 
 def probe(snapshot: Snapshot) -> object:
-    """By a worker that has none of the runs at hand."""
+    """Run a worker without cached runs."""
     with TemporaryDirectory() as folder:
         cache = NearRuns(storage=snapshot.storage, settings=CacheSettings(folder=folder))
         return [[*cache.slices(run, 10)] for run in snapshot.runs.values()]
@@ -91,9 +91,9 @@ def test_a_snapshot_that_was_kept_too_long_has_expired(table: Table, use: Use) -
     with pytest.raises(
         ExpiredError,
         match=rf"has expired: .*; readable are the versions {oldest} to \d+ now: run it again",
-    ) as told:
+    ) as raised:
         use(old)
-    assert exit_code(told.value) == RETRY
+    assert exit_code(raised.value) == RETRY
 
 
 @pytest.mark.parametrize("use", USES)
@@ -106,9 +106,9 @@ def test_what_the_newest_version_lacks_is_damage(table: Table, use: Use) -> None
     with pytest.raises(
         FormatError,
         match=r"is missing, though the table refers to it; (restore|`opal rebuild-key-store`)",
-    ) as told:
+    ) as raised:
         use(table.snapshot_at())
-    assert exit_code(told.value) == DAMAGE
+    assert exit_code(raised.value) == DAMAGE
 
 
 def test_what_is_missing_of_a_table_that_let_nothing_expire_is_damage(table: Table) -> None:
@@ -129,7 +129,7 @@ def slow_zorder(table: Table, meanwhile: Callable[[], None]) -> None:
 
 
 def slow_metagen(table: Table, meanwhile: Callable[[], None]) -> None:
-    """Its tasks probe the runs that stood when it began."""
+    """Probe the runs of the version at which the job began, as its tasks do."""
     table.ingest(*rows(batch(7)))
     cache = _Slow(storage=table.storage)
     cache.meanwhile = meanwhile
@@ -151,15 +151,18 @@ class _Slow(MemoryRuns):
 def test_a_job_that_was_overtaken_is_run_again(
     table: Table, job: Callable[[Table, Callable[[], None]], None]
 ) -> None:
-    with pytest.raises(OpalError) as told:
+    with pytest.raises(OpalError) as raised:
         job(table, lambda: overtake(another(table)))
-    assert exit_code(told.value) == RETRY, told.value
+    assert exit_code(raised.value) == RETRY, raised.value
     job(table, lambda: None)
     assert check_table(table) == []
 
 
 class CutStorage(MemoryStorage):
-    """Retention comes between a listing of the log, or of the checkpoints, and what is read by it."""
+    """Retention comes between a listing and what is read by it.
+
+    The listing is of the log, or of the checkpoints.
+    """
 
     meanwhile: Callable[[], None] | None = None
 

@@ -1,15 +1,18 @@
-"""Retention: what must stay readable stays so, what nothing needs is deleted, and no suspended or killed process can do harm."""
+"""Retention: readable versions stay readable, and what nothing needs is deleted.
+
+No suspended or killed process can do harm.
+"""
 
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from opal_lake import layout
-from opal_lake.clock import ManualClock
 from opal_lake.errors import (
     CommitUnknownError,
     ConflictError,
@@ -19,70 +22,29 @@ from opal_lake.errors import (
     StorageError,
     TableExistsError,
 )
-from opal_lake.log import lists, sections
-from opal_lake.log.commit_log import CommitLog
+from opal_lake.log import lists
 from opal_lake.operations.ingest import Ingest
 from opal_lake.read.read import plan_read, read_rows
 from opal_lake.storage import Storage, open_storage
-from opal_lake.storage.memory import MemoryStorage
-from opal_lake.table import Table, create_on
+from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestRun, commit_ingest, start_ingest
 from opal_lake.write.metagen_job import commit_metagen
 from tests.kit.check import check_table
 from tests.kit.failing_store import Crash, FailingStore, Mode, StallingStore
-from tests.kit.ids import CountingIds
-from tests.kit.runs import MemoryRuns
 from tests.opal_lake.compacting import compact
-from tests.opal_lake.shop import Row, content, copied, create, latest, rows
+from tests.opal_lake.retention import build
+from tests.opal_lake.retention.build import START, batch, paths
+from tests.opal_lake.shop import LISTS_IN_FILES, content, copied, create, latest, rows
 from tests.opal_lake.writer import prepare_metagen
 
-HOUR = 3_600_000_000
-START = 1_700_000_000_000_000
-
-
-@pytest.fixture(autouse=True)
-def _lists_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of a large table."""
-    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
+at_hour = partial(build.at_hour, tuning=LISTS_IN_FILES)
+history = partial(build.history, tuning=LISTS_IN_FILES)
+grow = partial(build.grow, tuning=LISTS_IN_FILES)
 
 
 @pytest.fixture
 def storage(request: pytest.FixtureRequest) -> Storage:
     return open_storage(f"memory://retention-{request.node.name}")
-
-
-def at_hour(storage: Storage, hour: float, writer: str = "") -> Table:
-    """A writer whose clock shows that hour."""
-    clock = ManualClock(at_us=START + int(hour * HOUR), step_us=1)
-    log = CommitLog(storage=storage, clock=clock, ids=CountingIds(prefix=f"{writer or 'w'}-{hour}"))
-    return Table(log=log, cache=MemoryRuns(storage=storage))
-
-
-def batch(hour: int) -> list[Row]:
-    return [(f"k{hour % 3}", hour, hour), (f"n{hour}", hour, 1), (f"n{hour - 1}", hour, None)]
-
-
-def history(storage: Storage, hours: int, **properties: int | str) -> Table:
-    """A batch an hour, versions 1 to `hours`; old ones inline, and every third by ingest and metagen, under the next two numbers."""
-    spec = (
-        create(MemoryStorage(), **{"checkpoint_commits": 4, "fold_files": 0, **properties})
-        .snapshot_at()
-        .spec
-    )
-    create_on(storage, spec, ManualClock(at_us=START, step_us=1), CountingIds(prefix="made"))
-    grow(storage, range(1, hours + 1))
-    return at_hour(storage, hours + 0.5)
-
-
-def grow(storage: Storage, hours: range) -> None:
-    for hour in hours:
-        at_hour(storage, hour).ingest(
-            *rows(batch(hour)), metadata="inline", token=f"t{hour}", partition_key=f"p{hour % 2}"
-        )
-
-
-def paths(storage: Storage, prefix: str = "") -> list[str]:
-    return [stored.path for stored in storage.list(prefix)]
 
 
 def assert_readable(table: Table, oldest: int, newest: int) -> None:
@@ -198,7 +160,11 @@ def test_what_merges_replaced_goes_once_no_version_reads_it(storage: Storage) ->
 def test_a_checkpoint_below_the_oldest_version_may_sum_up_logs_that_are_gone(
     storage: Storage,
 ) -> None:
-    """The log begins with it. The logs of its bitmap base were merged above it, by a job that was killed before it wrote a checkpoint."""
+    """The log begins with the version.
+
+    The logs of its bitmap base were merged above it, by a job that was killed before it wrote a
+    checkpoint.
+    """
     history(storage, 12)
     assert compact(at_hour(storage, 12.5)).version == 14
     storage.delete(
@@ -227,7 +193,7 @@ def test_a_checkpoint_below_the_oldest_version_may_sum_up_logs_that_are_gone(
     storage.put_if_absent(
         base, data[:-1] + bytes([data[-1] ^ 1])
     )  # reads of the newest version go by it
-    assert {(found.invariant, found.path) for found in check_table(table)} == {("I8", base)}
+    assert {(finding.invariant, finding.path) for finding in check_table(table)} == {("I8", base)}
 
 
 def started(table: Table) -> IngestRun:
@@ -281,7 +247,7 @@ def test_a_number_that_was_given_up_is_not_given_out_again(storage: Storage) -> 
 
 
 def test_a_job_from_below_the_oldest_version_cannot_commit(storage: Storage) -> None:
-    """Even one that claims its number only now, which may have been used long ago."""
+    """A job may claim its number only now, and the number may have been used long ago."""
     history(storage, 6)
     sleeper = at_hour(storage, 2, "sleeper")
     run = replace(started(sleeper), base=sleeper.log.at(2), number=1)
@@ -333,8 +299,8 @@ def test_a_token_is_remembered_when_what_came_of_it_has_expired(storage: Storage
     again = table.ingest(*rows(batch(2)), metadata="inline", token="t2")
     assert (again.repeated, again.version) == (True, 2)
     assert "expired" in again.notes[0]
-    kept = table.ingest(*rows(batch(8)), metadata="inline", token="t8")
-    assert (kept.repeated, kept.version, kept.counts["rows"]) == (True, 8, 3)
+    committed = table.ingest(*rows(batch(8)), metadata="inline", token="t8")
+    assert (committed.repeated, committed.version, committed.counts["rows"]) == (True, 8, 3)
 
 
 def test_partition_keys_outlive_the_commits_that_brought_them(storage: Storage) -> None:
@@ -354,7 +320,7 @@ def test_time_travel_by_commit_time_names_the_oldest_version(storage: Storage) -
 
 @pytest.mark.parametrize("argument,value", [("window", "soon"), ("grace", "-1d"), ("window", "")])
 def test_spans_that_are_none_are_refused(storage: Storage, argument: str, value: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"{argument}='{value}' is no duration"):
+    with pytest.raises(InvalidInputError, match=f"{argument}='{value}' is not a duration"):
         history(storage, 1).retain(**{argument: value})  # type: ignore[arg-type]  # one of two texts
 
 
@@ -362,9 +328,7 @@ def test_a_damaged_checkpoint_deletes_nothing(storage: Storage) -> None:
     """The log below is what it can be made from again."""
     history(storage, 9)
     section = next(
-        found
-        for found in paths(storage, layout.SECTIONS)
-        if "00000008-" in found and "-files" in found
+        path for path in paths(storage, layout.SECTIONS) if "00000008-" in path and "-files" in path
     )
     storage.delete([section])
     before = paths(storage)
@@ -374,7 +338,7 @@ def test_a_damaged_checkpoint_deletes_nothing(storage: Storage) -> None:
 
 
 def test_a_reader_that_began_before_reads_on(storage: Storage) -> None:
-    """Its lists come from sections that it opens only when it needs them."""
+    """A reader's lists come from sections that it opens only when it needs them."""
     history(storage, 11)
     snapshots = {version: at_hour(storage, 11.5).snapshot_at(version) for version in range(8, 12)}
     at_hour(storage, 11.5).retain(window="3h", grace="1h")
@@ -389,7 +353,10 @@ MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
 
 
 def prepared(storage: Storage) -> Storage:
-    """Something of every kind to delete: expired versions, lists of restores, a dead job's files, replaced runs, a savepoint."""
+    """Make a table with something of every kind to delete.
+
+    These are expired versions, lists of restores, a dead job's files, replaced runs, a savepoint.
+    """
     history(storage, 4, key_store_fan_in=2)
     for version, hour in ((3, 4.2), (4, 4.3)):
         at_hour(storage, hour, "restorer").restore(version=version)

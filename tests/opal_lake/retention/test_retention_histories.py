@@ -1,4 +1,7 @@
-"""Random histories with savepoints and retention among them: what may be read is the model's, and the rest is gone."""
+"""Random histories with savepoints and retention among them.
+
+Readable versions are the model's, and the others are gone.
+"""
 
 from contextlib import suppress
 
@@ -8,20 +11,14 @@ from hypothesis import strategies as st
 
 from opal_lake.engine.results import read_result
 from opal_lake.errors import ConflictError, NotFoundError
-from opal_lake.log import sections
 from opal_lake.log.version_window import is_readable
 from tests.kit.check import check_table
 from tests.kit.replay import Replay
 from tests.kit.strategies import History, Step, histories
-from tests.opal_lake.test_histories import HISTORIES, SEED, new_table
+from tests.opal_lake.build import HISTORIES, SEED, new_table
+from tests.opal_lake.shop import LISTS_IN_FILES
 
 _SECONDS = st.integers(0, 60)
-
-
-@pytest.fixture(autouse=True)
-def _lists_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of a large table."""
-    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +41,7 @@ def test_what_may_be_read_equals_the_model_whatever_retention_did(file_format: s
     )
     @given(history=histories((file_format,)), draw=st.data())
     def run(history: History, draw: st.DataObject) -> None:
-        replay = Replay(open_table=new_table(history.shape), shape=history.shape)
+        replay = Replay(open_table=new_table(history.shape, LISTS_IN_FILES), shape=history.shape)
         for position, step in enumerate([*history.steps, Step(verb="reopen")]):
             with suppress(
                 ConflictError
@@ -57,12 +54,12 @@ def test_what_may_be_read_equals_the_model_whatever_retention_did(file_format: s
     run()
 
 
-def keep_or_retain(replay: Replay, place: int, draw: st.DataObject) -> None:
+def keep_or_retain(replay: Replay, position: int, draw: st.DataObject) -> None:
     table, dice = replay.table, draw.draw(st.integers(0, 7))
     root = table.snapshot_at().root
     readable = [version for version in range(root.version + 1) if is_readable(root, version)]
     if dice == 0:
-        table.savepoint(f"s{place}", draw.draw(st.sampled_from(readable)))
+        table.savepoint(f"s{position}", draw.draw(st.sampled_from(readable)))
     elif dice == 1 and root.savepoints:
         table.release(draw.draw(st.sampled_from(sorted(root.savepoints))))
     elif dice in (2, 3):
@@ -76,7 +73,10 @@ def keep_or_retain(replay: Replay, place: int, draw: st.DataObject) -> None:
 
 
 def forget_results(replay: Replay) -> None:
-    """Results that are kept apart from commits go with the window too: their jobs run again, and find nothing to do again."""
+    """Results that are stored apart from commits expire with the window, too.
+
+    Their jobs run again, and again have nothing to do.
+    """
     replay.idle = {
         token: version
         for token, version in replay.idle.items()

@@ -1,4 +1,7 @@
-"""The rule on bare arrays against brute force, where hashes collide in their first word and rows are in many runs at once."""
+"""The rule on bare arrays against brute force.
+
+Hashes collide in their first word, and rows are in many runs at once.
+"""
 
 import random
 from typing import Any
@@ -7,19 +10,20 @@ import numpy as np
 import pytest
 
 from opal_lake.events.segment_log import NO_ROW, Events, RowIds
-from opal_lake.key_store import run as run_module
 from opal_lake.key_store.entries import Entries, greatest_of_equal, no_entries, sorted_entries
 from opal_lake.key_store.probe import neighbours
-from opal_lake.key_store.run import decode_run, encode_run
-from opal_lake.rule import metagen
-from opal_lake.rule.metagen import apply_rule, rule_between
+from opal_lake.key_store.run import BLOCK, decode_run, encode_run
+from opal_lake.rule.metagen import PIECE_ROWS, apply_rule, rule_between
 from tests.kit.model import ModelRow, RowId, untils
 
 ROUNDS, FEW_ROUNDS = 600, 200
 
 
 def random_rows(rng: random.Random, start: int, most: int) -> list[ModelRow]:
-    """Rows whose keys are (high, low) hash words from a tiny space; some share the first word only, some nothing."""
+    """Return rows whose keys are (high, low) hash words from a tiny space.
+
+    Some share the first word only, some nothing.
+    """
     rows = []
     for serial in range(start, start + rng.randint(0, most)):
         tie = rng.choice([None, -1, 0, 5])
@@ -53,12 +57,12 @@ def entries_of(rows: list[ModelRow]) -> Entries:
     )
 
 
-def run_of(entries: Entries) -> Entries:
-    """As a reader of the stored run has them."""
-    return decode_run(encode_run(entries), "a run")
+def run_of(entries: Entries, block_entries: int = BLOCK) -> Entries:
+    """Return entries as a reader of the stored run has them."""
+    return decode_run(encode_run(entries, block_entries=block_entries), "a run")
 
 
-def merge(found: dict[RowId, int], events: Events, wanted: dict[RowId, int]) -> None:
+def merge(known: dict[RowId, int], events: Events, wanted: dict[RowId, int]) -> None:
     """Add events; none may be earlier than the right one for the rows so far."""
     for segment, offset, until in zip(
         events.segment.tolist(), events.offset.tolist(), events.until.tolist(), strict=True
@@ -69,26 +73,22 @@ def merge(found: dict[RowId, int], events: Events, wanted: dict[RowId, int]) -> 
         assert until >= wanted[segment, offset], (
             f"{segment, offset} ends at {until}, before its {wanted[segment, offset]}"
         )
-        found[segment, offset] = min(until, found.get((segment, offset), until))
+        known[segment, offset] = min(until, known.get((segment, offset), until))
 
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "block, piece, rounds",
     [
-        (1, metagen.PIECE_ROWS, FEW_ROUNDS),
-        (1, metagen.PIECE_ROWS, ROUNDS),
+        (1, PIECE_ROWS, FEW_ROUNDS),
+        (1, PIECE_ROWS, ROUNDS),
         (2, 1, ROUNDS),
         (3, 2, ROUNDS),
         (16_384, 5, ROUNDS),
     ],
 )
-def test_batches_one_after_the_other_give_every_until(
-    block: int, piece: int, rounds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_in_sequence_give_every_until(block: int, piece: int, rounds: int) -> None:
     """Few rounds at first, and all in the slow tests."""
-    monkeypatch.setattr(run_module, "BLOCK", block)
-    monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
     for seed in range(rounds):
         rng = random.Random(seed)
         rows: list[ModelRow] = []
@@ -98,27 +98,27 @@ def test_batches_one_after_the_other_give_every_until(
             batch = random_rows(rng, len(rows), 12)
             rows += batch
             new = entries_of(rng.sample(batch, len(batch)))
-            ruling = apply_rule(new, [neighbours(run, new).entries for run in runs])
+            near = [neighbours(run, new).entries for run in runs]
+            ruling = apply_rule(new, near, piece_rows=piece)
             merge(actual, ruling.events, untils(rows))
             assert actual == untils(rows), f"seed {seed}"
             if len(ruling.entries):
-                runs.append(run_of(ruling.entries))
+                runs.append(run_of(ruling.entries, block))
             if runs and rng.random() < 0.3:
                 runs.append(rng.choice(runs))  # the same rows in two runs
 
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize(
-    "piece, rounds", [(1, FEW_ROUNDS), (1, ROUNDS), (4, ROUNDS), (metagen.PIECE_ROWS, ROUNDS)]
+    "piece, rounds", [(1, FEW_ROUNDS), (1, ROUNDS), (4, ROUNDS), (PIECE_ROWS, ROUNDS)]
 )
-def test_jobs_side_by_side_find_the_rest_between_them(
-    piece: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+def test_two_jobs_from_one_base_find_the_missing_events_between_them(
+    piece: int, rounds: int
 ) -> None:
-    """Two jobs rule from one base, on sets that overlap; the second to commit compares its rows with the first one's.
+    """Compare the rows of the second to commit with those of the first: their sets overlap.
 
     Few rounds at first, and all in the slow tests.
     """
-    monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
     for seed in range(rounds):
         rng = random.Random(seed)
         base = random_rows(rng, 0, 10)
@@ -129,11 +129,12 @@ def test_jobs_side_by_side_find_the_rest_between_them(
         store = [run_of(stored)] if len(stored) else []
         actual: dict[RowId, int] = {}
         expected = untils(base + pending)
-        merge(actual, apply_rule(entries_of(base), []).events, expected)
+        merge(actual, apply_rule(entries_of(base), [], piece_rows=piece).events, expected)
         runs = []
         for rows in (mine, theirs):
             new = entries_of(rows)
-            ruling = apply_rule(new, [neighbours(run, new).entries for run in store])
+            near = [neighbours(run, new).entries for run in store]
+            ruling = apply_rule(new, near, piece_rows=piece)
             merge(actual, ruling.events, expected)
             runs.append(run_of(ruling.entries) if len(ruling.entries) else None)
         if runs[0] and runs[1]:
@@ -142,17 +143,16 @@ def test_jobs_side_by_side_find_the_rest_between_them(
 
 
 def test_an_event_names_the_row_that_follows() -> None:
-    """Of rows of equal delta that are stored, the key store knows the last alone."""
+    """The key store knows only the last of stored rows of equal delta."""
     for seed in range(ROUNDS):
         rng = random.Random(seed)
         base, fresh = random_rows(rng, 0, 8), random_rows(rng, 8, 12)
         stored = greatest_of_equal(sorted_entries(entries_of(base))) if base else no_entries(1)
         events = apply_rule(entries_of(fresh), [stored]).events
         assert events.next_rows is not None
-        known = {
-            row.row_id: row
-            for row in [*fresh, *(base[rows_of(base).index(found)] for found in ids_of(stored))]
-        }
+        base_by_id = {row.row_id: row for row in base}
+        known = {row.row_id: row for row in fresh}
+        known |= {row_id: base_by_id[row_id] for row_id in ids_of(stored)}
         for row_id, until, following in zip(
             ids_of(events), events.until.tolist(), ids_of(events.next_rows), strict=True
         ):
@@ -162,14 +162,9 @@ def test_an_event_names_the_row_that_follows() -> None:
                 for other in known.values()
                 if other.key == row.key and order_of(other) > order_of(row)
             ]
-            assert following == (min(later, key=order_of).row_id if later else (NO_ROW, NO_ROW)), (
-                f"seed {seed}"
-            )
+            expected = min(later, key=order_of).row_id if later else (NO_ROW, NO_ROW)
+            assert following == expected, f"seed {seed}"
             assert until == row.delta if row.deleted else until == known[following].delta
-
-
-def rows_of(rows: list[ModelRow]) -> list[RowId]:
-    return [row.row_id for row in rows]
 
 
 def ids_of(rows: Entries | Events | RowIds) -> list[RowId]:
@@ -180,16 +175,14 @@ def order_of(row: ModelRow) -> tuple[Any, ...]:
     return row.delta, row.ties[0] is not None, row.ties[0] or 0, row.row_id
 
 
-def test_the_pieces_say_together_what_the_whole_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts are the same too, whatever the order of the stored rows."""
+def test_the_size_of_pieces_changes_neither_events_nor_entries_nor_counts() -> None:
     for seed in range(ROUNDS):
         rng = random.Random(seed)
         stored, fresh = random_rows(rng, 0, 20), random_rows(rng, 20, 30)
-        handed = [entries_of(rng.sample(stored, len(stored)))]
-        messages = []
+        shuffled = [entries_of(rng.sample(stored, len(stored)))]
+        rulings = []
         for piece in (1 << 15, 1, 7):
-            monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
-            ruling = apply_rule(entries_of(fresh), handed)
+            ruling = apply_rule(entries_of(fresh), shuffled, piece_rows=piece)
             events, following = ruling.events, ruling.events.next_rows
             assert following is not None
             arrays: list[Any] = [
@@ -201,5 +194,5 @@ def test_the_pieces_say_together_what_the_whole_says(monkeypatch: pytest.MonkeyP
                 *ruling.entries.order_columns,
             ]
             counts = (ruling.rows, ruling.updates, ruling.deletes, ruling.late, ruling.ambiguous)
-            messages.append((counts, [array.tolist() for array in arrays]))
-        assert messages[0] == messages[1] == messages[2], f"seed {seed}"
+            rulings.append((counts, [array.tolist() for array in arrays]))
+        assert rulings[0] == rulings[1] == rulings[2], f"seed {seed}"

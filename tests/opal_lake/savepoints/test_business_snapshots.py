@@ -1,4 +1,4 @@
-"""Business snapshots: each is a version, the next one is held back for the drift time, and an earlier one is refused."""
+"""Business snapshots: the next one waits for the drift time, an earlier one is refused."""
 
 import os
 import random
@@ -43,20 +43,18 @@ from tests.kit.check import check_table
 from tests.kit.clocks import SilentStore, SkewedClock, TrueClock
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.kit.ids import CountingIds
+from tests.opal_lake.savepoints.build import (
+    FRIDAY,
+    SATURDAY,
+    SCHEMA,
+    STREAM,
+    SUNDAY,
+    Row,
+    arrow,
+)
 from tests.opal_lake.shop import copied
 
-SCHEMA = pa.schema(
-    [("user", pa.string()), ("at", pa.int64()), ("city", pa.string()), ("day", pa.string())]
-)
-Row = tuple[str, int, str, str]
 HOUR_US = 3_600_000_000
-FRIDAY, SATURDAY, SUNDAY = "2022-07-15", "2022-07-16", "2022-07-17"
-
-
-def arrow(rows: Sequence[Row]) -> pa.Table:
-    return pa.table(
-        [[row[position] for row in rows] for position in range(len(SCHEMA))], schema=SCHEMA
-    )
 
 
 def create(drift: str = "0s", storage: Storage | None = None, **properties: int | str) -> Table:
@@ -82,7 +80,7 @@ def pass_time(table: Table, hours: float) -> None:
 
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
 def test_the_drift_story(metadata: str) -> None:
-    """User A moves from Beijing to Hangzhou and to Wuhan; what a day says is its last city, also when it comes after the day's end."""
+    """User A moves twice: a day has the last city, even if it comes late."""
     table = create(drift="2h")
     stream = [
         [("A", 1, "Beijing", FRIDAY), ("B", 1, "Hangzhou", FRIDAY)],
@@ -210,7 +208,7 @@ def test_finishing_says_when_a_day_is_complete_whatever_the_drift_time() -> None
     table.ingest(arrow([("A", 2, "Wuhan", SATURDAY)]), business_snapshot=SATURDAY)
     with pytest.raises(
         InvalidInputError,
-        match=f"1 segment is pending, and would not be in business snapshot {FRIDAY}; run a metagen",
+        match=f"1 segment is pending, and would not be in business snapshot {FRIDAY}",
     ):
         table.finish_business_snapshot(FRIDAY)
     table.metagen()
@@ -219,7 +217,7 @@ def test_finishing_says_when_a_day_is_complete_whatever_the_drift_time() -> None
     ):
         table.finish_business_snapshot(SATURDAY)
     assert table.finish_business_snapshot(FRIDAY).version is not None
-    assert table.finish_business_snapshot(FRIDAY).version is None  # the same again is no change
+    assert table.finish_business_snapshot(FRIDAY).version is None  # the same again changes nothing
     assert cities(table) == {
         "A": "Beijing"
     }  # Saturday's rows wait for a metagen, like those of any open one
@@ -271,7 +269,7 @@ def test_a_finished_business_snapshot_outlives_retention_and_a_released_one_does
     table.release(FRIDAY)
     with pytest.raises(
         NotFoundError,
-        match=f"there is no business snapshot '{FRIDAY}'; readable are {SATURDAY}, {SUNDAY} .open.",
+        match=f"unknown business snapshot '{FRIDAY}'; readable are {SATURDAY}, {SUNDAY} .open.",
     ):
         table.read(business_snapshot=FRIDAY)
     with pytest.raises(
@@ -285,7 +283,7 @@ def test_a_finished_business_snapshot_outlives_retention_and_a_released_one_does
 @pytest.mark.parametrize("drift", ["0s", "2h"])
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
 def test_a_restore_takes_a_stray_business_snapshot_back(drift: str, metadata: str) -> None:
-    """Without a drift time a row of a far day finishes the open one; with one it is held back, and would do so later."""
+    """A row of a far day finishes the open one at once, or after a drift time."""
     table = create(drift=drift)
     for day, row in {FRIDAY: ("A", 1, "Beijing"), SATURDAY: ("A", 2, "Wuhan")}.items():
         table.ingest(arrow([(*row, day)]), metadata=metadata, business_snapshot=day)
@@ -371,8 +369,8 @@ def test_a_finished_business_snapshot_whose_version_is_gone_does_not_come_back()
     table = create()
     for day, city in {FRIDAY: "Beijing", SATURDAY: "Wuhan"}.items():
         table.ingest(arrow([("A", 1, city, day)]), metadata="inline", business_snapshot=day)
-    kept = table.snapshot_at().version
-    table.savepoint("kept", kept)
+    version = table.snapshot_at().version
+    table.savepoint("kept", version)
     table.ingest(arrow([("A", 1, "Xian", SUNDAY)]), metadata="inline", business_snapshot=SUNDAY)
     table.release(FRIDAY)
     table.retain(window="0s", grace="0s")
@@ -472,7 +470,7 @@ def test_late_rows_are_refused_or_put_aside_with_the_other_bad_rows() -> None:
 
 
 def stopped_after(day: str, begun: Storage, rows: Sequence[Row], **options: object) -> Table:
-    """As an ingest by the column leaves it that stops behind the commit of a day."""
+    """Leave the table as an ingest by the column does that stops after a day."""
     version = table_on(begun, ManualClock(), CountingIds()).snapshot_at().version
     for fail_at in range(1, 199):
         storage = copied(begun, MemoryStorage())
@@ -496,10 +494,10 @@ def stopped_after(day: str, begun: Storage, rows: Sequence[Row], **options: obje
 
 @pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
-def test_rows_that_became_late_between_two_tries_are_told_once(
+def test_rows_that_became_late_between_two_tries_are_rejected_once(
     metadata: str, on_bad_rows: str
 ) -> None:
-    """What was late at an earlier try was put aside then."""
+    """Late rows of an earlier try were put aside then."""
     late = (
         [("L", 1, "Xian", "2022-07-14"), ("M", 1, "Xian", "July")]
         if on_bad_rows == "quarantine"
@@ -523,7 +521,7 @@ def test_rows_that_became_late_between_two_tries_are_told_once(
         before = table.snapshot_at().version
         with pytest.raises(
             InvalidInputError,
-            match=f"(?s)1 row cannot go into the table.*business snapshot {SUNDAY} is before 2022-07-18",
+            match=f"(?s)1 row cannot go into the table.*{SUNDAY} is before 2022-07-18",
         ):
             table.ingest(arrow(batch), business_snapshot_column="day", **options)
         assert table.snapshot_at().version == before
@@ -547,10 +545,10 @@ def test_names_that_could_be_times_are_business_snapshots_where_a_table_has_such
     for number, hour in enumerate(hours[:3]):
         table.ingest(arrow([(hour, number, "Xian", "")]), metadata="inline", business_snapshot=hour)
     assert [row["user"] for row in table.changes(hours[0], hours[1]).to_pylist()] == [hours[1]]
-    with pytest.raises(NotFoundError, match=f"there is no business snapshot '{hours[3]}'"):
+    with pytest.raises(NotFoundError, match=f"unknown business snapshot '{hours[3]}'"):
         table.changes(hours[0], hours[3])
     table.release(hours[0])
-    with pytest.raises(NotFoundError, match=f"there is no business snapshot '{hours[0]}'"):
+    with pytest.raises(NotFoundError, match=f"unknown business snapshot '{hours[0]}'"):
         table.changes(hours[0], hours[1])
 
 
@@ -597,7 +595,7 @@ def test_changes_say_what_is_wrong_with_a_business_snapshot() -> None:
         table.changes(SATURDAY)
     with pytest.raises(
         NotFoundError,
-        match=f"there is no business snapshot '{SUNDAY}'; readable are {FRIDAY} .open.",
+        match=f"unknown business snapshot '{SUNDAY}'; readable are {FRIDAY} .open.",
     ):
         table.changes(1, SUNDAY)
 
@@ -607,7 +605,7 @@ def test_a_day_that_the_calendar_does_not_have_is_refused(day: str) -> None:
     table = create()
     with pytest.raises(
         InvalidInputError,
-        match=f"business snapshot {day} is written as a date, and the calendar has no such day",
+        match=f"business snapshot {day} looks like a date, but the calendar has no such day",
     ):
         table.ingest(arrow([]), business_snapshot=day)
 
@@ -619,7 +617,8 @@ BAD_NAMES = ["", "2022/07/15", "-2022", "20220715", "a" * 101, "2022-07-15\n", "
 def test_a_name_that_is_none_is_refused(name: object) -> None:
     table = create()
     with pytest.raises(
-        InvalidInputError, match="is no business snapshot; write a date as 2022-07-15"
+        InvalidInputError,
+        match="is not the name of a business snapshot; write a date as 2022-07-15",
     ):
         table.ingest(arrow([]), business_snapshot=name)  # type: ignore[arg-type]  # what it is about
 
@@ -630,7 +629,7 @@ def test_names_of_another_form_are_refused_since_texts_order_them(name: str, met
     table = create()
     table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata=metadata, business_snapshot=FRIDAY)
     with pytest.raises(
-        InvalidInputError, match=r"is not written as 2022-07-15 is|is no business snapshot"
+        InvalidInputError, match=r"is not written as 2022-07-15 is|is not the name of"
     ):
         table.ingest(arrow([("A", 1, "Beijing", name)]), metadata=metadata, business_snapshot=name)
     with pytest.raises(InvalidInputError, match="cannot go into the table"):
@@ -655,7 +654,8 @@ def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
     table.ingest(rows, business_snapshot=SATURDAY)
     refused(
         table,
-        f"{FRIDAY} is before {SATURDAY}, which is open, and the next one may not be earlier; ingest its rows as {SATURDAY}",
+        f"{FRIDAY} is before {SATURDAY}, which is open, and the next one may not be earlier; "
+        f"ingest its rows as {SATURDAY}",
         lambda: table.ingest(rows, business_snapshot=FRIDAY),
     )
     refused(
@@ -692,7 +692,7 @@ def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
     older.ingest(rows, business_snapshot=SATURDAY)
     refused(
         older,
-        f"{SUNDAY} would become a savepoint .* release it",
+        f"{SUNDAY} would become one of that name; release it",
         lambda: older.ingest(rows, business_snapshot=SUNDAY),
     )
     refused(table, "none has begun", lambda: create().read(business_snapshot=SUNDAY), NotFoundError)
@@ -766,15 +766,8 @@ def test_columns_may_be_added_while_days_are_committed_one_by_one(
     assert at > 10
 
 
-STREAM: list[list[Row]] = [
-    [("A", 1, "Beijing", FRIDAY), ("B", 1, "Xian", FRIDAY)],
-    [("A", 2, "Wuhan", FRIDAY), ("A", 4, "Hangzhou", SATURDAY)],
-    [("B", 3, "Wuhan", FRIDAY), ("B", 5, "Hangzhou", SATURDAY)],
-]
-
-
 def run_stream(clock: ManualClock, metadata: str, storage: Storage, writer: str) -> None:
-    """As a stream that starts again from its checkpoint: all batches by their numbers, then what is due."""
+    """Run all batches by number, then what is due, as a restarted stream does."""
     table = table_on(storage, clock, CountingIds(prefix=writer))
     for number, batch in enumerate(STREAM):
         table.ingest(
@@ -793,7 +786,7 @@ def prepared() -> tuple[MemoryStorage, ManualClock]:
 
 
 def run_until_done(job: Callable[[Storage, str], None], first: Storage, storage: Storage) -> None:
-    """As often as a scheduler would start it."""
+    """Run it as often as a scheduler starts it."""
     for start, target in enumerate([first, storage, storage]):
         try:
             return job(target, f"writer-{start}")
@@ -833,11 +826,16 @@ def test_a_crash_while_rows_are_held_back_loses_none_and_doubles_none(
 KILLED = """
 import os, signal, sys
 from opal_lake.table import Table
-from tests.opal_lake.savepoints.test_business_snapshots import STREAM, arrow
+from tests.opal_lake.savepoints.build import STREAM, arrow
 
 table = Table.open(sys.argv[1])
 for number, batch in enumerate(STREAM):
-    table.ingest(arrow(batch), metadata="inline", business_snapshot_column="day", application=("stream", number))
+    table.ingest(
+        arrow(batch),
+        metadata="inline",
+        business_snapshot_column="day",
+        application=("stream", number),
+    )
     if number == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -875,7 +873,7 @@ def begin_saturday(clock: ManualClock, storage: Storage, writer: str) -> None:
 
 
 def friday_is_over() -> tuple[MemoryStorage, ManualClock]:
-    """Rows of Saturday were held back, one of Friday is still pending, and the drift time has passed."""
+    """Rows of Saturday wait, one of Friday is pending, and the drift time has passed."""
     storage, clock = prepared()
     run_stream(clock, "batch", storage, "stream")
     table_on(storage, clock, CountingIds(prefix="late")).ingest(
@@ -947,7 +945,7 @@ def test_an_inline_ingest_of_two_days_that_failed_goes_on_where_it_stopped(mode:
 
 
 @pytest.mark.parametrize("drift", ["0s", "1h"])
-def test_random_histories_are_those_of_the_model(drift: str) -> None:
+def test_random_histories_agree_with_the_model(drift: str) -> None:
     @seed(SEED)
     @settings(
         max_examples=HISTORIES,
@@ -965,11 +963,11 @@ def test_random_histories_are_those_of_the_model(drift: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("drift", ["0s", "1h"])
-def test_many_random_histories_are_those_of_the_model(
+def test_many_more_random_histories_agree_with_the_model(
     drift: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(globals(), "HISTORIES", 150)
-    test_random_histories_are_those_of_the_model(drift)
+    test_random_histories_agree_with_the_model(drift)
 
 
 DAYS = [f"2022-07-{day}" for day in range(15, 20)]
@@ -990,7 +988,7 @@ STEPS = st.lists(
 
 
 def play(steps: list[Step], drift: str) -> None:
-    """On a table and on the model. A clock of small steps: what comes of the drift time is never a close call."""
+    """Take steps on a table and on a model, with a clock of small steps."""
     storage, clock = MemoryStorage(), ManualClock(step_us=1000)
     table = create_on(storage, create(drift=drift).snapshot_at().spec, clock, CountingIds())
     model = BusinessModel(drift_us=parse_duration(drift, name="drift"))
@@ -1032,7 +1030,7 @@ def restore_both(
     moments: dict[int, tuple[BusinessModel, dict[str, int]]],
     die: int,
 ) -> BusinessModel:
-    """To one of the versions that can be read, with its business snapshots. A finished one comes back unless its version is gone."""
+    """Restore a readable version with its business snapshots."""
     root = table.snapshot_at().root
     versions = [version for version in moments if is_readable(root, version)]
     if not versions:
@@ -1111,12 +1109,14 @@ def compare(table: Table, model: BusinessModel) -> None:
         assert cities(table, business_snapshot=name) == content, name
     if model.open is not None:
         assert cities(table, business_snapshot=model.open) == model.content()
-    waiting = len(model.pending) + sum(len(held.rows) for held in model.held.values())
+    waiting = len(model.pending) + sum(
+        len(waiting_days.rows) for waiting_days in model.held.values()
+    )
     assert described["counts"]["rows_pending"] == waiting
 
 
 def commits_hold_one_each(table: Table) -> bool:
-    """By the rows themselves: those of an ingest are all of the business snapshot that it names."""
+    """Return business snapshots by the rows: an ingest has those of the one it names."""
     for commit in table.commits():
         for file in commit.actions.ingested if commit.business_snapshot is not None else ():
             assert file.bounds[4].low == file.bounds[4].high == commit.business_snapshot

@@ -21,7 +21,6 @@ from opal_lake.errors import (
     NotFoundError,
     StorageError,
 )
-from opal_lake.log import sections
 from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint
 from opal_lake.log.commit import encode_commit
 from opal_lake.maintenance.compaction import Compaction
@@ -35,8 +34,8 @@ from tests.kit.check import check_table
 from tests.kit.executors import Interrupted
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.kit.ids import CountingIds
-from tests.opal_lake.log.test_log_pages import Counting
-from tests.opal_lake.shop import Row, content, copied, create, latest, reopen, rows
+from tests.opal_lake.log.build import Counting
+from tests.opal_lake.shop import LISTS_IN_FILES, Row, content, copied, create, latest, reopen, rows
 
 BATCHES: list[list[Row]] = [
     [("ax", 1, 10), ("bow", 1, 20)],
@@ -98,7 +97,7 @@ def test_a_time_and_a_savepoint_name_versions_too(table: Table) -> None:
         ({}, InvalidInputError, "one of version, timestamp and savepoint; given are none"),
         ({"version": 1, "savepoint": "a"}, InvalidInputError, "given are version, savepoint"),
         ({"version": 9}, NotFoundError, "has no version 9; readable are 0 to 4"),
-        ({"version": -1}, InvalidInputError, "version=-1 is no version"),
+        ({"version": -1}, InvalidInputError, "version=-1 is not a version"),
         ({"savepoint": "bad"}, NotFoundError, "no savepoint 'bad'; it has none"),
         ({"timestamp": "1999-01-01T00:00:00Z"}, NotFoundError, "nothing is readable as of 1999"),
     ],
@@ -173,7 +172,7 @@ def test_a_repeat_of_what_a_restore_undid_reads_pages_of_the_log(storage: Storag
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_repeat_says_why_its_rows_are_not_in_the_table(storage: Storage, seed: int) -> None:
-    """Compare repeats with a model: of each version the tokens it has, and those discarded."""
+    """Repeats equal a model with the tokens and discarded tokens of each version."""
     random = Random(seed)
     table = create(storage)
     states: list[tuple[set[str], set[str]]] = [(set(), set())]
@@ -208,7 +207,10 @@ def test_pending_rows_are_pending_again_and_later_ones_go(table: Table) -> None:
     result = table.restore(version=5)
     assert [note.split(" of version")[0] for note in result.notes[1:]] == [
         "the restore also took back 1 row that waited for a metagen",
-        "1 row that waited for a metagen in version 5 wait again, for one that takes their partition key",
+        (
+            "1 row that waited for a metagen in version 5 wait again, for one that takes their "
+            "partition key"
+        ),
     ]
     assert content(table) == latest(BATCHES)
     table.metagen()
@@ -283,7 +285,7 @@ def test_rows_that_a_major_compaction_dropped_come_back(table: Table) -> None:
 def test_a_major_compaction_ends_when_a_restore_comes_between_its_commits(
     table: Table, between: int
 ) -> None:
-    """It would take away the events of rows that the restore brought back."""
+    """The compaction would remove the events of rows that the restore brought back."""
 
     def others() -> None:
         if restores:
@@ -314,7 +316,7 @@ def test_a_restore_that_changes_pending_rows_alone_does_not_change_the_view(tabl
 
 @pytest.mark.parametrize("late", [False, True])
 def test_retention_keeps_what_came_back(table: Table, late: bool) -> None:
-    """Also once the restore itself is not needed to know the state."""
+    """The state may be known without the restore itself."""
     table.compact()
     table.restore(version=2)
     if late:
@@ -342,12 +344,9 @@ def test_reads_need_no_log_behind_the_checkpoint_of_a_restore(table: Table) -> N
     assert (checkpoint.version, checkpoint.root.epoch) == (5, 1)
 
 
-def test_what_came_back_and_went_again_is_gone(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lists in parts: what a restore takes away lies in a part far below that of the restore, also when it does so once more."""
-    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
-    table = create(storage, checkpoint_commits=1, fold_files=0)
+def test_what_came_back_and_went_again_is_gone(storage: Storage) -> None:
+    """A restore removes items of a part far below its own, also a second time."""
+    table = create(storage, checkpoint_commits=1, fold_files=0, tuning=LISTS_IN_FILES)
     batches = [[(f"sku {number:02}", 1, number)] for number in range(24)]
     for batch in batches:
         table.ingest(*rows(batch), metadata="inline")
@@ -383,13 +382,13 @@ def test_check_finds_a_restore_that_is_none(
 
 
 def test_ten_at_once(tmp_path: Path) -> None:
-    """Each restores, or says that another one was first; in the end the table is sound, and shows one of the versions."""
+    """Each restores or reports that another was first; the table shows one version."""
     storage = open_storage(str(tmp_path / "t"))
     table = create(storage)
     for batch in BATCHES:
         table.ingest(*rows(batch), metadata="inline")
 
-    def one(number: int) -> int:
+    def restore_as(number: int) -> int:
         try:
             return (
                 table_on(open_storage(storage.uri))
@@ -401,7 +400,7 @@ def test_ten_at_once(tmp_path: Path) -> None:
             return -1
 
     with ThreadPoolExecutor(10) as pool:
-        versions = list(pool.map(one, range(10)))
+        versions = list(pool.map(restore_as, range(10)))
     done = [version for version in versions if version > 0]
     assert sorted(done) == list(range(5, 5 + len(done)))
     last = versions.index(max(versions))
@@ -411,12 +410,12 @@ def test_ten_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first, mode", [*enumerate(get_args(Mode), start=1)])
 def test_a_failure_at_a_call_costs_nothing_but_a_rerun(
-    first: int, mode: Mode, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    first: int, mode: Mode, request: pytest.FixtureRequest
 ) -> None:
     """Each call in one of the ways."""
-    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
-
-    table = create(open_storage(f"memory://{request.node.name}"), checkpoint_commits=2)
+    table = create(
+        open_storage(f"memory://{request.node.name}"), checkpoint_commits=2, tuning=LISTS_IN_FILES
+    )
     for batch in BATCHES:
         table.ingest(*rows(batch), metadata="inline")
     table.compact(mode="major", look_back=0)
@@ -426,7 +425,8 @@ def test_a_failure_at_a_call_costs_nothing_but_a_rerun(
         return copied(begun, open_storage(f"memory://{request.node.name}-{name}"))
 
     def run(storage: Storage, writer: str) -> int | None:
-        return reopen(storage, writer).restore(version=2, token="back").version
+        table = reopen(storage, writer, tuning=LISTS_IN_FILES)
+        return table.restore(version=2, token="back").version
 
     dry = FailingStore(prepared("dry"))
     done = run(dry, "dry")

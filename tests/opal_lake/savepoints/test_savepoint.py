@@ -1,4 +1,4 @@
-"""Savepoints: they keep a version readable for good, they have one meaning each, and they can be given up."""
+"""Savepoints keep versions readable, each name has one meaning, and they can be released."""
 
 import pytest
 
@@ -113,7 +113,7 @@ def test_what_is_released_goes_with_the_next_retention_unless_it_has_another_nam
     "name", ["", "a b", "../x", "ä", "x" * 101, "-a", "latest", "3", 3, True, 5.5]
 )
 def test_names_are_plain_and_no_version(table: Table, name: object) -> None:
-    said = "could not be told from a version" if name in ("latest", "3") else "cannot be called"
+    said = "would look like a version" if name in ("latest", "3") else "cannot be called"
     if not isinstance(name, str):
         said = "argument name is"
     with pytest.raises(InvalidInputError, match=said):
@@ -133,9 +133,9 @@ def test_the_check_names_a_savepoint_that_lost_its_checkpoint_or_a_file(table: T
     expire_all(table)
     state = table.snapshot_at(2)
     root = layout.checkpoint_path(2, state.root.write_id)
-    kept = table.storage.get(root)
+    stored_root = table.storage.get(root)
     table.storage.delete([root])
     assert [finding.invariant for finding in check_table(table)] == ["I22"]
-    table.storage.put_if_absent(root, kept)
+    table.storage.put_if_absent(root, stored_root)
     table.storage.delete([next(iter(state.files))])
     assert "I9" in {finding.invariant for finding in check_table(table)}

@@ -1,6 +1,7 @@
-"""Writers in processes of their own, which kill or stop themselves at any call to the file system; what came of them, as lines of JSON.
+"""Writers in separate processes, which kill or stop themselves at any call to the file system.
 
-A process by itself, because it forks: python -m tests.opal_lake.storage.killed_writers <what> <folder> <hard links: true or false>
+Their outcomes are lines of JSON. It is a process of its own, because it forks:
+python -m tests.opal_lake.storage.killed_writers <what> <folder> <hard links: true or false>
 """
 
 import json
@@ -10,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from opal_lake.storage.local import publish as local_publish
@@ -24,7 +26,7 @@ WRITERS, NAMES = 10, 100
 def child(
     job: Callable[[], object], at: int | None = None, how: signal.Signals = signal.SIGKILL
 ) -> int:
-    """A forked process that does the job, and sends itself a signal before its n-th call."""
+    """Fork a process that does the job, and sends itself a signal before a call."""
     number = os.fork()
     if number:
         return number
@@ -58,9 +60,8 @@ def body(writer: str) -> bytes:
 
 def killed(store: LocalStorage) -> None:
     """One dies at its n-th call, then another one writes the same name."""
-    waits: list[
-        float
-    ] = []  # pauses before a turn is taken over: a disk under load takes its time, and is no pause
+    # Pauses before a turn is taken over, without the time that a disk under load takes.
+    waits: list[float] = []
     local_publish.time.sleep = waits.append  # type: ignore[attr-defined]
     for at in range(1, 40):
         path, dead = f"log/{at}", f"d{at}-"
@@ -70,16 +71,19 @@ def killed(store: LocalStorage) -> None:
         was_there = (store.root / path).exists()
         waits.clear()
         created = store.put_if_absent(path, body("next"))
-        held = store.get(path)
+        content = store.get(path)
         report(at=at, status=status, was_there=was_there, created=created, waits=len(waits))
-        assert held == body("next" if created else dead), (at, len(held))
+        assert content == body("next" if created else dead), (at, len(content))
         if status >= 0:
             return
     raise AssertionError("the writer never came to its end")
 
 
 def stopped(store: LocalStorage) -> None:
-    """One sleeps from its n-th call on, another one writes the same name meanwhile, then the first goes on."""
+    """One writer sleeps from its n-th call on while another writes the same name.
+
+    Then the first one goes on.
+    """
     local_publish._HELD_TOO_LONG_S = 0.05
     for at in range(1, 40):
         path = f"log/{at}"
@@ -102,11 +106,13 @@ def stopped(store: LocalStorage) -> None:
 
 
 def takers(store: LocalStorage) -> None:
-    """One writer pauses in its turn, a second one while it takes that turn over, a third one arrives; then the first two resume."""
-    local_publish._HELD_TOO_LONG_S, local_publish._PAUSE_S = (
-        0.05,
-        0.06,
-    )  # it looks twice, and takes over
+    """One writer pauses in its turn, a second one while it takes that turn over.
+
+    A third one arrives, then the first two resume.
+    """
+    # A writer looks twice, and takes over.
+    local_publish._HELD_TOO_LONG_S = 0.05
+    local_publish._PAUSE_S = 0.06
     hidden = store.root / local_publish.HIDDEN
     for at in range(1, 40):
         path = f"log/{at}"
@@ -139,7 +145,7 @@ def takers(store: LocalStorage) -> None:
 
 
 def asleep(store: LocalStorage, path: str, hidden: Path) -> int:
-    """A writer that has its turn, and sleeps."""
+    """Start a writer that has its turn, and sleeps."""
     for at in range(1, 40):
         writer = child(lambda: store.put_if_absent(path, body("first")), at, signal.SIGSTOP)
         os.waitpid(writer, os.WUNTRACED)
@@ -152,7 +158,7 @@ def asleep(store: LocalStorage, path: str, hidden: Path) -> int:
 
 
 def crowd(store: LocalStorage) -> None:
-    """Ten write the same hundred names at once; some of them are killed, others sleep now and then."""
+    """Ten writers write the same hundred names; some are killed, others pause."""
     local_publish._HELD_TOO_LONG_S = 0.02
     folder = store.root.parent / "claims"
     folder.mkdir()
@@ -164,7 +170,7 @@ def crowd(store: LocalStorage) -> None:
         return True
 
     dice = random.Random(7)
-    running = [child(lambda writer=writer: work(writer)) for writer in range(WRITERS)]  # type: ignore[misc]  # as above
+    running = [child(partial(work, writer)) for writer in range(WRITERS)]
     doomed = running[:3]
     for _ in range(60):
         time.sleep(0.01)
@@ -180,10 +186,10 @@ def crowd(store: LocalStorage) -> None:
         name, _, writer = claim.name.partition("-")
         claims.setdefault(name, []).append(int(writer))
     for name in range(NAMES):
-        held, winners = store.get(f"log/{name}"), claims.get(str(name), [])
-        wrote = int(held.partition(b"-")[0])
-        assert held == body(f"{wrote}-"), name
-        # who was killed may have written, and not have said so
+        content, winners = store.get(f"log/{name}"), claims.get(str(name), [])
+        wrote = int(content.partition(b"-")[0])
+        assert content == body(f"{wrote}-"), name
+        # A killed writer may have written without a claim.
         assert winners == [wrote] or (not winners and statuses[wrote] < 0), (
             name,
             wrote,

@@ -1,4 +1,4 @@
-"""Full disks and disks that may not be written to: nothing is unknown, and retention frees space."""
+"""Full and read-only disks: no outcome is unknown, and retention frees space."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from opal_lake.storage import open_storage
 from opal_lake.storage.local.publish import HIDDEN
 from opal_lake.table import Table
 from tests.kit.check import check_table
-from tests.opal_lake.retention.test_retention import at_hour, history
+from tests.opal_lake.retention.build import at_hour, history
 from tests.opal_lake.shop import content, create, reopen, rows
 
 PAGE = 4096
@@ -30,7 +30,7 @@ def _mount(folder: Path, options: str) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MB."""
+    """Mount a disk of 1 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     _mount(folder, "size=1m")
@@ -57,9 +57,7 @@ def refusal_of(writer: Table) -> NoSpaceError | None:
 
 
 @pytest.mark.parametrize("hard_links", ["true", "false"])
-def test_a_writer_on_a_full_disk_knows_that_nothing_was_written(
-    disk: Path, hard_links: str
-) -> None:
+def test_error_of_a_full_disk_says_that_nothing_was_written(disk: Path, hard_links: str) -> None:
     storage = open_storage(str(disk / "t"), {"hard_links": hard_links})
     table = create(storage)
     for hour in range(1, 4):
@@ -82,7 +80,7 @@ def test_a_writer_on_a_full_disk_knows_that_nothing_was_written(
     assert check_table(table) == []
 
 
-def test_a_disk_that_may_not_be_written_to_is_final(disk: Path) -> None:
+def test_read_only_disk_is_a_final_error(disk: Path) -> None:
     table = create(open_storage(str(disk / "t")))
     table.ingest(*rows([("ax", 1, 1)]), metadata="inline")
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -90,16 +88,18 @@ def test_a_disk_that_may_not_be_written_to_is_final(disk: Path) -> None:
         lambda: table.ingest(*rows([("bow", 1, 1)]), metadata="inline"),
         lambda: table.set_properties({"window": "1d"}),
         lambda: create(open_storage(str(disk / "new"))),
+        lambda: table.retain(window="0s", grace="0s"),
+        lambda: table.log.storage.delete([next(iter(table.log.storage.list("data/"))).path]),
     ):
         with pytest.raises(
             ReadOnlyError, match=r"Read-only file system.*mount it writable"
-        ) as told:
+        ) as refusal:
             write()
-        assert exit_code(told.value) == INPUT
+        assert exit_code(refusal.value) == INPUT
     assert content(table) == [("ax", 1, 1)]
 
 
-def test_retention_frees_a_full_disk_after_what_an_earlier_one_left(disk: Path) -> None:
+def test_retention_frees_a_full_disk_after_an_interrupted_one(disk: Path) -> None:
     storage = open_storage(str(disk / "t"))
     history(storage, 20)
     at_hour(storage, 20).retain(window="9000d")
@@ -115,7 +115,7 @@ def test_retention_frees_a_full_disk_after_what_an_earlier_one_left(disk: Path) 
     table.ingest(*rows([("ax", 100, 1)]), metadata="inline")
 
 
-def test_retention_without_space_for_its_commit_deletes_nothing_that_is_needed(disk: Path) -> None:
+def test_retention_without_space_for_its_commit_deletes_no_needed_file(disk: Path) -> None:
     storage = open_storage(str(disk / "t"))
     history(storage, 12)
     before = names(at_hour(storage, 13))

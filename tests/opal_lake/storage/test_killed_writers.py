@@ -1,69 +1,50 @@
-"""Writers that are killed or paused: no other writer is blocked for long, and never do two believe that they created the same file."""
+"""Writers that are killed or paused.
 
-import json
-import subprocess
-import sys
+No other writer is blocked for long, and never do two believe that they created the same file.
+"""
+
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-
-
-def outcomes(what: str, folder: Path, hard_links: str) -> list[dict[str, Any]]:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.opal_lake.storage.killed_writers",
-        what,
-        str(folder),
-        hard_links,
-    ]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+from tests.opal_lake.storage.build import outcomes
 
 
 @pytest.mark.parametrize("hard_links", ["true", "false"])
-def test_a_writer_that_is_killed_at_any_call_keeps_nobody_out(
-    hard_links: str, tmp_path: Path
-) -> None:
+def test_writer_killed_at_any_call_blocks_no_other_writer(hard_links: str, tmp_path: Path) -> None:
     *killed, last = outcomes("killed", tmp_path, hard_links)
     assert last["status"] == 11
     assert len(killed) >= (8 if hard_links == "false" else 4)
-    for one in killed:
-        assert one["status"] == -9, one
-        assert one["created"] is not one["was_there"], one
-        assert one["waits"] == 0, one
+    for line in killed:
+        assert line["status"] == -9, line
+        assert line["created"] is not line["was_there"], line
+        assert line["waits"] == 0, line
 
 
 @pytest.mark.parametrize("hard_links", ["true", "false"])
-def test_a_writer_that_pauses_at_any_call_creates_nothing_that_another_one_created(
+def test_writer_paused_at_any_call_creates_no_file_of_another_writer(
     hard_links: str, tmp_path: Path
 ) -> None:
     *slept, last = outcomes("stopped", tmp_path, hard_links)
     assert (last["slept"], last["awake"], last["woken"]) == (False, False, 11)
     assert len(slept) >= (8 if hard_links == "false" else 4)
-    for one in slept:
-        assert one["woken"] == (10 if one["awake"] else 11), one
-    assert {one["awake"] for one in slept} == {True, False}
+    for line in slept:
+        assert line["woken"] == (10 if line["awake"] else 11), line
+    assert {line["awake"] for line in slept} == {True, False}
 
 
-def test_of_two_that_take_a_turn_over_and_the_one_who_had_it_one_creates_the_file(
+def test_one_of_three_writers_that_share_a_turn_creates_the_file(
     tmp_path: Path,
 ) -> None:
     *slept, last = outcomes("takers", tmp_path, "false")
     assert len(slept) >= 9
     assert last["third"] == 10
-    assert {one["third"] for one in slept} == {10, 11}, slept
+    assert {line["third"] for line in slept} == {10, 11}, slept
 
 
 @pytest.mark.parametrize("hard_links", ["true", "false"])
-def test_ten_writers_of_a_hundred_names_with_kills_and_pauses(
+def test_each_of_a_hundred_names_has_one_writer_in_spite_of_kills_and_pauses(
     hard_links: str, tmp_path: Path
 ) -> None:
-    (told,) = outcomes("crowd", tmp_path, hard_links)
-    assert sorted(told["statuses"])[-7:] == [11] * 7
+    (crowd,) = outcomes("crowd", tmp_path, hard_links)
+    assert sorted(crowd["statuses"])[-7:] == [11] * 7

@@ -1,4 +1,4 @@
-"""What only a store in a folder has to keep."""
+"""Guarantees of a store in a folder alone."""
 
 import os
 import uuid
@@ -18,9 +18,7 @@ def store(tmp_path: Path) -> LocalStorage:
     return LocalStorage.open(str(tmp_path / "table"))
 
 
-def test_files_below_an_outward_symlink_are_out_of_reach(
-    store: LocalStorage, tmp_path: Path
-) -> None:
+def test_files_behind_a_symlink_are_refused(store: LocalStorage, tmp_path: Path) -> None:
     store.put_if_absent("a/x", b"1")
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "f").write_text("secret")
@@ -49,13 +47,13 @@ def test_the_root_itself_may_be_a_symlink(tmp_path: Path) -> None:
     assert (tmp_path / "disk" / "a" / "x").read_bytes() == b"1"
 
 
-def test_a_look_for_left_overs_makes_no_file_that_others_see(store: LocalStorage) -> None:
+def test_search_for_left_overs_makes_no_visible_file(store: LocalStorage) -> None:
     (store.root / HIDDEN).mkdir(parents=True)
     (store.root / HIDDEN / "left-over").write_bytes(b"part")
     os.utime(store.root / HIDDEN / "left-over", (0, 0))
     before_ns = (store.root / HIDDEN).stat().st_mtime_ns
-    (found,) = store.left_overs()
-    assert abs(found.age_us - (store.now_us() or 0)) < 60_000_000
+    (left_over,) = store.left_overs()
+    assert abs(left_over.age_us - (store.now_us() or 0)) < 60_000_000
     assert (store.root / HIDDEN).stat().st_mtime_ns == before_ns
 
 
@@ -74,7 +72,7 @@ def test_temporary_files_are_gone_after_a_put_and_never_listed(store: LocalStora
 
 
 def opener(opened: list[str]) -> Callable[..., int]:
-    """What os.open is, and what it was asked for."""
+    """Return an os.open that also records the paths."""
     was = os.open
 
     def noted(path: str, flags: int, mode: int = 0o777) -> int:
@@ -99,7 +97,7 @@ def test_nothing_is_written_behind_a_hidden_folder_that_is_a_link(
             assert store.now_us() is not None
         assert opened == [str(store.root)]
         before = elsewhere.stat().st_mtime_ns
-        with pytest.raises(InvalidInputError, match="is no folder, but a link"):
+        with pytest.raises(InvalidInputError, match="is not a folder, but a link"):
             store.put_if_absent("b", b"2")
         assert elsewhere.stat().st_mtime_ns == before
         hidden.unlink()
@@ -110,7 +108,7 @@ def test_nothing_is_written_behind_a_hidden_folder_that_is_a_link(
 def test_no_file_is_deleted_behind_a_turn_that_is_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first file would be taken for that of a delayed writer."""
+    """The first file behind the link would be taken for that of a delayed writer."""
     monkeypatch.setattr("opal_lake.storage.local.publish._HELD_TOO_LONG_S", 0.01)
     store = LocalStorage.open(str(tmp_path / "table"), {"hard_links": "false"})
     store.put_if_absent("a", b"1")
@@ -119,13 +117,13 @@ def test_no_file_is_deleted_behind_a_turn_that_is_a_link(
     (elsewhere / "precious").touch()
     turn = f"turn-{uuid.uuid5(uuid.NAMESPACE_URL, 'b').hex}"
     (store.root / HIDDEN / turn).symlink_to(elsewhere)
-    with pytest.raises(InvalidInputError, match="is no folder, but a link"):
+    with pytest.raises(InvalidInputError, match="is not a folder, but a link"):
         store.put_if_absent("b", b"2")
     assert (elsewhere / "precious").exists()
     assert [path.name for path in (store.root / HIDDEN).iterdir()] == [turn]
 
 
-def test_a_listing_reads_only_the_folders_and_stats_only_the_files_that_it_needs(
+def test_listing_reads_only_needed_folders_and_files(
     store: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = store.root / "log"
@@ -177,7 +175,7 @@ class CountingEntry:
         return self._entry.stat(follow_symlinks=follow_symlinks)
 
 
-def test_a_file_cannot_be_a_folder_nor_a_folder_a_file(store: LocalStorage) -> None:
+def test_file_cannot_be_a_folder_nor_a_folder_a_file(store: LocalStorage) -> None:
     store.put_if_absent("a", b"1")
     store.put_if_absent("f/b", b"1")
     with pytest.raises(InvalidInputError, match="is a file"):
@@ -186,14 +184,14 @@ def test_a_file_cannot_be_a_folder_nor_a_folder_a_file(store: LocalStorage) -> N
         store.put_if_absent("f", b"2")
 
 
-def test_a_refusal_of_the_file_system_is_a_storage_error(store: LocalStorage) -> None:
+def test_refusal_of_the_file_system_is_a_storage_error(store: LocalStorage) -> None:
     with pytest.raises(StorageError, match="too long"):
         store.put_if_absent("x" * 300, b"")
     with pytest.raises(StorageError, match="too long"):
         store.get("x" * 300)
 
 
-def test_without_hard_links_the_store_finds_another_way_by_itself(
+def test_store_works_without_hard_links(
     store: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""From URIs to stores."""
+"""The opening of stores by URIs."""
 
 import subprocess
 import sys
@@ -24,11 +24,11 @@ from opal_lake.storage import open_storage
         ("memory://x/y/", "memory://x/y"),
     ],
 )
-def test_a_uri_is_normalised(uri: str, normalised: str) -> None:
+def test_uri_is_normalised(uri: str, normalised: str) -> None:
     assert open_storage(uri).uri == normalised
 
 
-def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert open_storage("a b/t").uri == f"{tmp_path}/a b/t"
     assert open_storage("a:b").uri == f"{tmp_path}/a:b"
@@ -46,7 +46,7 @@ def test_memory_stores_are_shared_by_name() -> None:
     assert list(open_storage("memory://another-name").list("")) == []
 
 
-def test_an_unknown_scheme_is_refused_with_those_that_work() -> None:
+def test_error_of_an_unknown_scheme_names_the_known_ones() -> None:
     with pytest.raises(
         InvalidInputError, match=r"'gs'.*file:///path.*s3://bucket/path.*s3a://.*memory://name"
     ):
@@ -66,8 +66,16 @@ def test_an_unknown_scheme_is_refused_with_those_that_work() -> None:
         "s3://lake--x-s3/t",
     ],
 )
-def test_a_uri_without_a_place_is_refused(uri: str) -> None:
+def test_uri_without_a_path_is_refused(uri: str) -> None:
     with pytest.raises(InvalidInputError):
+        open_storage(uri)
+
+
+@pytest.mark.parametrize("uri", ["file:foo/bar", "FILE:t", "s3:lake/t", "memory:x"])
+def test_scheme_without_a_slash_makes_no_folder_of_that_name(uri: str) -> None:
+    with pytest.raises(
+        InvalidInputError, match=rf"'{uri}' has no / after .*file:///path.*\./{uri}"
+    ):
         open_storage(uri)
 
 
@@ -78,12 +86,18 @@ def test_an_unknown_option_is_refused_by_name(uri: str) -> None:
 
 
 def test_boto3_is_imported_only_for_s3() -> None:
-    code = "from opal_lake.storage import open_storage; open_storage('/tmp/x'); open_storage('memory://x'); print('boto3' in sys.modules)"
+    code = (
+        "from opal_lake.storage import open_storage; open_storage('/tmp/x'); "
+        "open_storage('memory://x'); print('boto3' in sys.modules)"
+    )
     assert _run(code) == "False"
 
 
 def test_without_boto3_the_error_names_the_extra() -> None:
-    code = "sys.modules['boto3'] = None; from opal_lake.storage import open_storage; open_storage('s3://lake/t')"
+    code = (
+        "sys.modules['boto3'] = None; from opal_lake.storage import open_storage; "
+        "open_storage('s3://lake/t')"
+    )
     assert "pip install 'opal-lake[s3]'" in _run(code)
 
 

@@ -1,4 +1,4 @@
-"""What only a store in S3 has to keep: its answers, its secrets, its clients."""
+"""Guarantees of a store in S3 alone: responses, secrets and clients."""
 
 import pickle
 import threading
@@ -30,7 +30,10 @@ OPTIONS = {
 def answering(
     *answers: tuple[int, str], bodies: list[bytes] | None = None
 ) -> Iterator[tuple[Storage, list[str]]]:
-    """A server that returns the answers in order, and repeats the last one; it records the requests, and their bodies in `bodies`."""
+    """Serve the answers in order, and repeat the last one.
+
+    Requests are recorded, and their bodies in `bodies`.
+    """
     seen: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -42,11 +45,9 @@ def answering(
                 bodies.append(sent)
             status, code = answers[min(len(seen), len(answers) - 1)]
             seen.append(f"{self.command} {self.path} {self.headers.get('If-None-Match')}")
-            body = (
-                f"<Error><Code>{code}</Code><Message>told so</Message></Error>".encode()
-                if code
-                else b""
-            )
+            body = b""
+            if code:
+                body = f"<Error><Code>{code}</Code><Message>try later</Message></Error>".encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -77,18 +78,18 @@ def answering(
         server.server_close()
 
 
-def test_a_put_is_conditional() -> None:
+def test_put_is_conditional() -> None:
     with answering((200, "")) as (store, seen):
         assert store.put_if_absent("a b", b"x")
     assert seen == ["PUT /lake/t/a%20b *"]
 
 
-def test_a_failed_precondition_means_the_path_is_taken() -> None:
+def test_failed_precondition_means_that_the_path_exists() -> None:
     with answering((412, "PreconditionFailed")) as (store, _):
         assert not store.put_if_absent("a", b"x")
 
 
-def test_a_conflict_with_a_request_in_flight_is_tried_again() -> None:
+def test_conflict_with_a_request_in_flight_is_tried_again() -> None:
     with answering(
         (409, "ConditionalRequestConflict"), (409, "ConditionalRequestConflict"), (200, "")
     ) as (store, seen):
@@ -106,7 +107,7 @@ def test_a_view_of_bytes_is_sent_whole_at_every_try() -> None:
     assert bodies == [data] * 3
 
 
-def test_a_conflict_without_end_is_a_storage_error() -> None:
+def test_conflict_without_end_is_a_storage_error() -> None:
     with (
         answering((409, "ConditionalRequestConflict")) as (store, seen),
         pytest.raises(StorageError, match="t/a"),
@@ -123,13 +124,11 @@ def test_a_conflict_without_end_is_a_storage_error() -> None:
         (403, "SignatureDoesNotMatch", "denied access"),
         (400, "ExpiredToken", "denied access"),
         (404, "NoSuchBucket", "bucket 'lake' does not exist"),
-        (500, "InternalError", "500 InternalError.*told so"),
+        (500, "InternalError", "500 InternalError.*try later"),
         (501, "NotImplemented", "501 NotImplemented"),
     ],
 )
-def test_a_refusal_is_a_storage_error_with_clear_words_and_no_secrets(
-    status: int, code: str, words: str
-) -> None:
+def test_refusal_is_a_storage_error_without_secrets(status: int, code: str, words: str) -> None:
     with answering((status, code)) as (store, _):
         calls = (
             lambda: store.get("a"),
@@ -143,12 +142,12 @@ def test_a_refusal_is_a_storage_error_with_clear_words_and_no_secrets(
             assert SECRET not in str(caught.value)
 
 
-def test_an_absent_key_is_not_found() -> None:
+def test_missing_key_is_not_found() -> None:
     with answering((404, "NoSuchKey")) as (store, _), pytest.raises(NotFoundError, match="t/a"):
         store.get("a")
 
 
-def test_a_truncated_answer_is_a_storage_error_and_no_short_read() -> None:
+def test_truncated_response_is_a_storage_error() -> None:
     class Truncating(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -172,14 +171,14 @@ def test_a_truncated_answer_is_a_storage_error_and_no_short_read() -> None:
     server.server_close()
 
 
-def test_a_store_that_does_not_answer_is_a_storage_error() -> None:
+def test_store_that_does_not_answer_is_a_storage_error() -> None:
     with answering((200, "")) as (store, _):
         pass
     with pytest.raises(StorageError, match="did not answer"):
         store.get("a")
 
 
-def test_without_credentials_the_store_is_not_asked(
+def test_no_request_is_sent_without_credentials(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
@@ -191,13 +190,13 @@ def test_without_credentials_the_store_is_not_asked(
         "s3://credentials-are-missing/users", {"endpoint_url": "http://127.0.0.1:9"}
     )
     with pytest.raises(
-        StorageError, match=r"was not asked: there are no credentials .* set AWS_ACCESS_KEY_ID"
+        StorageError, match=r"credentials for bucket .* are missing: set AWS_ACCESS_KEY_ID"
     ):
         store.get("x")
 
 
 @pytest.mark.s3
-def test_a_bucket_that_is_not_there_is_a_storage_error(s3_options: dict[str, str]) -> None:
+def test_missing_bucket_is_a_storage_error(s3_options: dict[str, str]) -> None:
     store = open_storage("s3://no-such-bucket/t", s3_options)
     for call in (
         lambda: store.get("a"),
@@ -267,7 +266,7 @@ def test_a_pickled_store_finds_the_client_of_its_process() -> None:
     assert s3_client(copy.options) is s3_client(store.options)
 
 
-def test_a_store_of_ones_own_needs_no_region(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_service_needs_no_region(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     keys = {name: value for name, value in OPTIONS.items() if name != "region_name"}
@@ -306,7 +305,7 @@ def test_requests_are_counted_by_verb_and_part(s3_options: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("status", [200, 412, 403])
-def test_any_answer_tells_the_stores_time_and_none_is_asked_for_it(
+def test_any_response_has_the_stores_time_without_a_request_for_it(
     status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -316,14 +315,14 @@ def test_any_answer_tells_the_stores_time_and_none_is_asked_for_it(
         assert store.now_us() is None
         with suppress(StorageError):
             store.put_if_absent("a", b"x")
-        told_us = store.now_us()
-        assert told_us is not None
-        assert 0 <= told_us - 1_700_000_000_000_000 < 60_000_000
-        assert (store.now_us() or 0) > told_us, "time goes on between answers"
+        store_us = store.now_us()
+        assert store_us is not None
+        assert 0 <= store_us - 1_700_000_000_000_000 < 60_000_000
+        assert (store.now_us() or 0) > store_us, "time goes on between answers"
         assert len(seen) == 1
 
 
-def test_answers_of_one_second_never_turn_the_stores_time_back(
+def test_responses_of_one_second_never_turn_the_stores_time_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dates = iter(
@@ -331,13 +330,13 @@ def test_answers_of_one_second_never_turn_the_stores_time_back(
         + ["Tue, 14 Nov 2023 22:13:25 GMT", "Tue, 14 Nov 2023 22:13:10 GMT"]
     )
     monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda self: next(dates))
-    told_us = []
+    store_us = []
     with answering((200, "")) as (store, _):
         for number in range(4):
             store.put_if_absent(f"a{number}", b"")
-            told_us.append(store.now_us() or 0)
+            store_us.append(store.now_us() or 0)
             time.sleep(0.02)
-    first, same, later, back = told_us
+    first, same, later, back = store_us
     assert first + 20_000 <= same < first + 1_000_000
     assert later // 1_000_000 == same // 1_000_000 + 5
     assert back // 1_000_000 == later // 1_000_000 - 15, (
@@ -349,20 +348,20 @@ def test_answers_of_one_second_never_turn_the_stores_time_back(
     not hasattr(time, "CLOCK_BOOTTIME"), reason="the system counts no time of sleep"
 )
 def test_the_stores_time_goes_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a machine that is closed for an hour after the answer: its monotonic count stands still."""
+    """The monotonic clock of a machine that sleeps for an hour stands still."""
     with answering((200, "")) as (store, _):
         store.put_if_absent("a", b"x")
-        told_us, count = store.now_us(), time.clock_gettime_ns
+        store_us, count = store.now_us(), time.clock_gettime_ns
         monkeypatch.setattr(
             time,
             "clock_gettime_ns",
             lambda clock: count(clock) + 3600 * 10**9 * (clock == time.CLOCK_BOOTTIME),
         )
-        assert (store.now_us() or 0) - (told_us or 0) >= 3600 * 10**6
+        assert (store.now_us() or 0) - (store_us or 0) >= 3600 * 10**6
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", "Tue, 99 Nov 2023 22:13:20 GMT"])
-def test_a_date_that_is_none_tells_nothing(date: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_date_is_ignored(date: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda *_: date)
     with answering((200, "")) as (store, _):
         assert store.put_if_absent("a", b"x")

@@ -99,7 +99,7 @@ def test_s3_is_s3a_to_hadoop() -> None:
 
 
 @pytest.mark.parametrize("uri", ["/a:b/[c]", "s3://lake/a:b*", "file:///a:b/\\"])
-def test_a_colon_beside_a_pattern_character_is_refused_before_spark_fails(uri: str) -> None:
+def test_colon_with_a_pattern_character_is_refused_before_spark_fails(uri: str) -> None:
     with pytest.raises(InvalidInputError, match="colon"):
         spark_path(open_storage(uri), "x")
     assert hadoop_uri(open_storage(uri), "x").endswith("/x")

@@ -1,4 +1,4 @@
-"""How the files of a source are cut into batches, and what of a bootstrap is kept."""
+"""A source's files cut into batches, and the stored parts of a bootstrap."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.result import JobResult
 from opal_lake.storage import open_storage
 from opal_lake.write.bootstrap import (
-    MOST_FILES,
-    MOST_SCANS,
+    MAX_FILES,
+    MAX_SCANS,
     BootstrapPlan,
     SourceFile,
     SourceTable,
@@ -32,14 +32,18 @@ def files(*sizes: int) -> list[SourceFile]:
 
 
 def shape(batches: tuple[tuple[SourceFile, ...], ...]) -> list[list[int]]:
-    return [[file.size for file in batch] for batch in batches]
+    return [sizes_of(batch) for batch in batches]
+
+
+def sizes_of(batch: tuple[SourceFile, ...]) -> list[int]:
+    return [file.size for file in batch]
 
 
 def test_batches_are_cut_by_bytes_and_by_number_of_files() -> None:
     assert shape(cut_batches(files(3, 4, 2, 9, 1, 1), FOLDER, 8)) == [[3, 4], [2], [9], [1, 1]]
     assert [
-        len(batch) for batch in cut_batches(files(*[1] * (MOST_FILES + 1)), FOLDER, 1 << 40)
-    ] == [MOST_FILES, 1]
+        len(batch) for batch in cut_batches(files(*[1] * (MAX_FILES + 1)), FOLDER, 1 << 40)
+    ] == [MAX_FILES, 1]
     assert cut_batches([], FOLDER, 8) == cut_batches([], DELTA, 8) == ()
     with pytest.raises(InvalidInputError, match="batch_mb"):
         cut_batches(files(1), FOLDER, 0)
@@ -53,7 +57,7 @@ def test_a_table_that_is_scanned_whole_for_each_batch_has_few(sizes: list[int]) 
         batches = cut_batches(files(*sizes), DELTA, batch_bytes)
         assert [file for batch in batches for file in batch] == files(*sizes)
         assert all(batches)
-        assert len(batches) <= min(MOST_SCANS, -(-sum(sizes) // batch_bytes) or 1)
+        assert len(batches) <= min(MAX_SCANS, -(-sum(sizes) // batch_bytes) or 1)
 
 
 def test_the_first_plan_stands_and_names_its_batches() -> None:

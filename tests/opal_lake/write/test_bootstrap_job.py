@@ -1,4 +1,8 @@
-"""A bootstrap without Spark: each batch once, whatever fails in between, one MetaGen, and nothing from elsewhere."""
+"""A bootstrap without Spark.
+
+Each batch is ingested once, whatever fails in between, with one MetaGen and only files of the
+source.
+"""
 
 from dataclasses import dataclass, field, replace
 
@@ -115,7 +119,7 @@ def test_a_batch_with_other_rows_than_listed_is_refused() -> None:
     table, reader = create(MemoryStorage()), Reader(fails_at={0})
     with pytest.raises(StorageError):
         bootstrap(table, reader)
-    with pytest.raises(InvalidInputError, match="the source gave 1 row, listed were 2"):
+    with pytest.raises(InvalidInputError, match="the source gave 1 row, but lists 2"):
         bootstrap(table, Reader(batches=[BATCHES[0][:1], *BATCHES[1:]]))
     assert table.snapshot_at().version == 0
 

@@ -1,4 +1,4 @@
-"""What an ingest refuses, and what it must take."""
+"""Inputs that an ingest refuses, and inputs that it must accept."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import create_on
 from opal_lake.write.ingest_job import start_ingest
-from opal_lake.write.ingest_task import MOST_TASKS, IngestTask, ingest_rows
+from opal_lake.write.ingest_task import MAX_TASKS, IngestTask, ingest_rows
 from tests.opal_lake.shop import content, create, reopen, rows
 
 SCHEMA = pa.schema([("k", pa.string()), ("d", pa.int64()), ("p", pa.string())])
@@ -37,9 +37,9 @@ def keyed(**more: object) -> TableLayout:
 
 
 def test_a_task_whose_files_cannot_be_numbered_is_refused() -> None:
-    """Its segments would take the numbers of another job's."""
+    """Segments of another task would take the numbers of another job's."""
     spec = plan_spec(SCHEMA, keyed())
-    task = IngestTask(storage=MemoryStorage(), spec=spec, number=2, task=MOST_TASKS, attempt="0")
+    task = IngestTask(storage=MemoryStorage(), spec=spec, number=2, task=MAX_TASKS, attempt="0")
     with pytest.raises(InvalidInputError, match="coalesce the rows to fewer partitions"):
         ingest_rows(SCHEMA.empty_table().to_batches(), task)
 
@@ -90,8 +90,8 @@ def test_a_row_with_text_that_is_no_utf8_is_refused_or_put_aside(
 ) -> None:
     table = create_on(MemoryStorage(), plan_spec(SCHEMA, keyed()))
     good = pa.table({"k": ["a", "b"], "d": [1, 1], "p": ["x", "y"]}, schema=SCHEMA)
-    place = SCHEMA.get_field_index(column)
-    bad = good.slice(0, 1).set_column(place, column, NO_UTF8)
+    index = SCHEMA.get_field_index(column)
+    bad = good.slice(0, 1).set_column(index, column, NO_UTF8)
     rows = pa.concat_tables([bad, good.slice(1)])
     with pytest.raises(InvalidInputError, match=f"column '{column}' holds text that is not UTF-8"):
         table.ingest(rows, metadata=metadata)
@@ -102,7 +102,7 @@ def test_a_row_with_text_that_is_no_utf8_is_refused_or_put_aside(
 
 
 def test_an_empty_token_is_refused() -> None:
-    """It would be forgotten, and a rerun apply twice."""
+    """The token would be forgotten, and a rerun would apply the rows twice."""
     table = create(MemoryStorage())
     for job in (
         lambda: table.ingest(*rows([("a", 1, 1)]), token=""),
@@ -120,7 +120,10 @@ def test_an_application_counts_from_nought() -> None:
 
 
 class OvertakenStore:
-    """Right after our first commit is put, another writer commits too, and reads of that commit, and of our commit's voucher, time out."""
+    """Another writer commits right after our first commit is put.
+
+    Reads of that commit, and of our commit's voucher, time out.
+    """
 
     def __init__(self, inner: MemoryStorage) -> None:
         self.inner = inner
@@ -166,7 +169,7 @@ def test_a_commit_that_cannot_be_confirmed_is_not_reported_as_failed() -> None:
 
 
 def test_a_writer_without_permission_gets_an_error_that_says_so() -> None:
-    """Not that the outcome is unknown."""
+    """An error about an unknown outcome would be wrong."""
 
     class ClosedStore(MemoryStorage):
         def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
@@ -206,7 +209,10 @@ def test_the_delete_condition_is_evaluated_without_spark() -> None:
     [
         (
             lambda table: table.to_pandas(),
-            r"rows are of type pandas.DataFrame, .*pyarrow.Table.from_pandas\(rows, preserve_index=False\)",
+            (
+                r"rows are of type pandas.DataFrame, "
+                r".*pyarrow.Table.from_pandas\(rows, preserve_index=False\)"
+            ),
         ),
         (
             lambda table: table.to_pylist(),

@@ -1,4 +1,7 @@
-"""Inline and batch ingests together: what an inline ingest leaves pending, and what a repeated token means."""
+"""Inline and batch ingests together.
+
+An inline ingest leaves earlier rows pending; a repeated token returns its result.
+"""
 
 import pytest
 
@@ -13,7 +16,7 @@ def test_pending_rows_of_other_ingests_are_left_and_reported() -> None:
     table.ingest(*rows([("a", 9, 1)]))
     result = table.ingest(*rows([("a", 5, 2), ("b", 1, 3)]), metadata="inline")
     assert result.notes == (
-        "1 segment of earlier ingests waits for a metagen; an inline ingest leaves them",
+        "1 segment of earlier ingests waits for a metagen; an inline ingest leaves them pending",
     )
     assert content(table) == [("a", 5, 2), ("b", 1, 3)]
     table.metagen()

@@ -1,4 +1,7 @@
-"""Rows around the bound of memory: what can be written can be read, and what cannot is refused by name."""
+"""Rows around the bound of memory.
+
+What can be written can be read, and what cannot is refused by name.
+"""
 
 import io
 from collections.abc import Sequence
@@ -42,7 +45,10 @@ def spec_of(kind: str, file_format: str = "parquet") -> TableSpec:
 
 
 def value_of(kind: str, size: int, *, is_constant: bool) -> Any:
-    """A value of about so many bytes, which zstd makes a thousand times smaller, or hardly."""
+    """Return a value of about so many bytes.
+
+    zstd makes it a thousand times smaller, or hardly smaller.
+    """
     noise = np.random.default_rng(size).integers(33, 126, size).astype(np.uint8)
     octets = b"x" * size if is_constant else bytes(noise)
     if kind == "bytes":
@@ -87,14 +93,14 @@ def ingested(
 
 
 def target_of(files: Sequence[DataFile], codec: str = "") -> Target:
-    """Where a rewrite puts the rows of files, with what the outside knows of them."""
+    """Return the target of a rewrite of files, with outside row ids."""
     segments = {
         number: Segment(id=number, rows=file.rows, group=0, row_base=0, visible_since=1)
         for file in files
         for number in file.segments
     }
     return Target(
-        beside=files[0],
+        neighbour=files[0],
         sequence=0,
         attempt="a",
         row_bases=RowBases.of(segments),
@@ -103,7 +109,7 @@ def target_of(files: Sequence[DataFile], codec: str = "") -> Target:
 
 
 def values_in(storage: MemoryStorage, file: DataFile, spec: TableSpec) -> dict[int, Any]:
-    """What all ways of reading say that a file holds."""
+    """Return the rows of a file, the same by each way to read it."""
     data = storage.get(file.path)
     whole = decode_file(data, spec, None, file.path, rows=file.rows, bound=BOUND)
     parts = decode_parts(data, spec, file.path, rows=file.rows, bound=BOUND)
@@ -144,15 +150,15 @@ def test_what_can_be_written_can_be_read(
     spec, storage = spec_of(kind), MemoryStorage()
     values = [value_of(kind, size, is_constant=constant) for size, constant in cells]
     output = ingested(kind, values, storage)
-    held: dict[int, Any] = {}
+    stored: dict[int, Any] = {}
     for file in output.files:
-        held |= values_in(storage, file, spec)
-    assert len(held) + sum(output.rejected.values()) == len(values)
-    assert held == {number: values[number] for number in held}
+        stored |= values_in(storage, file, spec)
+    assert len(stored) + sum(output.rejected.values()) == len(values)
+    assert stored == {number: values[number] for number in stored}
     for number, value in enumerate(values):
         cell = pa.table({"v": pa.array([value], KINDS[kind])})
         if decoded_bytes(cell) < BOUND.cut_bytes - 100:
-            assert number in held
+            assert number in stored
     if not output.files:
         return
     # Each row in a file of its own, the smallest that a rewrite can make
@@ -166,7 +172,7 @@ def test_what_can_be_written_can_be_read(
     rewritten: dict[int, Any] = {}
     for file in write_files(parts, task, target):
         rewritten |= values_in(storage, file, spec)
-    assert rewritten == held
+    assert rewritten == stored
 
 
 @given(
@@ -212,7 +218,7 @@ def test_a_file_is_padded_to_what_its_footer_says_and_keeps_its_page_index() -> 
     spec, value = spec_of("octets"), [0] * 1_200_000
     rows = pa.table({"k": [1], "at": [1], "v": [value], "_opal_segment": [1], "_opal_offset": [0]})
     plain, padded = (encode_file(rows, spec, bound, may_pad=may_pad) for may_pad in (False, True))
-    with pytest.raises(FormatError, match="it may take"):
+    with pytest.raises(FormatError, match="it may take at most"):
         decode_file(plain.data, spec, None, "the file", rows=1, bound=bound)
     read = decode_file(padded.data, spec, None, "the file", rows=1, bound=bound)
     assert read["k"].to_pylist() == [1]

@@ -1,4 +1,4 @@
-"""What a worker loads for a task: each new worker pays for it, and waits for it."""
+"""The modules that a worker loads for a task: each new worker waits for them."""
 
 import subprocess
 import sys
@@ -13,14 +13,13 @@ TASKS = {
     "ingest": "opal_lake.write.ingest_task, opal_spark.engine.tasks",
     "inline": "opal_lake.write.inline, opal_spark.engine.tasks",
 }
-COURSES = (
+STEPS = (
     "opal_lake.table",
-    "opal_lake.maintenance",
     "opal_lake.maintenance",
     "opal_lake.log.commit_log",
     "opal_spark.engine.executor",
 )
-HANDED_OUT = [  # by the names that the courses import
+HANDED_OUT = [  # by the names that the steps import
     (metagen_job.process_entries, "metagen"),  # type: ignore[attr-defined]
     (ingest_job.write_partition, "ingest"),  # type: ignore[attr-defined]
     (ingest_job.write_slot, "inline"),  # type: ignore[attr-defined]
@@ -28,8 +27,10 @@ HANDED_OUT = [  # by the names that the courses import
 
 
 @pytest.mark.parametrize("operation", TASKS)
-def test_a_task_loads_neither_the_table_nor_the_course_of_an_operation(operation: str) -> None:
-    script = f"import sys, {TASKS[operation]}\nprint(*[name for name in {COURSES} if name in sys.modules])"
+def test_a_task_loads_neither_the_table_nor_the_steps_of_an_operation(operation: str) -> None:
+    script = (
+        f"import sys, {TASKS[operation]}\nprint(*[name for name in {STEPS} if name in sys.modules])"
+    )
     loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
@@ -37,7 +38,7 @@ def test_a_task_loads_neither_the_table_nor_the_course_of_an_operation(operation
 
 
 @pytest.mark.parametrize("task, operation", HANDED_OUT)
-def test_the_course_hands_out_a_task_of_these_modules(
+def test_the_steps_hand_out_a_task_of_these_modules(
     task: Callable[..., object], operation: str
 ) -> None:
     assert task.__module__ in TASKS[operation].split(", ")

@@ -1,4 +1,7 @@
-"""Rows wait under the partition key of their ingest: a MetaGen takes its own, and pending rows can be withdrawn."""
+"""Rows wait under the partition key of their ingest.
+
+A MetaGen processes those of its key, and pending rows can be withdrawn.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -39,7 +42,7 @@ def table(clock: ManualClock) -> Table:
 
 
 def two_days(table: Table) -> None:
-    """A day after the other, and rows without a key; all are pending."""
+    """Ingest one day after the other, and rows without a key; all are pending."""
     table.ingest(*rows(FIRST), partition_key=DAY_1, token="day 1")
     table.ingest(*rows(SECOND), partition_key=DAY_2, token="day 2")
     table.ingest(*rows(THIRD), token="no day")
@@ -399,7 +402,7 @@ class Raced(InProcess):
 
 
 def raced(table: Table, *, by: Callable[[], object]) -> Table:
-    """The table for a job that is overtaken, the first time that its tasks have run."""
+    """Return the table for a job that is overtaken when its tasks have run first."""
     left = [by]
     return replace(table, executor=Raced(others=lambda: left and left.pop()()))
 
@@ -424,7 +427,7 @@ def test_a_metagen_whose_segments_were_all_discarded_has_nothing_to_do(table: Ta
 
 
 def test_a_metagen_does_not_publish_the_try_that_replaced_its_rows(table: Table) -> None:
-    """It was not there when the MetaGen began: nobody may have checked it."""
+    """The rows came after the MetaGen began: nobody may have checked them."""
     table.ingest(*rows(FIRST), partition_key=DAY_1, token="try 1")
     table.ingest(*rows(THIRD), partition_key=DAY_1, token="other")
     overtaken = raced(
@@ -435,7 +438,7 @@ def test_a_metagen_does_not_publish_the_try_that_replaced_its_rows(table: Table)
     )
     metagen(overtaken, None, Selection(partition_key=DAY_1))
     assert content(table) == [("dye", 3, 40)]
-    assert {one.token for one in table.snapshot_at().pending_segments.values()} == {"try 2"}
+    assert {pending.token for pending in table.snapshot_at().pending_segments.values()} == {"try 2"}
     table.metagen(partition_key=DAY_1)
     assert content(table) == [("ax", 2, 11), ("cap", 2, 30), ("dye", 3, 40)]
     assert check_table(table) == []
@@ -543,7 +546,7 @@ FRIDAY, SATURDAY = "2022-07-15", "2022-07-16"
 
 @pytest.fixture
 def days(table: Table) -> Table:
-    """Friday is open, Saturday is held back for two hours; each has a partition key of its own."""
+    """Friday is open, Saturday is held back for two hours; each has a partition key."""
     table.set_properties({"drift": "2h"})
     for day, batch in ((FRIDAY, FIRST), (SATURDAY, SECOND)):
         table.ingest(*rows(batch), partition_key=day, business_snapshot=day, token=day)
@@ -617,7 +620,7 @@ def test_a_discarded_day_that_was_a_mistake_does_not_close_the_days_before_it(
     mistake = "2062-07-16"
     days.ingest(*rows(THIRD), business_snapshot=mistake, token="mistake")
     days.discard(token="mistake")
-    assert days.snapshot_at().root.business.held.keys() == {SATURDAY}
+    assert days.snapshot_at().root.business.held_back.keys() == {SATURDAY}
     clock.at_us += 3 * HOUR_US
     days.metagen(all=True)
     assert days.snapshot_at().root.business.open == SATURDAY

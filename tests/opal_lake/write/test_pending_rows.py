@@ -1,4 +1,7 @@
-"""Values that did not change are found in pending files, of which those that cannot hold them are not read."""
+"""Values that did not change are found in pending files.
+
+Files that cannot hold them are not read.
+"""
 
 from typing import Any
 

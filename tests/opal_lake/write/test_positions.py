@@ -1,4 +1,7 @@
-"""Positions of applications: each record once, whoever writes, dies or comes late, and a fenced writer hears by whom."""
+"""Positions of applications: each record is applied once.
+
+It does not matter which writer writes, dies or is late; a fenced writer learns by whom.
+"""
 
 import os
 import pickle
@@ -53,7 +56,7 @@ def record(application: str, offset: int) -> Row:
 def take(
     table: Table, *, token: str | None = None, metadata: str = "inline", **ends: tuple[int, int]
 ) -> int | None:
-    """The records of a range of each application, and the position behind it."""
+    """Yield the records of a range of each application, and the position after it."""
     positions = {name: Advance(start=start, end=end) for name, (start, end) in ends.items()}
     batch = [
         record(name, offset) for name, (start, end) in ends.items() for offset in range(start, end)
@@ -131,7 +134,7 @@ def test_an_application_begins_anywhere_only_where_it_says_so(table: Table) -> N
     batch = rows([record("a", 100)])
     with pytest.raises(
         FencedError,
-        match=r"'a' stands at 0, not at 100: no readable version says more.*say first=True",
+        match=r"'a' stands at 0, not at 100: no readable version says more.*pass first=True",
     ):
         table.ingest(*batch, metadata="inline", positions={"a": Advance(start=100, end=101)})
     table.ingest(
@@ -156,8 +159,8 @@ def test_a_sequence_and_a_position_are_one_fact(table: Table) -> None:
 @pytest.mark.parametrize(
     "positions, said",
     [
-        (lambda: {"": Advance(start=0, end=1)}, "names no application"),
-        (lambda: {"x" * 1025: Advance(start=0, end=1)}, "names no application"),
+        (lambda: {"": Advance(start=0, end=1)}, "is not the name of an application"),
+        (lambda: {"x" * 1025: Advance(start=0, end=1)}, "is not the name of an application"),
         (lambda: {"a": Advance(start=5, end=4)}, "back=True"),
         (lambda: {"a": Advance(start=-1, end=4)}, "counted from 0"),
         (lambda: {"a": Advance(start=0, end=1 << 63)}, "below 2"),
@@ -217,9 +220,9 @@ def test_positions_survive_checkpoints_and_retention(storage: MemoryStorage) -> 
     table.retain(window="1h", grace="1h")
     first = min(layout.commit_version(entry.path) or 0 for entry in storage.list(layout.LOG))
     assert first > 1  # the commit that says where b stands is gone
-    kept = read_checkpoint(storage, None)
-    assert kept is not None
-    assert kept.positions["b"] == 1
+    checkpoint = read_checkpoint(storage, None)
+    assert checkpoint is not None
+    assert checkpoint.positions["b"] == 1
     later = reopen(storage, "later")
     assert (later.position("a"), later.position("b")) == (15, 1)
     with pytest.raises(
@@ -244,19 +247,22 @@ def test_a_check_finds_a_position_that_does_not_follow_on(
     ] == [("I28", path)]
 
 
-# --- races -----------------------------------------------------------------------------------------------------------------------------
+# --- races ---
 
 
 @dataclass(slots=True)
 class Trouble:
-    """What happens at the next put of a commit."""
+    """The events at the next put of a commit."""
 
     kind: str = "none"
     before: Callable[[], None] | None = None
 
 
 class Troubled(ForwardingStore):
-    """At the put of a commit somebody else may come first, the process may die before or after it, or its answer is lost."""
+    """Something happens at the put of a commit.
+
+    Somebody else comes first, the process dies before or after it, or its answer is lost.
+    """
 
     def __init__(self, inner: Storage, trouble: Trouble) -> None:
         self.inner, self.trouble, self._silent = inner, trouble, 0
@@ -304,7 +310,7 @@ class Writer:
         self.begin()
 
     def begin(self) -> None:
-        """As after a restart, or when it was fenced."""
+        """Read the state after a restart, or after a fence."""
         self.table = table_on(
             Troubled(self.storage, self.trouble),
             ManualClock(),
@@ -327,7 +333,8 @@ class Writer:
             try:
                 self.table.ingest(*rows(batch), metadata=metadata, token=token, positions=positions)
             except CommitUnknownError:
-                continue  # the same once more: by token it is known, without one it may be fenced by itself
+                # The same once more: by token it is known, without one it may fence itself
+                continue
             except FencedError:
                 self.fenced += 1
                 self.begin()
@@ -357,7 +364,10 @@ _STEP = st.tuples(
 def test_two_writers_for_the_same_applications_bring_each_record_once(
     steps: list[tuple[int, tuple[object, ...]]],
 ) -> None:
-    """They race, die around the put, get no answer and try again; each believes that it is the only one."""
+    """Writers race, die around the put, get no answer and try again.
+
+    Each believes that it is the only one.
+    """
     storage, names = MemoryStorage(), count()
     create(storage, checkpoint_commits=2, key_store_fan_in=2)
     writers = [Writer(storage, names), Writer(storage, names)]
@@ -384,7 +394,10 @@ def test_two_writers_for_the_same_applications_bring_each_record_once(
 
 
 def compare(table: Table) -> None:
-    """Positions are what the commits say, one after the other, and there are as many rows as records below them."""
+    """Positions are what the commits record, one after the other.
+
+    The table has as many rows as there are records below them.
+    """
     stands = dict.fromkeys(APPLICATIONS, 0)
     for version in range(1, table.snapshot_at().version + 1):
         for name, advance in table.log.read_commit(version).positions.items():

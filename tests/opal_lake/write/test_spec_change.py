@@ -1,4 +1,7 @@
-"""Columns that a table gets after its creation: which rows are null, what conflicts, what is refused, and what older versions show."""
+"""Columns that are added to a table after its creation.
+
+Tests show which rows are null, what conflicts, what is refused, and what older versions show.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +33,7 @@ SCHEMA = pa.schema({"id": pa.int64(), "at": pa.int64(), "name": pa.string()})
 
 @pytest.fixture(params=["parquet", "orc"])
 def make(request: pytest.FixtureRequest) -> Callable[[], Table]:
-    """The same table as another process opens it."""
+    """Open the same table as another process does."""
     storage, clock, ids = MemoryStorage(), ManualClock(), CountingIds()
     layout = TableLayout(
         keys=["id"], delta="at", file_format=request.param, properties={"checkpoint_commits": 2}
@@ -115,7 +118,7 @@ def test_a_column_that_is_there_with_the_same_type_is_nothing_to_do(
         ({"a": "text"}, "is not a type"),
         ({"a": "decimal(50,2)"}, "is not a type"),
         ({"a": "struct<x:int>"}, "a nested column is added in Python, by its Arrow type"),
-        ({"_opal_x": "long"}, "kept for the format"),
+        ({"_opal_x": "long"}, "reserved for the format"),
         ({"a": "long", "A": "long"}, "differ in case only"),
         ({"a": pa.null()}, "not supported"),
         ({5: "long"}, "cannot be called 5, of type int; write its name as a text"),
@@ -136,21 +139,21 @@ def test_nested_columns_can_be_added_by_their_arrow_type(make: Callable[[], Tabl
     table.ingest(rows((1, 1, "a")), metadata="inline")
     kind = pa.struct([("city", pa.string()), ("seen", pa.list_(pa.timestamp("us", "UTC")))])
     table.add_columns({"place": kind})
-    place = pa.array([{"city": "Bern", "seen": []}], kind)
-    table.ingest(rows((2, 1, "b")).append_column("place", place), metadata="inline")
+    structs = pa.array([{"city": "Bern", "seen": []}], kind)
+    table.ingest(rows((2, 1, "b")).append_column("place", structs), metadata="inline")
     table.compact()
     assert [row["place"] for row in shown(table)] == [None, {"city": "Bern", "seen": []}]
     assert check_table(table) == []
 
 
 def test_two_writers_that_add_columns_at_once_both_have_theirs(make: Callable[[], Table]) -> None:
-    one, other = make(), make()
-    stale = other.log.head()
-    one.add_columns({"a": "long", "b": "string"})
+    first, second = make(), make()
+    stale = second.log.head()
+    first.add_columns({"a": "long", "b": "string"})
     late = replace(
-        other,
+        second,
         log=Late(
-            storage=other.log.storage, clock=other.log.clock, ids=other.log.ids, first=[stale]
+            storage=second.log.storage, clock=second.log.clock, ids=second.log.ids, first=[stale]
         ),
     )
     assert late.add_columns({"c": "double", "a": "long"}).counts == {"columns": 1}
@@ -162,7 +165,7 @@ def test_two_writers_that_add_columns_at_once_both_have_theirs(make: Callable[[]
     late = replace(
         late,
         log=Late(
-            storage=other.log.storage, clock=other.log.clock, ids=other.log.ids, first=[stale]
+            storage=second.log.storage, clock=second.log.clock, ids=second.log.ids, first=[stale]
         ),
     )
     with pytest.raises(InvalidInputError, match="column 'b' is STRING, not BIGINT"):
@@ -286,7 +289,7 @@ def test_a_physical_name_that_was_used_gets_the_id(make: Callable[[], Table]) ->
 
 
 def nested(levels: int, shape: str) -> tuple[pa.DataType, Any]:
-    """A type of so many levels, and a value of it."""
+    """Return a type of so many levels, and a value of it."""
     kind, value = pa.int64(), 1
     for _ in range(levels):
         if shape == "list":

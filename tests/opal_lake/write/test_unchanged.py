@@ -26,7 +26,7 @@ def table() -> Table:
 
 
 def alternating(table: Table, count: int) -> JobResult:
-    """Ingest equal rows that alternate between partitions, of which all but one lack a value."""
+    """Ingest equal rows that alternate between partitions; all but one lack a value."""
     numbers = range(count)
     rows = pa.table(
         {

@@ -1,4 +1,7 @@
-"""Rows that tasks wrote as they came, committed in one process: the table is what an inline ingest by key ranges makes of them."""
+"""Rows that tasks wrote in their order, committed in one process.
+
+The table is the same as after an inline ingest by key ranges.
+"""
 
 import random
 
@@ -24,7 +27,7 @@ def started(table: Table, token: str | None = None) -> IngestRun:
 
 
 def written(table: Table, run: IngestRun, batches: list[list[Row]]) -> list[IngestOutput]:
-    """A task for each batch."""
+    """Write each batch in a task."""
     outputs = []
     for number, batch in enumerate(batches):
         part, deleted = rows(batch)

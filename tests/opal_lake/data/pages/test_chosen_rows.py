@@ -1,9 +1,10 @@
-"""Rows that are read page by page are the rows that reading all of a file gives, whatever its columns are."""
+"""Rows that are read page by page equal those of a read of the whole file."""
 
 import zlib
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from opal_lake.data import column_read, data_file
-from opal_lake.data.column_read import read_columns, read_places
+from opal_lake.data.column_read import read_columns, read_footer, read_places
 from opal_lake.data.data_file import _READ_ERRORS, encode_file
 from opal_lake.data.pages import chosen_rows, few_values, near_indexes, page_index
 from opal_lake.data.pages.near_indexes import indexes_up_to, near_index
@@ -31,11 +32,17 @@ PATH = "data/0000000001-00000000-a.parquet"
 
 
 def many_columns() -> pa.Table:
-    """Columns of each encoding: plain, deltas, dictionaries, one that grows too large, nulls only, and nested ones."""
+    """Make columns of each encoding, of nulls only, and nested ones.
+
+    Encodings are plain, deltas, dictionaries, and a dictionary that grows too large.
+    """
     random = np.random.default_rng(3)
     some = random.random(ROWS) < 0.3
     ids = np.arange(ROWS)
-    words = [None if gap else f"w{one % 7}" for one, gap in zip(ids, some, strict=True)]
+    words = [None if gap else f"w{number % 7}" for number, gap in zip(ids, some, strict=True)]
+    numbers = ids.tolist()
+    lists = [[1] * (number % 4) if number % 5 else None for number in numbers]
+    points = [{"x": number, "name": f"p{number % 3}"} if number % 6 else None for number in numbers]
     return pa.table(
         {
             "id": ids,
@@ -44,16 +51,12 @@ def many_columns() -> pa.Table:
             "few": pa.array(words),
             "text": [random.bytes(int(size)).hex() for size in random.integers(0, 60, ROWS)],
             "flag": pa.array(random.random(ROWS) < 0.5, mask=some),
-            "day": pa.array([date(2026, 1, 1 + one % 28) for one in ids.tolist()]),
-            "price": pa.array([Decimal(one) / 4 for one in ids.tolist()], pa.decimal128(12, 2)),
-            "bytes": pa.array([b"\xff%d" % (one % 50) for one in ids]),
+            "day": pa.array([date(2026, 1, 1 + number % 28) for number in numbers]),
+            "price": pa.array([Decimal(number) / 4 for number in numbers], pa.decimal128(12, 2)),
+            "bytes": pa.array([b"\xff%d" % (number % 50) for number in numbers]),
             "none": pa.nulls(ROWS, pa.int32()),
-            "list": pa.array(
-                [[1] * (one % 4) if one % 5 else None for one in ids.tolist()], pa.list_(pa.int32())
-            ),
-            "point": pa.array(
-                [{"x": one, "name": f"p{one % 3}"} if one % 6 else None for one in ids.tolist()]
-            ),
+            "list": pa.array(lists, pa.list_(pa.int32())),
+            "point": pa.array(points),
         }
     )
 
@@ -84,7 +87,7 @@ def stored(storage: Storage, rows: pa.Table, *, with_index: bool) -> tuple[DataF
 
 
 def without_index(rows: pa.Table) -> memoryview:
-    """As files were written before."""
+    """Encode a file without page indexes, as files were written before."""
     sink = pa.BufferOutputStream()
     pq.write_table(
         rows,
@@ -102,18 +105,17 @@ def without_index(rows: pa.Table) -> memoryview:
 def file(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Storage, DataFile, TableSpec]:
-    """Of two row groups, whose columns have one page to five; or as files were before they had an index."""
+    """Store a file of two row groups, with up to five pages a column, or no index."""
     monkeypatch.setattr(column_read, "WHOLE_BYTES", 0)
     monkeypatch.setattr(data_file, "GROUP_ROWS", 5000)
     monkeypatch.setattr(data_file, "PAGE_BYTES", 600)
     monkeypatch.setattr(data_file, "INDEXED_BYTES", 0)
-    monkeypatch.setattr(chosen_rows, "NEAR_BYTES", 500)
     storage = open_storage(str(tmp_path))
     return storage, *stored(storage, many_columns(), with_index=request.param == "pages")
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 30, 1500, ROWS])
-def test_rows_are_those_of_the_whole_file(
+def test_chosen_rows_equal_those_of_the_whole_file(
     file: tuple[Storage, DataFile, TableSpec], count: int
 ) -> None:
     storage, described, spec = file
@@ -126,7 +128,7 @@ def test_rows_are_those_of_the_whole_file(
         assert rows == whole.take(pa.array(places)).select(rows.column_names)
 
 
-def test_pages_are_found_in_every_flat_column(
+def test_index_has_the_pages_of_every_flat_column(
     file: tuple[Storage, DataFile, TableSpec], request: pytest.FixtureRequest
 ) -> None:
     storage, described, _ = file
@@ -137,14 +139,15 @@ def test_pages_are_found_in_every_flat_column(
     assert max(pages) == 1 if "no index" in request.node.name else max(pages) == 5
 
 
-def test_a_place_that_the_file_does_not_have_is_damage(
+def test_position_beyond_the_file_is_a_format_error(
     file: tuple[Storage, DataFile, TableSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage, described, spec = file
     for whole_bytes in (0, 1 << 30):
         monkeypatch.setattr(column_read, "WHOLE_BYTES", whole_bytes)
         with pytest.raises(
-            FormatError, match=f"{PATH} has 9,000 rows, and none at place 9,000; run `opal check`"
+            FormatError,
+            match=f"{PATH} has 9,000 rows, and none at position 9,000; run `opal check`",
         ):
             read_places(storage, described, spec, ["id"], np.array([3, ROWS]))
         with pytest.raises(FormatError, match="its footer says 9,000 rows, its commit says 9,001"):
@@ -153,12 +156,14 @@ def test_a_place_that_the_file_does_not_have_is_damage(
             )
 
 
-def test_of_a_footer_that_is_too_large_to_take_apart_row_groups_are_read(
+def test_row_groups_are_read_if_the_footer_is_too_large_to_decode(
     file: tuple[Storage, DataFile, TableSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage, described, spec = file
-    monkeypatch.setattr(page_index, "_MOST_FOOTER", 100)
-    monkeypatch.setattr(near_indexes, "_near", indexes_up_to(near_indexes.MAX_BYTES))
+    indexes = indexes_up_to(near_indexes.MAX_BYTES)
+    read = partial(read_footer, storage, described)
+    assert not near_index(described, read, indexes, max_footer=100).columns
+    monkeypatch.setattr(near_indexes, "_near", indexes)
     places = np.array([0, 4999, 8999])
     assert read_places(
         storage, described, spec, ["text", "point"], places
@@ -166,10 +171,19 @@ def test_of_a_footer_that_is_too_large_to_take_apart_row_groups_are_read(
 
 
 def dense_columns(rows: int) -> pa.Table:
-    """Columns of each kind of which few values are taken, and after them those that are decoded: with nulls, runs, texts, or deltas."""
+    """Make columns of each kind whose few values are taken out, then those to decode.
+
+    The latter have nulls, runs, texts or deltas.
+    """
     random = np.random.default_rng(4)
     numbers = random.integers(-(1 << 60), 1 << 60, rows)
     few = random.integers(0, 900, rows)
+    prices = [Decimal(number) / 4 for number in (numbers >> 16).tolist()]
+    endings = ("x", "xy", "x", "")
+    uneven = [
+        f"{number % 1000:03d}{endings[position % 4]}"
+        for position, number in enumerate(numbers.tolist())
+    ]
     return pa.table(
         {
             "id": numbers,
@@ -179,21 +193,18 @@ def dense_columns(rows: int) -> pa.Table:
             "int": (numbers >> 32).astype(np.int32),
             "short": (few + 20_000).astype(np.int16),
             "day": pa.array((few * 30).astype(np.int32), pa.date32()),
-            "price": pa.array(
-                [Decimal(one) / 4 for one in (numbers >> 16).tolist()], pa.decimal128(18, 2)
+            "price": pa.array(prices, pa.decimal128(18, 2)),
+            "large": pa.array(
+                [Decimal(number) for number in numbers.tolist()], pa.decimal128(38, 0)
             ),
-            "large": pa.array([Decimal(one) for one in numbers.tolist()], pa.decimal128(38, 0)),
-            "city": [f"city{one}" for one in few.tolist()],
-            "bytes": pa.array([b"\xff%d" % (one % 200) for one in few.tolist()]),
-            "uuid": [f"{one % (1 << 64):016x}" for one in numbers.tolist()],
+            "city": [f"city{number}" for number in few.tolist()],
+            "bytes": pa.array([b"\xff%d" % (number % 200) for number in few.tolist()]),
+            "uuid": [f"{number % (1 << 64):016x}" for number in numbers.tolist()],
             "gaps": pa.array(random.random(rows), mask=few < 9),
             "runs": pa.array(np.repeat(few[: rows // 100], 100)),
             "flag": few < 450,
-            "text": [f"{one:x}" for one in numbers.tolist()],
-            "uneven": [
-                f"{one % 1000:03d}" + "xyzw"[: (1, 2, 1, 0)[place % 4]]
-                for place, one in enumerate(numbers.tolist())
-            ],
+            "text": [f"{number:x}" for number in numbers.tolist()],
+            "uneven": uneven,
             "rising": np.arange(rows),
         }
     )
@@ -204,7 +215,7 @@ DECODED = {"gaps", "runs", "flag", "text", "uneven", "rising"}
 
 @pytest.mark.parametrize("codec", ["zstd", "none", "snappy"])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_of_few_rows_values_are_taken_and_the_rest_is_decoded(
+def test_few_values_are_taken_out_and_other_columns_are_decoded(
     codec: str, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = dense_columns(30_000)
@@ -220,12 +231,12 @@ def test_of_few_rows_values_are_taken_and_the_rest_is_decoded(
     for count in (1, 3, 400, 1700, 30_000):
         places = np.sort(random.choice(rows.num_rows, count, replace=False))
         decoded.clear()
-        found = chosen_rows.read_chosen(index, from_bytes(data), rows.column_names, places)
+        columns = chosen_rows.read_chosen(index, from_bytes(data), rows.column_names, places)
         expected = rows.take(pa.array(places))
-        assert {name: column.type for name, column in found.items()} == {
+        assert {name: column.type for name, column in columns.items()} == {
             column.name: column.type for column in rows.schema
         }
-        assert pa.table(found) == expected
+        assert pa.table(columns) == expected
         known = codec != "snappy" and version == "1.0" and count < 1800
         assert decoded == (DECODED if known else {*rows.column_names})
 
@@ -245,8 +256,11 @@ def words_in_runs(random: np.random.Generator, rows: int, size: int) -> np.ndarr
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_nulls_and_runs_wherever_they_are_give_the_values_of_a_whole_read(seed: int) -> None:
-    """Pages of any length, of which the last one may have a few rows; what comes first in them is as values are taken from it."""
+def test_nulls_and_runs_anywhere_give_the_values_of_a_whole_read(seed: int) -> None:
+    """Pages have any length, and the last one may have few rows.
+
+    They begin as pages whose values are taken out.
+    """
     random = np.random.default_rng(seed)
     rows, batch = int(random.integers(3000, 9000)), int(random.choice([8, 100, 504, 1100]))
     group = batch * int(random.integers(1500 // batch + 1, 9000 // batch)) + int(
@@ -295,35 +309,35 @@ def test_nulls_and_runs_wherever_they_are_give_the_values_of_a_whole_read(seed: 
                 rows - 1 - int(random.integers(0, 8)),
             ]
         )
-        found = chosen_rows.read_chosen(index, from_bytes(data), table.column_names, places)
-        assert {name: column.to_pylist() for name, column in found.items()} == table.take(
+        columns = chosen_rows.read_chosen(index, from_bytes(data), table.column_names, places)
+        assert {name: column.to_pylist() for name, column in columns.items()} == table.take(
             pa.array(places)
         ).to_pydict()
 
 
-def test_a_request_is_of_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_have_a_limited_size() -> None:
     rows = dense_columns(30_000)
     index, data = laid_out(rows, "none")
     sizes: list[int] = []
     fetch = from_bytes(data)
-    monkeypatch.setattr(chosen_rows, "MOST_BYTES", 50_000)
     places = np.arange(0, 30_000, 25)
-    found = chosen_rows.read_chosen(
+    columns = chosen_rows.read_chosen(
         index,
         lambda start, size: (sizes.append(size), fetch(start, size))[1],
         rows.column_names,
         places,
+        max_bytes=50_000,
     )
-    assert pa.table(found) == rows.take(pa.array(places))
+    assert pa.table(columns) == rows.take(pa.array(places))
     assert max(sizes) <= 50_000 < sum(sizes)
 
 
-def test_row_groups_of_which_few_or_many_rows_are_chosen_give_one_column() -> None:
+def test_row_groups_with_few_and_many_chosen_rows_give_one_column() -> None:
     rows = dense_columns(30_000)
     index, data = laid_out(rows, "zstd")
     places = np.array([*range(3), *range(10_000, 19_000), 20_001, 29_999])
-    found = chosen_rows.read_chosen(index, from_bytes(data), rows.column_names, places)
-    assert pa.table(found) == rows.take(pa.array(places))
+    columns = chosen_rows.read_chosen(index, from_bytes(data), rows.column_names, places)
+    assert pa.table(columns) == rows.take(pa.array(places))
 
 
 def from_bytes(data: bytes | bytearray, steps: list[str] | None = None) -> chosen_rows.Fetch:
@@ -336,7 +350,7 @@ def from_bytes(data: bytes | bytearray, steps: list[str] | None = None) -> chose
 
 
 def laid_out(rows: pa.Table, codec: str, **options: str) -> tuple[page_index.PageIndex, bytes]:
-    """A file of three row groups, with many pages in each."""
+    """Encode a file of three row groups, with many pages in each."""
     sink = pa.BufferOutputStream()
     pq.write_table(
         rows,
@@ -358,30 +372,29 @@ def laid_out(rows: pa.Table, codec: str, **options: str) -> tuple[page_index.Pag
     return decode_page_index(data[-end:], len(data)), data
 
 
-def test_row_groups_are_fetched_when_the_ones_before_are_decoded(
+def test_row_group_is_fetched_after_the_one_before_is_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Memory holds one; and what lies near each other takes one request."""
+    """Memory holds one row group; adjacent pages take one request."""
     rows = dense_columns(30_000)
     index, data = laid_out(rows, "none")
     steps: list[str] = []
     decode = chosen_rows._decoded
-    monkeypatch.setattr(chosen_rows, "NEAR_BYTES", 100_000)
     monkeypatch.setattr(
         chosen_rows, "_decoded", lambda *given: (steps.append("decode"), decode(*given))[1]
     )
     places = np.array([1, 12_000, 25_000])
-    chosen_rows.read_chosen(index, from_bytes(data, steps), ["id", "at"], places)
+    read = partial(chosen_rows.read_chosen, index, from_bytes(data, steps), ["id", "at"], places)
+    read(near_bytes=100_000)
     assert steps == ["fetch", "decode"] * 3
     steps.clear()
-    monkeypatch.setattr(chosen_rows, "NEAR_BYTES", 1 << 30)
-    chosen_rows.read_chosen(index, from_bytes(data, steps), ["id", "at"], places)
+    read(near_bytes=1 << 30)
     assert steps == ["fetch", "decode", "decode", "decode"]
 
 
 @pytest.mark.parametrize("codec", ["zstd", "none"])
 @pytest.mark.parametrize("column", ["double", "city", "price", "short", "uuid"])
-def test_of_no_damaged_page_a_value_is_taken(column: str, codec: str) -> None:
+def test_no_value_is_taken_out_of_a_damaged_page(column: str, codec: str) -> None:
     rows = dense_columns(30_000)
     index, data = laid_out(rows, codec)
     pages = index.pages(1, index.columns[column][0])
@@ -394,7 +407,7 @@ def test_of_no_damaged_page_a_value_is_taken(column: str, codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["zstd", "none"])
-def test_whatever_a_page_says_ends_in_an_error_or_in_rows(codec: str) -> None:
+def test_forged_page_gives_an_error_or_rows(codec: str) -> None:
     """A stranger's checksums may be right: they are made so."""
     rows = dense_columns(30_000)
     index, data = laid_out(rows, codec)
@@ -411,23 +424,25 @@ def test_whatever_a_page_says_ends_in_an_error_or_in_rows(codec: str) -> None:
             with data_file.reading(
                 PATH, plan_spec(rows.schema, TableLayout(keys=["id"], delta="at"))
             ):
-                found = chosen_rows.read_chosen(
+                columns = chosen_rows.read_chosen(
                     index, from_bytes(forged), [name], np.array([0, 7, 300])
                 )
-            assert len(found[name]) == 3
+            assert len(columns[name]) == 3
         except FormatError:
             refused += 1
     assert 20 < refused < 400
 
 
 def forge(data: bytearray, start: int, random: np.random.Generator) -> None:
-    """Change bytes of a page's header or of what it holds, and its checksum accordingly where that takes as many bytes."""
-    told = few_values._DATA_PAGE.match(data, start) or few_values._DICTIONARY_PAGE.match(
-        data, start
-    )
-    assert told is not None
-    (_, stored, _, _, _), (low, high) = told.groups(), told.span(3)
-    begin = told.end()
+    """Change bytes of a page's header or values, and if possible its checksum.
+
+    The checksum is changed if it takes as many bytes as before.
+    """
+    header = few_values._DATA_PAGE.match(data, start)
+    header = header or few_values._DICTIONARY_PAGE.match(data, start)
+    assert header is not None
+    (_, stored, _, _, _), (low, high) = header.groups(), header.span(3)
+    begin = header.end()
     end = begin + few_values._number(stored)
     at = int(
         random.integers(start, begin)
@@ -442,7 +457,9 @@ def forge(data: bytearray, start: int, random: np.random.Generator) -> None:
         data[low:high] = octets
 
 
-def test_a_damaged_page_is_found(file: tuple[Storage, DataFile, TableSpec], tmp_path: Path) -> None:
+def test_damaged_page_is_detected(
+    file: tuple[Storage, DataFile, TableSpec], tmp_path: Path
+) -> None:
     storage, described, spec = file
     index = decode_page_index(storage.get(PATH, -described.footer_bytes), described.size)
     pages = index.pages(1, index.columns["share"][0])
@@ -454,10 +471,10 @@ def test_a_damaged_page_is_found(file: tuple[Storage, DataFile, TableSpec], tmp_
     assert read_places(storage, described, spec, ["share"], np.array([1])).num_rows == 1
 
 
-def test_whatever_an_index_says_ends_in_an_error_or_in_rows(
+def test_forged_index_gives_an_error_or_rows(
     file: tuple[Storage, DataFile, TableSpec],
 ) -> None:
-    """Its checksum lies in a commit, and may be a stranger's."""
+    """The checksum of an index is in a commit, which may be forged, too."""
     storage, described, spec = file
     tail = storage.get(PATH, -described.footer_bytes)
     random, names = np.random.default_rng(5), ["id", "share", "few", "text"]
@@ -483,16 +500,16 @@ def test_whatever_an_index_says_ends_in_an_error_or_in_rows(
     assert pa.total_allocated_bytes() - before < 64 << 20
 
 
-def test_indexes_of_few_bytes_stay_near(file: tuple[Storage, DataFile, TableSpec]) -> None:
+def test_indexes_stay_in_memory_up_to_a_size(file: tuple[Storage, DataFile, TableSpec]) -> None:
     storage, described, _ = file
-    asked: list[str] = []
+    read: list[str] = []
 
     def footer(of: DataFile) -> bytes:
-        asked.append(of.path)
+        read.append(of.path)
         return storage.get(PATH, -described.footer_bytes)
 
     indexes = indexes_up_to(2 * described.footer_bytes)
     other, third = (replace(described, path=f"{PATH}-{number}") for number in (2, 3))
-    for one in (described, other, described, third, described, other):
-        near_index(one, lambda one=one: footer(one), indexes)  # type: ignore[misc]
-    assert asked == [PATH, other.path, third.path, other.path]
+    for each in (described, other, described, third, described, other):
+        near_index(each, partial(footer, each), indexes)
+    assert read == [PATH, other.path, third.path, other.path]

@@ -1,4 +1,4 @@
-"""Conditions and rows by chance, of all types and of values that two engines may read differently."""
+"""Random conditions and rows, of all types and of values that two engines may read differently."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -291,7 +291,8 @@ class Drawing:
 
     def _like(self, depth: int) -> Node:
         escape = self._chance.choice(["\\", "\\", "!", "😀"])
-        pieces = ["%", "_", escape + "%", escape + "_", escape * 2, "a", "😀", "ı", "b", "\n", "D"]
+        escapes = [escape + "%", escape + "_", escape * 2]
+        pieces = ["%", "_", *escapes, "a", "😀", "ı", "b", "\n", "D"]
         pieces = [piece for piece in pieces if piece != escape]
         pattern = "".join(self._chance.choices(pieces, k=self._chance.randrange(5)))
         return Like(

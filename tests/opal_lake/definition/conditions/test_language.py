@@ -60,12 +60,14 @@ TRUE = """
     dec5 = 1.5  |  dec5 + 0.05 = 1.55  |  dec5 * 3 = 4.5  |  dec5 % 1 = 0.5  |  dec5 / 4 = 0.375e0
     dec38 <> 0.3  |  dec38 % 0.3 = 0.00000000000000000004
     single <> 0.1  |  single < 0.1000001 AND single > 0.1
-    dbl = dbl  |  dbl > 1e308  |  NOT dbl < 5  |  isnan(dbl)  |  dbl2 = 0  |  dbl2 >= 0e0  |  dbl2 IN (0)
+    dbl = dbl  |  dbl > 1e308  |  NOT dbl < 5  |  isnan(dbl)  |  dbl2 = 0  |  dbl2 >= 0e0
+    dbl2 IN (0)
     txt LIKE 'a%'  |  txt LIKE '__😀'  |  txt LIKE 'aB_'  |  txt NOT LIKE '_😀'  |  txt LIKE '%'
     `we.ird ``x` LIKE 'it!%%' ESCAPE '!' IS FALSE  |  txt NOT LIKE 'A%'
     upper(txt) = 'AB😀'  |  lower('ÄB') = 'Äb'  |  upper('ßı') = 'ßı'  |  trim('  a ') = 'a'
     length(txt) = 3  |  substring(txt, 3) = '😀'  |  substring(txt, 2, 1) = 'B'
-    concat(txt, '!') = 'aB😀!'  |  concat(txt, nested.txt) IS NULL  |  coalesce(nested.txt, 'x') = 'x'
+    concat(txt, '!') = 'aB😀!'  |  concat(txt, nested.txt) IS NULL
+    coalesce(nested.txt, 'x') = 'x'
     startswith(txt, 'a')  |  endswith(txt, '😀')  |  contains(txt, 'B')  |  contains(txt, '')
     'Z' < 'a'  |  'z' < 'ä'  |  raw > X'7F'  |  raw = x'ff'
     day = DATE '2026-11-28'  |  date(ts) = day  |  date(ntz) = DATE '1969-12-31'
@@ -73,36 +75,39 @@ TRUE = """
     ntz = TIMESTAMP_NTZ '1969-12-31 23:59'  |  ts < TIMESTAMP '2026-11-28 23:30:00.000001Z'
     nested.txt IS NULL  |  nested IS NOT NULL  |  other flag IS NOT TRUE  |  flag IS TRUE
     TRUE  |  NOT FALSE  |  1 = 1  |  flag = TRUE
-    num <> 0 AND 10 / num < 0  |  num = -7 OR 1 / (num + 7) > 0  |  coalesce(tiny, 1 / (num + 7)) = 5
+    num <> 0 AND 10 / num < 0  |  num = -7 OR 1 / (num + 7) > 0
+    coalesce(tiny, 1 / (num + 7)) = 5
 """
 NULL = """
     nested.txt = 'a'  |  NOT nested.txt = 'a'  |  nested.txt LIKE '%'  |  nested.txt IN ('a')
     other flag AND flag  |  NOT other flag  |  other flag OR FALSE  |  small + 1 > 0
 """
 FALSE = """
-    other flag AND FALSE  |  nested.txt IS NOT NULL  |  nested.txt <=> 'a'  |  isnan(1)  |  other flag IS TRUE
+    other flag AND FALSE  |  nested.txt IS NOT NULL  |  nested.txt <=> 'a'  |  isnan(1)
+    other flag IS TRUE
     isnan(dbl * 0) AND isnan(small)
 """
 
 
 def cases(text: str) -> list[str]:
-    lines = [case.strip() for line in text.splitlines() for case in line.split("  |  ")]
-    return [line.replace("other flag", "`other flag`") for line in lines if line]
+    """Return the conditions of a text, which stand between bars or in lines of their own."""
+    lines = text.strip().replace("\n", "  |  ").replace("other flag", "`other flag`")
+    return [case.strip() for case in lines.split("  |  ")]
 
 
 @pytest.mark.parametrize("text", cases(TRUE))
-def test_true(text: str) -> None:
+def test_condition_is_true_for_the_row(text: str) -> None:
     assert answer(text) is True
     assert answer(text_of(parse(text))) is True
 
 
 @pytest.mark.parametrize("text", cases(NULL))
-def test_null(text: str) -> None:
+def test_condition_is_null_for_the_row(text: str) -> None:
     assert answer(text) is None
 
 
 @pytest.mark.parametrize("text", cases(FALSE))
-def test_false(text: str) -> None:
+def test_condition_is_false_for_the_row(text: str) -> None:
     assert answer(text) is False
 
 
