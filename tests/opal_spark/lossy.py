@@ -1,7 +1,10 @@
-"""An upsert on executors that die or dawdle: `python -m tests.opal_spark.lossy MASTER FOLDER METADATA LOSS AT`.
+"""An upsert on executors that die or dawdle.
 
-The store kills, at its AT-th write within a task, the Python worker that writes (`worker`), or the executor's JVM (`executor`), once; or it
-makes that write so slow that Spark starts the task a second time elsewhere (`slow`).
+    python -m tests.opal_spark.lossy MASTER FOLDER METADATA LOSS AT
+
+At its AT-th write within a task, the store kills the Python worker that writes (`worker`) or the
+executor's JVM (`executor`), once. Or it makes that write so slow that Spark starts the task a
+second time elsewhere (`slow`).
 """
 
 import os
@@ -18,7 +21,7 @@ from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.table import table_on
 from opal_spark import OpalTable
 from tests.opal_lake.shop import Row, latest
-from tests.opal_spark.test_table import content, create, frame
+from tests.opal_spark.build import content, create, frame
 
 FIRST: list[Row] = [(f"k{key}", 1, key) for key in range(60)]
 SECOND: list[Row] = [(f"k{key}", 2, None if key % 7 == 0 else key + 1) for key in range(30, 90)]
@@ -27,7 +30,10 @@ SLOW_S = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossyStore(ForwardingStore):
-    """Counts writes below `marks`, which all processes of the machine share: the one that takes the mark `at` is lost."""
+    """A store that counts writes below `marks`, which all processes share.
+
+    The writer of the mark `at` is lost.
+    """
 
     inner: Storage
     marks: Path
@@ -67,7 +73,7 @@ class LossyStore(ForwardingStore):
 
 
 def jvm_above(pid: int) -> int:
-    """The executor: the nearest ancestor that runs Java."""
+    """Return the executor: the nearest ancestor that runs Java."""
     while Path(f"/proc/{pid}/comm").read_text().strip() != "java":
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return pid

@@ -1,4 +1,7 @@
-"""Files written by Arrow, read by Spark, compared with what was put in; also run as a script, in a JVM of another time zone."""
+"""Files written by Arrow, read by Spark, compared with the written values.
+
+It also runs as a script, in a JVM of another time zone.
+"""
 
 import os
 import sys
@@ -26,7 +29,7 @@ def store(table: pa.Table, spec: TableSpec, folder: Path) -> str:
 
 
 def load(spark: SparkSession, spec: TableSpec, path: str) -> DataFrame:
-    """The physical columns, as a reader of tables loads them."""
+    """Return the physical columns, as a reader of tables loads them."""
     return (
         spark.read.schema(spark_schema(spec, physical=True))
         .option("datetimeRebaseMode", "CORRECTED")

@@ -1,4 +1,7 @@
-"""The driver of a Spark job dies, or gets a wrong answer, at every call to the store: a rerun leads to the same table."""
+"""A Spark job's driver dies, or gets a wrong answer, at every call to the store.
+
+A rerun leads to the same table.
+"""
 
 from pathlib import Path
 
@@ -10,32 +13,11 @@ from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, table_on
 from opal_spark import OpalTable
 from tests.kit.check import check_table
-from tests.kit.failing_store import Crash, FailingStore, Mode
-from tests.opal_lake.shop import Row, latest
-from tests.opal_spark.test_table import content, create, frame
+from tests.kit.failing_store import Crash, Mode
+from tests.opal_lake.shop import latest
+from tests.opal_spark.build import FIRST, SECOND, DriverStore, content, create, frame, upsert
 
-FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30)]
-SECOND: list[Row] = [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2, 50)]
 STRIDE = 13  # of the calls at which it fails
-
-
-class DriverStore(FailingStore):
-    """Fails in this process only: what is shipped to a worker is the sound store below."""
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return _itself, (self.inner,)
-
-
-def _itself(storage: Storage) -> Storage:
-    return storage
-
-
-def upsert(spark: SparkSession, storage: Storage, metadata: str) -> None:
-    """A whole upsert with tokens, as a scheduler would rerun it."""
-    table = OpalTable.on(spark, table_on(storage))
-    table.ingest(frame(spark, SECOND), token="ingest", metadata=metadata)
-    if metadata == "batch":
-        table.metagen(token="metagen")
 
 
 def prepared(spark: SparkSession, path: Path, file_format: str) -> Storage:

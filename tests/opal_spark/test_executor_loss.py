@@ -1,4 +1,7 @@
-"""Workers and executors die in the middle of a task, or dawdle until Spark runs it twice: the table is the same."""
+"""Workers and executors die within a task, or dawdle until Spark runs it twice.
+
+The table is the same.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A table that somebody else wrote, on real Spark: it reads nothing outside of its folder, and runs nothing in the driver."""
+"""A hostile table on Spark: it reads nothing outside of its folder, and runs no code."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from opal_lake.log.commit import canonical_json, decode_commit, encode_commit, s
 from opal_lake.write.bootstrap import SourceTable
 from opal_spark import OpalTable
 from opal_spark.engine.failures import spark_errors
-from tests.opal_spark.test_table import DDL, content, frame
+from tests.opal_spark.build import DDL, content, frame
 
 CODE = "reflect('java.lang.System', 'setProperty', 'opal.hostile', 'ran') = 'x'"
 

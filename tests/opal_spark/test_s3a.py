@@ -10,7 +10,7 @@ from tests.kit.check import check_table
 from tests.kit.failing_store import Crash
 from opal_spark import OpalTable
 from tests.opal_lake.shop import latest
-from tests.opal_spark.test_crashes_spark import FIRST, SECOND, DriverStore, upsert
+from tests.opal_spark.build import FIRST, SECOND, DriverStore, upsert
 from opal_lake.table import table_on
 from tests.fixtures_s3a import s3a_session
 
@@ -18,15 +18,26 @@ endpoint = sys.argv[1]
 spark = s3a_session(endpoint)
 DDL = "sku STRING, at BIGINT, price INT"
 
+
 def content(rows):
     return sorted((row.sku, row.at, row.price) for row in rows.collect())
 
+
 def prepared(uri, file_format):
     schema = spark.createDataFrame([], DDL).schema
-    table = OpalTable.create(spark, uri, schema, keys=["sku"], delta="at", deletes="price IS NULL", file_format=file_format)
+    table = OpalTable.create(
+        spark,
+        uri,
+        schema,
+        keys=["sku"],
+        delta="at",
+        deletes="price IS NULL",
+        file_format=file_format,
+    )
     table.ingest(spark.createDataFrame(FIRST, DDL))
     table.metagen()
     return table
+
 
 for file_format, metadata in (("parquet", "batch"), ("orc", "batch"), ("parquet", "inline")):
     table = prepared(f"s3a://lake/spark/{file_format} {metadata} [a]", file_format)

@@ -1,7 +1,7 @@
-"""The public face on real Spark: reads return what the model returns, on every axis, for all types of columns."""
+"""The public face on real Spark: reads return what the model returns, for all types."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import reduce
@@ -20,48 +20,26 @@ from opal_lake.operations.job_spec import JobSpec
 from opal_spark import OpalTable
 from opal_spark.submit.jobs import run_job
 from tests.opal_lake.shop import Row, latest
+from tests.opal_spark.build import content, create, frame
 from tests.opal_spark.twin import arrow_of
-
-DDL = "sku STRING, at BIGINT, price INT"
-
-
-def frame(spark: SparkSession, rows: Sequence[Row], slices: int = 1) -> DataFrame:
-    return spark.createDataFrame(list(rows), DDL).repartition(slices)
-
-
-def content(rows: DataFrame) -> list[Row]:
-    return sorted((row.sku, row.at, row.price) for row in rows.collect())
 
 
 def contents(reads: Mapping[str, DataFrame]) -> dict[str, list[Row]]:
-    """Of several reads, in one job."""
+    """Return the content of several reads, in one job."""
     named = [
         rows.select(F.lit(name).alias("read"), "sku", "at", "price") for name, rows in reads.items()
     ]
-    found: dict[str, list[Row]] = {name: [] for name in reads}
+    rows_of: dict[str, list[Row]] = {name: [] for name in reads}
     for row in reduce(DataFrame.union, named).collect():
-        found[row.read].append((row.sku, row.at, row.price))
-    return {name: sorted(rows) for name, rows in found.items()}
-
-
-def create(
-    spark: SparkSession, path: Path, file_format: str = "parquet", **properties: int
-) -> OpalTable:
-    schema = spark.createDataFrame([], DDL).schema
-    return OpalTable.create(
-        spark,
-        str(path),
-        schema,
-        keys=["sku"],
-        delta="at",
-        deletes="price IS NULL",
-        file_format=file_format,
-        properties=properties,
-    )
+        rows_of[row.read].append((row.sku, row.at, row.price))
+    return {name: sorted(rows) for name, rows in rows_of.items()}
 
 
 def history(seed: int) -> Iterator[list[Row]]:
-    """Batches with late, repeated and deleted rows; no two rows agree in their delta: order of arrival does not matter."""
+    """Yield batches with late, repeated and deleted rows.
+
+    No two rows have the same delta, so that the order of arrival does not matter.
+    """
     dice = random.Random(seed)
     moments = dice.sample(range(1000), 60)
     for _ in range(dice.randrange(2, 5)):
@@ -169,13 +147,13 @@ def test_reads_prune_columns_and_files(spark: SparkSession, tmp_path: Path) -> N
     table.ingest(spark.createDataFrame(rows, schema))
     table.metagen()
     assert len(table.files()) == 8
-    found = table.read(columns=["amount"], where="day = DATE'2026-11-03' AND id < 100")
-    assert [row.asDict() for row in found.collect()] == [{"amount": Decimal("2.00")}]
-    assert len(found.inputFiles()) == 1
+    fitting = table.read(columns=["amount"], where="day = DATE'2026-11-03' AND id < 100")
+    assert [row.asDict() for row in fitting.collect()] == [{"amount": Decimal("2.00")}]
+    assert len(fitting.inputFiles()) == 1
     assert table.read(where="id >= 6").count() == 2
 
 
-def test_columns_that_are_no_schema_of_spark_are_refused(
+def test_columns_that_are_not_a_schema_of_spark_are_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     columns: Any = "id STRING, at BIGINT"
@@ -236,7 +214,9 @@ def test_both_zeros_are_found_and_null_structs_move_nothing(
     ]
 
 
-def test_points_that_cannot_be_read_say_what_can(spark: SparkSession, tmp_path: Path) -> None:
+def test_points_that_cannot_be_read_name_the_readable_ones(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = create(spark, tmp_path / "table")
     with pytest.raises(NotFoundError, match="readable are 0 to 0"):
         table.read(version=5)
@@ -244,7 +224,7 @@ def test_points_that_cannot_be_read_say_what_can(spark: SparkSession, tmp_path: 
         table.read(timestamp="2001-01-01T00:00:00Z")
     with pytest.raises(InvalidInputError, match="give only one of them"):
         table.read(version=0, timestamp="2001-01-01T00:00:00Z")
-    with pytest.raises(NotFoundError, match="is no Opal table"):
+    with pytest.raises(NotFoundError, match="is not an Opal table"):
         OpalTable.for_path(spark, str(tmp_path))
     with pytest.raises(InvalidInputError, match="no column 'nope'"):
         table.read(columns=["nope"])
@@ -254,7 +234,7 @@ def test_points_that_cannot_be_read_say_what_can(spark: SparkSession, tmp_path: 
         table.read(columns="sku")
     with pytest.raises(InvalidInputError, match="argument version is a text; give a whole number"):
         table.read(version=cast("int", "0"))
-    with pytest.raises(InvalidInputError, match=r"not '/in/x\.csv'; for files write Files"):
+    with pytest.raises(InvalidInputError, match=r"got '/in/x\.csv'; for files write Files"):
         table.ingest(cast("DataFrame", "/in/x.csv"))
     for condition in ("nope = 1", "max(price) > 3", "rand() > 0.5"):
         with pytest.raises(InvalidInputError, match="delete condition"):

@@ -1,4 +1,4 @@
-"""Temporal values are the same whichever zone the writing and the reading JVM live in, in Parquet and in ORC."""
+"""Temporal values are the same whatever time zone the writing and the reading JVM have."""
 
 import json
 import os
@@ -17,20 +17,48 @@ from opal_spark.engine.java import ensure_java
 
 verb, folder, zone = sys.argv[1:]
 ensure_java()
-settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": f"-Duser.timezone={zone}", "spark.sql.session.timeZone": zone,
-            "spark.sql.shuffle.partitions": "1", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+settings = {
+    "spark.ui.enabled": "false",
+    "spark.driver.extraJavaOptions": f"-Duser.timezone={zone}",
+    "spark.sql.session.timeZone": zone,
+    "spark.sql.shuffle.partitions": "1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
 spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
 # around the changes of daylight-saving time in both zones, and where calendars were changed
-MOMENTS = ["2026-03-08T09:59:59.999999Z", "2026-03-08T10:00:00Z", "2026-11-01T08:30:00Z", "2026-11-01T09:30:00Z", "2026-03-29T01:00:00Z",
-           "2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "1582-10-04T12:00:00Z", "1582-10-15T12:00:00Z", "1900-01-01T00:00:00Z",
-           "0001-01-02T00:00:00Z", "9999-12-30T23:59:59.999999Z", "1970-01-01T00:00:00Z"]
-VALUES = ", ".join(f"({n}, TIMESTAMP'{m}', TIMESTAMP_NTZ'{m[:-1]}', DATE'{m[:10]}')" for n, m in enumerate(MOMENTS))
-QUERY = f"""SELECT id, ts, ntz, day, named_struct('ts', ts, 'all', array(ntz, NULL), 'by', map(day, ts)) AS nested, ts AS at
+MOMENTS = [
+    "2026-03-08T09:59:59.999999Z",
+    "2026-03-08T10:00:00Z",
+    "2026-11-01T08:30:00Z",
+    "2026-11-01T09:30:00Z",
+    "2026-03-29T01:00:00Z",
+    "2026-10-25T00:30:00Z",
+    "2026-10-25T01:30:00Z",
+    "1582-10-04T12:00:00Z",
+    "1582-10-15T12:00:00Z",
+    "1900-01-01T00:00:00Z",
+    "0001-01-02T00:00:00Z",
+    "9999-12-30T23:59:59.999999Z",
+    "1970-01-01T00:00:00Z",
+]
+VALUES = ", ".join(
+    f"({n}, TIMESTAMP'{m}', TIMESTAMP_NTZ'{m[:-1]}', DATE'{m[:10]}')" for n, m in enumerate(MOMENTS)
+)
+QUERY = f"""SELECT id, ts, ntz, day,
+            named_struct('ts', ts, 'all', array(ntz, NULL), 'by', map(day, ts)) AS nested, ts AS at
             FROM VALUES {VALUES} AS t(id, ts, ntz, day)"""
-SHOW = ["id", "unix_micros(ts) AS ts", "date_format(ntz, 'yyyy-MM-dd HH:mm:ss.SSSSSS') AS ntz", "CAST(day AS STRING) AS day",
-        "unix_micros(nested.ts) AS nts", "date_format(nested.all[0], 'yyyy-MM-dd HH:mm:ss.SSSSSS') AS nntz",
-        "CAST(map_keys(nested.by)[0] AS STRING) AS nday", "unix_micros(map_values(nested.by)[0]) AS nby"]
+SHOW = [
+    "id",
+    "unix_micros(ts) AS ts",
+    "date_format(ntz, 'yyyy-MM-dd HH:mm:ss.SSSSSS') AS ntz",
+    "CAST(day AS STRING) AS day",
+    "unix_micros(nested.ts) AS nts",
+    "date_format(nested.all[0], 'yyyy-MM-dd HH:mm:ss.SSSSSS') AS nntz",
+    "CAST(map_keys(nested.by)[0] AS STRING) AS nday",
+    "unix_micros(map_values(nested.by)[0]) AS nby",
+]
 for file_format in ("parquet", "orc"):
     rows = spark.sql(QUERY)
     if verb == "write":
@@ -40,7 +68,9 @@ for file_format in ("parquet", "orc"):
         table.metagen()
     else:
         table = OpalTable.for_path(spark, f"{folder}/{file_format}")
-        table.ingest(rows)  # the same keys and deltas again, from another zone: each must meet its own
+        table.ingest(
+            rows
+        )  # the same keys and deltas again, from another zone: each must meet its own
         table.metagen()
     found = table.read().selectExpr(*SHOW).orderBy("id").collect()
     cut = table.read(event_time="2026-11-01T09:00:00Z").count()

@@ -1,4 +1,4 @@
-"""Spark's Python workers in tests: each begins with what it needs anyhow, which their daemon has imported once.
+"""Spark's Python workers in tests, whose daemon has imported once what each needs.
 
 A test run starts a hundred workers, and each would take more than a second of CPU to import it.
 """

@@ -54,7 +54,7 @@ def files(tmp_path: Path) -> list[str]:
 def made_table(
     spark: SparkSession, metadata: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A key that was put, and one that was put and deleted a day later."""
+    """Return a table with one key, and another one that was deleted a day later."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(metadata))
@@ -66,7 +66,7 @@ def made_table(
 
 @pytest.fixture
 def table(tmp_path: Path, made_table: Path) -> str:
-    """A copy, of the test's own."""
+    """Return a copy of the table for one test."""
     return str(shutil.copytree(made_table, tmp_path / "users"))
 
 
@@ -116,7 +116,9 @@ def test_ingest_with_metagen_makes_rows_visible_and_json_lists_both(
     assert [result["repeated"] for result in json.loads(capsys.readouterr().out)] == [True, True]
 
 
-def test_past_moments(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_shows_the_table_at_a_version_or_an_event_time(
+    table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     def ids(*words: str) -> list[int]:
         assert main(["read", table, "--columns", "id", "--json", *words]) == OK
         return sorted(row["id"] for row in json.loads(capsys.readouterr().out))
@@ -128,7 +130,7 @@ def test_past_moments(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ids("--where", "id > 1", "--version", "2") == [2]
 
 
-def test_changes_show_what_was_there_before_what_is(
+def test_changes_show_the_row_before_and_after(
     table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     later = {"id": [1], "name": ["Eve"], "op": ["U"], "at": [datetime(2026, 1, 3, tzinfo=UTC)]}
@@ -276,7 +278,7 @@ def test_many_columns_on_a_narrow_terminal_are_shown_below_each_other() -> None:
     assert len(list(rows_page(result, Style(), None))) == 3
 
 
-def test_nothing_to_do_is_said() -> None:
+def test_nothing_to_do_is_reported() -> None:
     assert list(result_page(JobResult(operation="ingest", table="lake/t"), Style(), None)) == [
         "nothing to do in lake/t"
     ]

@@ -84,8 +84,8 @@ def test_a_flag_counts_more_than_the_properties_also_where_it_says_the_default(
     )
     args.conf = []  # as Spark's part adds to every verb
     args.run(args)
-    found = {name: getattr(seen[0], name) for name in defaults}
-    assert found == (
+    arguments = {name: getattr(seen[0], name) for name in defaults}
+    assert arguments == (
         defaults
         if is_said
         else {"order": "2", "order_type": "text", "deleted_op": "X", "delimiter": ";"}
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_said_with_the_next_step(
     )
 
 
-def test_wrong_increments_are_said_before_spark_starts(
+def test_wrong_increments_are_reported_before_spark_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, started = (
@@ -115,8 +115,8 @@ def test_wrong_increments_are_said_before_spark_starts(
     parser = OpalParser(prog="opal")
     add_mutate(parser.add_subparsers(dest="command"), lambda _, job: started.append(job))
     args = parser.parse(words)
-    with pytest.raises(InvalidInputError, match="there is no increment"):
+    with pytest.raises(InvalidInputError, match="does not exist: it is neither a file"):
         args.run(args)
     assert not started
     assert main(words) == INPUT
-    assert "there is no increment" in capsys.readouterr().err
+    assert "does not exist: it is neither a file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`opal pack`: what is in the archive, that it is the same twice, and that an app runs from it alone."""
+"""`opal pack`: the archive's content, which is the same twice, and apps that run from it alone."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def names_in(archive: Path) -> list[str]:
         return content.getnames()
 
 
-def test_what_is_packed_is_what_the_project_asks_for_without_spark_and_airflow() -> None:
+def test_the_project_s_requirements_are_packed_except_spark_and_airflow() -> None:
     extras = LAKE["optional-dependencies"]
     asked = {re.split(r"[<>=\[]", line)[0] for line in [*LAKE["dependencies"], *extras["spark"]]}
     assert set(NEEDED) == asked - SPARKS
@@ -87,7 +87,10 @@ def test_the_packed_python_finds_its_packages_wherever_it_lies_and_runs_the_node
     home = unpacked(packed(tmp_path), tmp_path / "some where")
     answer = run_python(
         home,
-        "import json, opal_lake, opal_spark, six, sys; print(json.dumps([opal_lake.__file__, six.__file__, sys.prefix]))",
+        (
+            "import json, opal_lake, opal_spark, six, sys; print(json.dumps([opal_lake.__file__, "
+            "six.__file__, sys.prefix]))"
+        ),
     )
     assert answer.returncode == 0, answer.stderr
     opal_lake, six, prefix = json.loads(answer.stdout)
@@ -96,7 +99,7 @@ def test_the_packed_python_finds_its_packages_wherever_it_lies_and_runs_the_node
     assert prefix == sys.base_prefix
 
 
-def test_it_runs_through_a_link_and_keeps_what_spark_puts_on_the_path(tmp_path: Path) -> None:
+def test_the_packed_python_runs_through_a_link_and_keeps_spark_s_pythonpath(tmp_path: Path) -> None:
     (tmp_path / "environment").symlink_to(
         unpacked(packed(tmp_path), tmp_path / "cache" / "e.tar.gz")
     )
@@ -108,7 +111,7 @@ def test_it_runs_through_a_link_and_keeps_what_spark_puts_on_the_path(tmp_path: 
     assert answer.stdout.strip() == f"{tmp_path / 'cache' / 'e.tar.gz' / PACKAGES}:/spark.zip"
 
 
-def test_a_node_without_that_python_says_so(tmp_path: Path) -> None:
+def test_a_node_without_that_python_is_reported(tmp_path: Path) -> None:
     home = unpacked(packed(tmp_path), tmp_path / "e")
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -132,7 +135,7 @@ def test_the_same_packages_give_the_same_bytes(tmp_path: Path) -> None:
     assert packed(tmp_path, str(shop), name="b.tar.gz").read_bytes() == first
 
 
-def test_it_holds_no_caches_and_nothing_of_this_machine(tmp_path: Path) -> None:
+def test_the_archive_holds_no_caches_and_nothing_of_this_machine(tmp_path: Path) -> None:
     names = names_in(packed(tmp_path))
     assert not [
         name
@@ -152,7 +155,7 @@ def test_it_holds_no_caches_and_nothing_of_this_machine(tmp_path: Path) -> None:
     )
 
 
-def test_packages_and_code_of_one_s_own_come_along(tmp_path: Path) -> None:
+def test_the_user_s_own_packages_and_code_are_packed(tmp_path: Path) -> None:
     shop, rules = tmp_path / "src" / "shop", tmp_path / "src" / "rules.py"
     shop.mkdir(parents=True)
     (shop / "__init__.py").write_text("NAME = 'shop'")
@@ -179,7 +182,8 @@ def test_opal_lake_comes_with_its_metadata_so_that_its_commands_are_found(tmp_pa
     answer = run_python(
         home,
         "from importlib.metadata import distribution as d; lake = d('opal-lake'); "
-        "print(lake.version, *sorted(e.name for e in lake.entry_points if e.group == 'opal.commands'))",
+        "print(lake.version, *sorted(e.name for e in lake.entry_points if e.group == "
+        "'opal.commands'))",
     )
     commands = " ".join(sorted(LAKE["entry-points"]["opal.commands"]))
     assert answer.stdout == f"{LAKE['version']} {commands}\n", answer.stderr
@@ -241,7 +245,7 @@ def test_an_archive_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     target = tmp_path / "e.tar.gz"
     target.write_bytes(b"mine")
     with pytest.raises(
-        InvalidInputError, match="is there already: name another with -o, or add --overwrite"
+        InvalidInputError, match="exists already: name another with -o, or add --overwrite"
     ):
         packed(tmp_path)
     assert target.read_bytes() == b"mine"
@@ -259,7 +263,7 @@ def test_the_command_refuses_before_it_works(
     assert main(["pack", "-o", str(tmp_path / "nowhere" / "e.tar.gz"), "--with", "./no"]) == INPUT
     output = capsys.readouterr()
     assert not output.out
-    assert "is there already" in output.err
+    assert "exists already" in output.err
 
 
 @pytest.mark.slow
@@ -267,7 +271,7 @@ def test_the_command_refuses_before_it_works(
 def test_apps_run_where_only_the_archive_knows_opal_lake(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An ingest on a little cluster whose executor unpacks the archive, and a MetaGen in client mode."""
+    """A little cluster's executor unpacks the archive; a MetaGen is in client mode."""
     assert main(["pack", "-o", str(tmp_path / "environment.tar.gz"), "--json"]) == OK
     report = json.loads(capsys.readouterr().out)
     home = unpacked(tmp_path / "environment.tar.gz", tmp_path / "driver")
@@ -281,11 +285,11 @@ def test_apps_run_where_only_the_archive_knows_opal_lake(
         '{"id": 1, "at": 1}\n{"id": 2, "at": 1}\n{"id": 1, "at": 2}\n'
     )
     source = {"files": {"paths": [str(tmp_path / "in.json")]}}
-    executors = [
-        word for name, value in report["conf"].items() for word in ("--conf", f"{name}={value}")
-    ]
-    submit(tmp_path, home, "ingest", {"source": source, "create": {"keys": ["id"], "delta": "at"}},
-           "--master", "local-cluster[1,1,1024]", "--archives", report["archives"], *executors)  # fmt: skip
+    cluster = ["--master", "local-cluster[1,1,1024]", "--archives", report["archives"]]
+    for name, value in report["conf"].items():
+        cluster += ["--conf", f"{name}={value}"]
+    create = {"keys": ["id"], "delta": "at"}
+    submit(tmp_path, home, "ingest", {"source": source, "create": create}, *cluster)
     submit(
         tmp_path,
         home,

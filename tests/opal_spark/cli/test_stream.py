@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("opal_commands")
         ),
         (
             ["--start-timestamp", "2026-11-01", "--end-timestamp", "2026-11-02"],
-            "spark does not go with an interval: Spark reads none; leave it out",
+            "spark does not go with an interval: Spark does not read intervals; leave it out",
         ),
         (
             ["--flush-mb", "8"],
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("opal_commands")
         ),
     ],
 )
-def test_what_spark_cannot_do_is_said_at_once(
+def test_what_spark_cannot_do_is_refused_before_it_runs(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = new_table(tmp_path)

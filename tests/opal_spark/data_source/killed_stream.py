@@ -1,4 +1,6 @@
-"""A stream of changes into a second table, in a process of its own: `python -m ... SOURCE TARGET CHECKPOINT [finish]`.
+"""A stream of changes into a second table, in a process of its own.
+
+    python -m ... SOURCE TARGET CHECKPOINT [finish]
 
 It prints a line when a micro-batch begins. With `finish` it ends when it has read everything.
 """

@@ -1,4 +1,4 @@
-"""A stream whose process is killed at random moments, and started again: every change comes once, and in order.
+"""A stream whose process is killed at random moments returns every change once, in order.
 
 OPAL_KILLS says how often it is killed.
 """
@@ -23,16 +23,17 @@ from opal_lake.definition.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_spark.engine.java import ensure_java
 from tests.kit.check import check_table
-from tests.opal_spark.data_source.test_stream import SCHEMA, expected, new_table, upsert
+from tests.opal_spark.data_source.build import SCHEMA, expected, new_table, upsert
 
 ROOT = Path(__file__).parents[3]
 KILLS = int(os.environ.get("OPAL_KILLS", "2"))
 START_SECONDS, COPY_SECONDS = 300, 600
-TOO_SLOW = "Python worker failed to connect back"  # within 10 s, for which Spark has no setting: on a loaded machine a crash like others
+# A worker has 10 s to connect, without a setting: on a loaded machine this is a crash like others
+TOO_SLOW = "Python worker failed to connect back"
 
 
 def stream(table: Table, target: Table, folder: Path, *more: str) -> "subprocess.Popen[str]":
-    """In a process group of its own, to which Spark's JVM belongs."""
+    """Start the stream in a process group of its own, to which Spark's JVM belongs."""
     ensure_java()
     module = "tests.opal_spark.data_source.killed_stream"
     command = [
@@ -44,7 +45,10 @@ def stream(table: Table, target: Table, folder: Path, *more: str) -> "subprocess
         str(folder / "checkpoint"),
         *more,
     ]
-    settings = "--master local[2] --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 pyspark-shell"
+    settings = (
+        "--master local[2] --conf spark.ui.enabled=false --conf "
+        "spark.sql.shuffle.partitions=2 pyspark-shell"
+    )
     environment = os.environ | {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'spark_apps'}",
         "PYSPARK_PYTHON": sys.executable,
@@ -62,9 +66,9 @@ def stream(table: Table, target: Table, folder: Path, *more: str) -> "subprocess
 
 
 def kill_at_random(process: "subprocess.Popen[str]", folder: Path, dice: random.Random) -> None:
-    """Sometimes while it starts, otherwise some time after the start of one of its first micro-batches.
+    """Kill the stream while it starts, or after the start of an early micro-batch.
 
-    On a slow machine the first would be all that ever runs, and never ends.
+    Most kills come after a start: on a slow machine the first micro-batch would never end.
     """
     assert process.stdout is not None
     lines = itertools.islice(process.stdout, dice.randint(1, 3))
@@ -80,7 +84,7 @@ def kill_at_random(process: "subprocess.Popen[str]", folder: Path, dice: random.
 
 
 def was_too_slow(folder: Path) -> bool:
-    """Whether that is what the last stream of the folder failed of."""
+    """Return whether the last stream of the folder failed because the machine is slow."""
     errors = folder / "errors.txt"
     is_so = TOO_SLOW in errors.read_text()
     errors.unlink()
@@ -154,7 +158,7 @@ def test_a_stream_that_is_killed_has_every_change_once_and_in_order(tmp_path: Pa
 
 
 def assert_rising(target: Table) -> None:
-    """The micro-batches, as the target's commits have them, hold versions of the source one after the other."""
+    """Assert that micro-batches hold consecutive versions of the source."""
     last = 0
     for version in range(1, target.snapshot_at().version + 1):
         versions = target.changes(version, version)["version"].to_pylist()

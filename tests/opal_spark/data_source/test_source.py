@@ -1,4 +1,4 @@
-"""`format("opal")` skips files if an option asks for it, and never a row of the result, however often a view is used."""
+"""`format("opal")` skips files only if an option asks for it, and never a row of the result."""
 
 import os
 import re
@@ -27,7 +27,7 @@ from tests.fixtures_cli import SOURCES
 
 @pytest.fixture(scope="module")
 def path(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A file a row, for tests that write nothing."""
+    """Return a table with a file for each row, for tests that write nothing."""
     opal_spark.register(spark)
     path = str(tmp_path_factory.mktemp("rows") / "t")
     rows = spark.range(0, 8, 1, 1).selectExpr(
@@ -41,7 +41,7 @@ def path(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def opened(spark: SparkSession, path: str, where: str) -> tuple[int, list[int]]:
-    """How many files a read opens, and the rows that fulfil the condition."""
+    """Return the number of files that a read opens, and its matching rows."""
     rows = spark.read.format("opal").option("files_where", where).load(path)
     return rows.count(), ids(rows.where(where))
 
@@ -98,8 +98,8 @@ def test_explain_and_read_open_the_same_files(spark: SparkSession, path: str) ->
         == 1
     )
     assert [
-        (one["condition"], one["files"], one["files_by_it_alone"])
-        for one in explained["conditions"]
+        (condition["condition"], condition["files"], condition["files_by_it_alone"])
+        for condition in explained["conditions"]
     ] == [
         ("id >= 6", 6, 6),
         ("name != 'n7'", 1, 1),
@@ -111,8 +111,10 @@ def test_explain_and_read_open_the_same_files(spark: SparkSession, path: str) ->
 
 
 NESTED = (
-    "SELECT id AS a, 10 + id AS b, concat('n', id) AS c, IF(id = 2, NULL, named_struct('x', id, 'y', concat('y', id))) AS s, "
-    "array(named_struct('p', id, 'q', CAST(id AS INT)), NULL) AS l, map('k', named_struct('u', id, 'v', 0.5D)) AS m, "
+    "SELECT id AS a, 10 + id AS b, concat('n', id) AS c, IF(id = 2, NULL, "
+    "named_struct('x', id, 'y', concat('y', id))) AS s, "
+    "array(named_struct('p', id, 'q', CAST(id AS INT)), NULL) AS l, map('k', "
+    "named_struct('u', id, 'v', 0.5D)) AS m, "
     "CAST(id AS DECIMAL(10,2)) AS d, timestamp_seconds(id) AS t FROM range(4)"
 )
 
@@ -158,7 +160,8 @@ def test_columns_of_a_schema_go_by_name(spark: SparkSession, nested: str) -> Non
         spark, nested, "c STRING", version="1", event_time="13", files_where="d >= 0"
     )[-1] == ("n3",)
     spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW v (b BIGINT, d DECIMAL(10,2), a BIGINT) USING opal OPTIONS (path '{nested}', version '1')"
+        "CREATE OR REPLACE TEMPORARY VIEW v (b BIGINT, d DECIMAL(10,2), a BIGINT) USING opal "
+        f"OPTIONS (path '{nested}', version '1')"
     )
     assert sorted(map(tuple, spark.sql("SELECT a, b FROM v").collect())) == [
         (0, 10),
@@ -191,11 +194,15 @@ def test_parts_of_nested_columns_go_by_name(spark: SparkSession, nested: str) ->
     [
         (
             "b STRING, a BIGINT",
-            r"column 'b' is BIGINT in the table, STRING in the schema.* The table has a BIGINT, b BIGINT, c STRING",
+            (
+                r"column 'b' is BIGINT in the table, STRING in the schema.* The table "
+                r"has a BIGINT, b "
+                r"BIGINT, c STRING"
+            ),
         ),
         (
             "a BIGINT, nope INT, b INT",
-            r"there is no column 'nope'; column 'b' is BIGINT in the table, INT in the schema",
+            r"column 'nope' does not exist; column 'b' is BIGINT in the table, INT in the schema",
         ),
         ("a BIGINT, A BIGINT", "column 'A' is named twice"),
         (
@@ -208,7 +215,7 @@ def test_parts_of_nested_columns_go_by_name(spark: SparkSession, nested: str) ->
             "column 'c' is STRING in the table, string collate UTF8_LCASE in the schema",
         ),
         ("s STRUCT<x: INT>", r"column 's.x' is BIGINT in the table, INT in the schema"),
-        ("s STRUCT<z: INT>", r"there is no column 's.z'"),
+        ("s STRUCT<z: INT>", r"column 's.z' does not exist"),
         (
             "s STRING",
             "column 's' is STRUCT<x: BIGINT, y: STRING> in the table, STRING in the schema",
@@ -221,7 +228,7 @@ def test_parts_of_nested_columns_go_by_name(spark: SparkSession, nested: str) ->
             "m MAP<INT, STRUCT<v: DOUBLE>>",
             r"column 'm.key' is STRING in the table, INT in the schema",
         ),
-        ("_opal_segment BIGINT", "there is no column '_opal_segment'"),
+        ("_opal_segment BIGINT", "column '_opal_segment' does not exist"),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused(
@@ -245,11 +252,19 @@ def test_a_schema_that_does_not_fit_is_refused(
     "schema, problem",
     [
         (
-            "a BIGINT NOT NULL, s STRUCT<x: BIGINT NOT NULL>, m MAP<STRING, STRUCT<u: BIGINT NOT NULL, v: DOUBLE>>",
+            (
+                "a BIGINT NOT NULL, s STRUCT<x: BIGINT NOT NULL>, m MAP<STRING, "
+                "STRUCT<u: BIGINT NOT "
+                "NULL, v: DOUBLE>>"
+            ),
             None,
         ),
         (
-            "l ARRAY<STRUCT<p: BIGINT>> NOT NULL, t TIMESTAMP, s STRUCT<x: BIGINT NOT NULL> NOT NULL",
+            (
+                "l ARRAY<STRUCT<p: BIGINT>> NOT NULL, t TIMESTAMP, s STRUCT<x: BIGINT "
+                "NOT NULL> NOT "
+                "NULL"
+            ),
             "column 's' has nulls",
         ),
         ("m MAP<STRING, STRUCT<u: BIGINT, v: DOUBLE NOT NULL>>", "column 'm.value.v' has nulls"),
@@ -258,7 +273,7 @@ def test_a_schema_that_does_not_fit_is_refused(
 def test_not_null_of_a_schema_is_kept_by_the_rows(
     spark: SparkSession, schema: str, problem: str | None
 ) -> None:
-    """Also in slices, and where a null parent holds nothing."""
+    """Slices keep it too, and a null parent holds no value."""
     kind = pa.schema(
         [
             ("a", pa.int64()),
@@ -359,7 +374,7 @@ def feed(spark: SparkSession, path: str, **options: object) -> DataFrame:
 
 @pytest.fixture
 def upserted(spark: SparkSession, path: str, tmp_path: Path) -> str:
-    """A copy, in which version 2 updates row 3 and brings row 9."""
+    """Return a copy whose version 2 updates row 3 and inserts row 9."""
     path = str(shutil.copytree(path, tmp_path / "t"))
     rows = spark.createDataFrame(
         [(3, 30, "new", None), (9, 30, "nine", None)],
@@ -420,15 +435,19 @@ def test_a_feed_by_the_names_of_delta_s_options(spark: SparkSession, upserted: s
         ),
         (
             {"startingVersion": "1"},
-            "option startingVersion applies only to a change feed; add .option('readChangeFeed', 'true')",
+            (
+                "option startingVersion applies only to a change feed; add "
+                ".option('readChangeFeed', "
+                "'true')"
+            ),
         ),
         (
             {"readChangeFeed": "true", "startingVersion": "one"},
-            "option startingVersion='one' is no version",
+            "option startingVersion='one' is not a version",
         ),
         (
             {"readChangeFeed": "true", "startingVersion": "1", "endingVersion": "latest"},
-            "option endingVersion='latest' is no version",
+            "option endingVersion='latest' is not a version",
         ),
         (
             {"readChangeFeed": "true", "startingVersion": "1", "startingTimestamp": "2026-01-01"},
@@ -461,10 +480,11 @@ def test_options_of_a_feed_that_cannot_be_are_refused(
 
 @pytest.mark.slow
 def test_spark_finds_the_source_without_registration(path: str) -> None:
-    """In a session of its own; a table's columns of a feed's names are no part of its feed."""
+    """A table's columns with names of a feed's do not belong to its feed."""
     lines = f"""
         from pyspark.sql import SparkSession
-        spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+        builder = SparkSession.builder.master("local[1]")
+        spark = builder.config("spark.ui.enabled", "false").getOrCreate()
         print("rows", spark.read.format("opal").load({path!r}).count())
         import opal_spark
         opal_spark.register(spark)

@@ -1,11 +1,14 @@
-"""A stream returns every change once and in order, whatever happens between two of its runs; if it cannot continue, it fails."""
+"""A stream returns every change once and in order, whatever happens between its runs.
+
+If it cannot continue, it fails.
+"""
 
 import itertools
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -20,26 +23,29 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.types import StringType, StructField, StructType
 
 import opal_spark
-from opal_lake.definition.table_spec import TableLayout
 from opal_lake.errors import NotFoundError, OpalError
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.result import JobResult
 from opal_lake.table import Table
 from opal_spark import run_available
-from opal_spark.data_source import stream_parts
 from opal_spark.data_source.available_now import since_4_2  # type: ignore[attr-defined]
 from opal_spark.data_source.source import OpalDataSource
 from opal_spark.data_source.stream import OpalStreamReader
+from opal_spark.data_source.stream_parts import Tuning
+from tests.opal_spark.data_source.build import (
+    expected,
+    new_table,
+    plain_rows,
+    upsert,
+)
 
-Row = tuple[int, int, str | None]  # id, at, city; without a city the row deletes
-SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("city", pa.string())])
 FEED = {"readChangeFeed": "true"}
 
 
 @dataclass(kw_only=True)
 class Stream:
-    """A query over a table and its checkpoint; `batches` are the micro-batches that it has had, by their ids."""
+    """A query over a table, with its checkpoint and its micro-batches by their ids."""
 
     uri: str
     checkpoint: Path
@@ -52,17 +58,19 @@ class Stream:
         raise NotImplementedError
 
     def forget_commit(self) -> None:
-        """As if the first micro-batch had not ended."""
+        """Forget that the first micro-batch has ended."""
         raise NotImplementedError
 
     def rows(self) -> list[dict[str, Any]]:
         return [row for batch in sorted(self.batches) for row in self.batches[batch]]
 
     def ids(self) -> list[list[int]]:
-        """Of each micro-batch that had rows."""
-        return [
-            sorted(row["id"] for row in rows) for _, rows in sorted(self.batches.items()) if rows
-        ]
+        """Return the ids of each micro-batch that had rows."""
+        ids = []
+        for _, rows in sorted(self.batches.items()):
+            if rows:
+                ids.append(sorted(row["id"] for row in rows))
+        return ids
 
     def changes(self) -> list[tuple[object, ...]]:
         return plain_rows(self.rows())
@@ -100,18 +108,23 @@ class SparkStream(Stream):
 
 @dataclass(kw_only=True)
 class CalledStream(Stream):
-    """The calls that Spark makes, in their order, each run in new objects, offsets as the JSON of the checkpoint; in no time."""
+    """The calls that Spark makes, in their order, without Spark.
+
+    Each run has new objects, and offsets as the JSON of the checkpoint.
+    """
 
     gives_start: bool = False  # as Spark 4.2 does, and 4.1 does not
     available_now: bool = False  # 4.1 asks then for the newest offset first, and only once
     offsets: list[str] = field(default_factory=list)
     tasks: list[int] = field(default_factory=list)
     committed: int = 0
+    tuning: Tuning = field(default_factory=Tuning)
 
     def run(self) -> Self:
         source = OpalDataSource(CaseInsensitiveDict({**self.options, "path": self.uri}))
         schema = self.schema or source.schema()
         reader = source.streamReader(schema)
+        reader.tuning = self.tuning
         fetched = json.dumps(reader.latestOffset()) if self.available_now else None
         if self.offsets and not self.gives_start:
             last = json.loads(self.offsets[-1])
@@ -193,47 +206,17 @@ def makes(kind: Callable[..., Stream], folder: Path) -> NewStream:
     return make
 
 
-def new_table(path: Path, file_format: str = "parquet", **properties: int) -> Table:
-    layout = TableLayout(
-        keys=["id"],
-        delta="at",
-        deletes="city IS NULL",
-        file_format=file_format,
-        properties=properties,
-    )
-    return Table.create(str(path), SCHEMA, **asdict(layout))
-
-
-def upsert(table: Table, *rows: Row, metadata: str = "inline") -> None:
-    table.ingest(
-        pa.table([*map(list, zip(*rows, strict=True))], schema=SCHEMA),
-        [city is None for _, _, city in rows],
-        metadata=metadata,
-    )
-
-
 def columns(*names: str) -> StructType:
     return StructType([StructField(name, StringType()) for name in names])
 
 
-def plain_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
-    return sorted(
-        (row["_commit_version"], row["id"], row["_change_type"], row["city"]) for row in rows
-    )
-
-
-def expected(table: Table, start: int, **options: Any) -> list[tuple[object, ...]]:
-    return plain_rows(table.changes(start, **options).to_pylist())
-
-
 def assert_in_order(stream: Stream, table: Table) -> None:
-    """A commit is in one micro-batch, and versions and times rise over these."""
+    """Assert that a commit is in one micro-batch, and that versions and times rise."""
     last = (0, None)
     for _, rows in sorted(stream.batches.items()):
         if rows:
-            versions, times = (
-                {row[name] for row in rows} for name in ("_commit_version", "_commit_timestamp")
-            )
+            versions = {row["_commit_version"] for row in rows}
+            times = {row["_commit_timestamp"] for row in rows}
             assert min(versions) > last[0]
             assert last[1] is None or min(times) > last[1]
             last = (max(versions), max(times))
@@ -247,7 +230,7 @@ def run_with_commits_between(table: Table, stream: Stream) -> None:
     table.compact()
     upsert(table, (4, 4, "Wien"), metadata="batch")
     upsert(table, (5, 4, "Nice"), metadata="batch")
-    assert stream.run().changes() == expected(table, 0), "pending rows are no change"
+    assert stream.run().changes() == expected(table, 0), "pending rows are not a change"
     table.zorder(["id"])
     table.metagen()
     upsert(table, (3, 5, "Pisa"))
@@ -258,14 +241,14 @@ def run_with_commits_between(table: Table, stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_a_stream_of_changes_is_the_table_s_feed_over_restarts(
+def test_a_restarted_stream_of_changes_returns_the_change_feed_of_the_table(
     tmp_path: Path, new_stream: NewStream, file_format: str
 ) -> None:
     table = new_table(tmp_path / "t", file_format)
     run_with_commits_between(table, new_stream(table, startingVersion=0, **FEED))
 
 
-def test_a_stream_begins_with_the_whole_table_and_goes_on(
+def test_a_stream_begins_with_the_whole_table_and_continues(
     tmp_path: Path, new_stream: NewStream
 ) -> None:
     table = new_table(tmp_path / "t")
@@ -321,9 +304,7 @@ def test_rows_of_files_that_a_compaction_put_together_come_once(
     assert {row["at"] for row in stream.rows()} == {2}
 
 
-def test_a_micro_batch_is_spread_over_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_micro_batch_is_spread_over_tasks(tmp_path: Path) -> None:
     table, make = new_table(tmp_path / "t"), makes(CalledStream, tmp_path)
     for key in range(1, 5):
         upsert(table, (key, key, "x"), (9, key, "y"))
@@ -332,14 +313,15 @@ def test_a_micro_batch_is_spread_over_tasks(
         make(table, startingVersion=1).run(),
         make(table).run(),
     ]
-    monkeypatch.setattr(stream_parts, "TASK_ROWS", 6)
-    monkeypatch.setattr(stream_parts, "TASK_BYTES", 1)
+    make = makes(partial(CalledStream, tuning=Tuning(task_rows=6, task_bytes=1)), tmp_path)
     cut = [
         make(table, startingVersion=1, **FEED).run(),
         make(table, startingVersion=1).run(),
         make(table).run(),
     ]
-    assert [(one.tasks, other.tasks) for one, other in zip(whole, cut, strict=True)] == [
+    assert [
+        (of_whole.tasks, of_cut.tasks) for of_whole, of_cut in zip(whole, cut, strict=True)
+    ] == [
         ([1], [2]),
         ([1], [4]),
         ([1], [4]),
@@ -351,7 +333,7 @@ def test_a_micro_batch_is_spread_over_tasks(
 
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
 def test_the_changes_of_a_large_version_that_ended_no_row_are_spread_over_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: str
+    tmp_path: Path, metadata: str
 ) -> None:
     """A first load of two keys twice, say. An update in a version makes it one task's."""
     table = new_table(tmp_path / "t", segment_rows=3)
@@ -359,14 +341,15 @@ def test_the_changes_of_a_large_version_that_ended_no_row_are_spread_over_tasks(
     table.metagen()
     upsert(table, *((key, 10, "y") for key in range(5, 15)), metadata=metadata)
     table.metagen()
-    monkeypatch.setattr(stream_parts, "TASK_ROWS", 4)
-    monkeypatch.setattr(stream_parts, "TASK_BYTES", 1)
-    stream = makes(CalledStream, tmp_path)(table, startingVersion=1, **FEED).run()
+    make = makes(partial(CalledStream, tuning=Tuning(task_rows=4, task_bytes=1)), tmp_path)
+    stream = make(table, startingVersion=1, **FEED).run()
     assert stream.tasks == [3 + 1], "three files of the first load, and the second one"
     assert stream.changes() == expected(table, 1)
 
 
-def test_at_most_so_many_versions_come_at_once(tmp_path: Path, new_stream: NewStream) -> None:
+def test_a_micro_batch_has_at_most_the_given_number_of_versions(
+    tmp_path: Path, new_stream: NewStream
+) -> None:
     table = new_table(tmp_path / "t")
     for key in range(1, 6):
         upsert(table, (key, key, "x"))
@@ -391,10 +374,10 @@ STARTS: list[dict[str, object]] = [{}, {"startingVersion": 1}, {"startingVersion
 
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("options", [FEED, {}])
-def test_a_stream_that_asks_before_it_says_where_it_is_goes_on_from_there(
+def test_a_stream_that_asks_before_it_says_where_it_is_continues_from_there(
     tmp_path: Path, start: dict[str, object], options: dict[str, object]
 ) -> None:
-    """Also where its start has expired."""
+    """The stream continues even if its start has expired."""
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "x"), (2, 1, "x"))
     stream = makes(partial(CalledStream, available_now=True), tmp_path)(table, **start, **options)
@@ -413,7 +396,7 @@ def test_a_stream_that_asks_before_it_says_where_it_is_goes_on_from_there(
 
 
 @pytest.mark.parametrize("available_now", [False, True])
-def test_a_start_that_has_expired_is_said_until_another_one_is_given(
+def test_a_start_that_has_expired_is_an_error_until_another_one_is_given(
     tmp_path: Path, available_now: bool
 ) -> None:
     """Spark 4.1 keeps the first offset before it hears of it."""
@@ -428,7 +411,11 @@ def test_a_start_that_has_expired_is_said_until_another_one_is_given(
     for _ in range(2):
         broken(
             stream,
-            "the changes of version 1 have expired; the oldest readable ones are those of version 5",
+            (
+                "the changes of version 1 have expired; the oldest readable ones are "
+                "those of version "
+                "5"
+            ),
         )
     stream.options["startingVersion"] = "5"
     assert stream.run().ids() == [[5]]
@@ -444,23 +431,25 @@ def test_such_a_stream_cannot_follow_a_renamed_column(tmp_path: Path) -> None:
     )
     assert len(stream.run().rows()) == 1
     rename(table, "city", "town")
-    broken(stream, "there is no column 'city'")
+    broken(stream, "column 'city' does not exist")
 
 
-def test_such_a_stream_says_that_it_cannot_go_on_by_so_many_versions(tmp_path: Path) -> None:
+def test_such_a_stream_refuses_to_continue_by_so_many_versions(tmp_path: Path) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "x"))
     stream = makes(partial(CalledStream, available_now=True), tmp_path)(
         table, startingVersion=1, maxVersionsPerTrigger=1, **FEED
     )
     assert stream.run().ids() == [[1]]
-    broken(stream, r"cannot go on after a restart; run it by opal_spark\.run_available\(writer\)")
+    broken(
+        stream, r"cannot continue after a restart; run it by opal_spark\.run_available\(writer\)"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("start", STARTS)
-def test_spark_goes_on_with_what_is_available_now(
+def test_spark_continues_with_what_is_available_now(
     spark: SparkSession, tmp_path: Path, start: dict[str, object]
 ) -> None:
     table = new_table(tmp_path / "t")
@@ -476,7 +465,7 @@ def test_spark_goes_on_with_what_is_available_now(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_what_is_available_now_comes_and_the_query_ends(
+def test_a_query_of_available_now_reads_the_existing_versions_and_ends(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Across a restart. Spark 4.1 puts everything so far into one micro-batch."""
@@ -502,7 +491,7 @@ def test_what_is_available_now_comes_and_the_query_ends(
     since_4_2 is None,
     reason="Spark 4.1 puts everything so far into one micro-batch (make test-next-spark)",
 )
-def test_spark_itself_limits_micro_batches_and_ends_with_what_was_there(
+def test_spark_itself_limits_micro_batches_and_ends_with_the_existing_versions(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = new_table(tmp_path / "t")
@@ -576,7 +565,9 @@ def broken(stream: Stream, words: str) -> None:
         stream.run()
 
 
-def test_a_stream_does_not_go_on_with_another_table(tmp_path: Path, any_stream: NewStream) -> None:
+def test_a_stream_does_not_continue_with_another_table(
+    tmp_path: Path, any_stream: NewStream
+) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"))
     stream = any_stream(table).run()
@@ -584,11 +575,14 @@ def test_a_stream_does_not_go_on_with_another_table(tmp_path: Path, any_stream: 
     upsert(new_table(tmp_path / "t"), (2, 1, "Bonn"))
     broken(
         stream,
-        r"is another table than the one that the stream has read up to version 1: that one was dropped and created again; start over",
+        (
+            r"is another table than the one that the stream has read up to version 1: that one was "
+            r"dropped and created again; start over"
+        ),
     )
 
 
-def test_a_stream_does_not_go_on_with_a_table_that_lost_versions(
+def test_a_stream_does_not_continue_with_a_table_that_lost_versions(
     tmp_path: Path, any_stream: NewStream
 ) -> None:
     table = new_table(tmp_path / "t")
@@ -600,7 +594,10 @@ def test_a_stream_does_not_go_on_with_a_table_that_lost_versions(
     shutil.copytree(tmp_path / "backup", tmp_path / "t")
     broken(
         stream,
-        r"has 1 as its newest version, and the stream has read up to version 2: versions were lost, as when a backup is",
+        (
+            r"has 1 as its newest version, and the stream has read up to version 2: versions were "
+            r"lost, as when a backup is"
+        ),
     )
 
 
@@ -615,7 +612,7 @@ def test_a_stream_does_not_begin_in_the_future(tmp_path: Path, new_stream: NewSt
 
 
 def commit_as_it_is(table: Table, **changes: Any) -> None:
-    """A commit that nothing here makes yet: of another spec."""
+    """Commit another spec, which no operation does yet."""
     head = table.log.head()
     draft = Draft(
         actions=Actions(),
@@ -641,7 +638,10 @@ def test_changes_go_on_over_a_restore_and_rows_need_leave_to(
     assert feed.run().changes() == plain_rows(table.changes(1).to_pylist())
     broken(
         rows,
-        r"version 3 restored an older one, which a stream of rows cannot express; read changes with",
+        (
+            r"version 3 restored an older one, which a stream of rows cannot express; read changes "
+            r"with"
+        ),
     )
     assert new_stream(table).run().ids() == [[1, 2]], "a new one begins with what is there"
     willing = new_stream(table, startingVersion=3, ignoreDeletes="true").run()
@@ -664,7 +664,9 @@ def test_a_stream_goes_on_when_a_column_is_renamed(tmp_path: Path, new_stream: N
 
 def rename(table: Table, old: str, new: str) -> None:
     spec = table.snapshot_at().spec
-    fields = tuple(replace(one, name=new) if one.name == old else one for one in spec.schema.fields)
+    fields = tuple(
+        replace(known, name=new) if known.name == old else known for known in spec.schema.fields
+    )
     commit_as_it_is(
         table,
         actions=Actions(
@@ -697,14 +699,17 @@ def test_versions_that_have_expired_are_missed(tmp_path: Path, new_stream: NewSt
     "options, words",
     [
         ({"startingVersion": "7"}, "has no version 7 yet; the newest is 1"),
-        ({"startingVersion": "one"}, "option startingVersion='one' is no version"),
+        ({"startingVersion": "one"}, "option startingVersion='one' is not a version"),
         (
             {"startingVersion": "1", "startingTimestamp": "2026-01-01T00:00:00Z"},
             "name the same end of the feed",
         ),
         (
             {"maxVersionsPerTrigger": "0"},
-            "option maxVersionsPerTrigger='0' is no number of versions; give a whole number from 1 on",
+            (
+                "option maxVersionsPerTrigger='0' is not a number of versions; give a whole number "
+                "from 1 on"
+            ),
         ),
         (
             {"readChangeFeed": "perhaps"},
@@ -720,7 +725,11 @@ def test_versions_that_have_expired_are_missed(tmp_path: Path, new_stream: NewSt
         ),
         (
             {"computeUpdates": "false"},
-            r"option computeUpdates applies only to a change feed; add .option\('readChangeFeed', 'true'\)",
+            (
+                r"option computeUpdates applies only to a change feed; add "
+                r".option\('readChangeFeed', "
+                r"'true'\)"
+            ),
         ),
         (
             {"endingVersion": "1"},
@@ -748,4 +757,6 @@ def test_a_checkpoint_of_another_source_is_refused(tmp_path: Path) -> None:
     stream = CalledStream(
         uri=table.uri, checkpoint=tmp_path, offsets=['{"partition": 4}'], committed=1
     )
-    broken(stream, r"the checkpoint holds {'partition': 4}, which is no offset of format\('opal'\)")
+    broken(
+        stream, r"the checkpoint holds {'partition': 4}, which is not an offset of format\('opal'\)"
+    )

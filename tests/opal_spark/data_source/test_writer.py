@@ -1,4 +1,4 @@
-"""`df.write.format("opal")` appends as an inline ingest does, and refuses what it cannot do before it writes."""
+"""`df.write.format("opal")` appends as an inline ingest does, or refuses before it writes."""
 
 import random
 from pathlib import Path
@@ -19,7 +19,10 @@ from tests.opal_spark.twin import arrow_of
 
 pytestmark = pytest.mark.spark
 
-DDL = "id INT, `the.day` DATE, at TIMESTAMP, tags ARRAY<STRUCT<a: INT>>, name STRING, amount DECIMAL(10,2)"
+DDL = (
+    "id INT, `the.day` DATE, at TIMESTAMP, tags ARRAY<STRUCT<a: INT>>, name STRING, "
+    "amount DECIMAL(10,2)"
+)
 
 
 def create(
@@ -126,7 +129,10 @@ def test_a_bad_row_refuses_the_append(spark: SparkSession, tmp_path: Path) -> No
             "column 'tags' is ARRAY<STRUCT<A: INT>>, the table has ARRAY<STRUCT<a: INT>>; cast it",
         ),
         ("id INT, town STRING", "unknown column 'town'; missing column 'the.day'"),
-        (DDL + ", _opal_deleted BOOLEAN", "names that begin with '_opal_' are kept for the format"),
+        (
+            DDL + ", _opal_deleted BOOLEAN",
+            "names that begin with '_opal_' are reserved for the format",
+        ),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_before_anything_is_claimed(

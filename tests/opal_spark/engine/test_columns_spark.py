@@ -142,7 +142,10 @@ def test_reading_columns_that_need_nothing_stays_a_plain_scan(
 def test_damage_is_an_error_in_spark_when_page_checksums_are_verified(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The option reaches the vectorised reader; without it the same bytes give wrong answers."""
+    """The option reaches the vectorised reader.
+
+    Without it the same bytes give wrong answers.
+    """
     random = np.random.default_rng(0).random(500)  # does not compress: damaged values still decode
     table = pa.table({"k": pa.nulls(500, pa.string()), "d": range(500), "real": random})
     spec = spec_of(table, "parquet")
@@ -153,8 +156,8 @@ def test_damage_is_an_error_in_spark_when_page_checksums_are_verified(
     for position in range(4, len(data) // 2, len(data) // 40):
         damaged = tmp_path / f"damaged-{position}.parquet"
         damaged.write_bytes(data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :])
-        for verify, found in answers.items():
-            found.append(_sum(spark, damaged, verify))
+        for verify, sums in answers.items():
+            sums.append(_sum(spark, damaged, verify))
     assert set(answers["true"]) <= {None, truth}
     assert set(answers["false"]) - {None, truth}
 

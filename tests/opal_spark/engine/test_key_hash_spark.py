@@ -1,4 +1,4 @@
-"""Spark's native key hashes are those of `opal_lake.definition.key_hash`, bit for bit, whatever the session is set to."""
+"""Spark's native key hashes are those of `opal_lake.definition.key_hash`, bit for bit."""
 
 import os
 import random
@@ -194,7 +194,7 @@ def test_a_null_key_has_no_hash(spark: SparkSession) -> None:
         hashes_from_bytes(rows.toArrow()["key"])
 
 
-def test_bytes_that_are_no_utf8_count_as_they_are(spark: SparkSession) -> None:
+def test_bytes_that_are_not_utf8_count_as_they_are(spark: SparkSession) -> None:
     keys = [b"\xff", b"\xfe", b"a\x80"]
     rows = spark.createDataFrame([(key,) for key in keys], "b binary").select(
         key_hash(["b"], atomics(["binary"]), "parquet").alias("key")
@@ -206,7 +206,7 @@ def test_bytes_that_are_no_utf8_count_as_they_are(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("slot_count", [0, 3, -2, 1 << 17])
 def test_slots_are_a_power_of_two(spark: SparkSession, slot_count: int) -> None:
-    with pytest.raises(InvalidInputError, match="no power of two"):
+    with pytest.raises(InvalidInputError, match="not a power of two"):
         hash_slot("key", slot_count)
 
 
@@ -221,7 +221,12 @@ import sys
 from pyspark.sql import SparkSession, functions as F
 from opal_lake.definition.schema import Atomic
 from opal_spark.engine.key_hash import hash_slot, key_hash
-spark = SparkSession.builder.remote("local[1]").config("spark.sql.session.timeZone", "Asia/Tokyo").getOrCreate()
+
+spark = (
+    SparkSession.builder.remote("local[1]")
+    .config("spark.sql.session.timeZone", "Asia/Tokyo")
+    .getOrCreate()
+)
 rows = spark.sql("select 'ab' a, 7L b, timestamp_ntz'2026-01-31 12:00:00' c, 0.50BD d")
 types = [Atomic(name=name) for name in ("string", "long", "timestamp_ntz", "decimal(2,2)")]
 hashed = rows.select(key_hash(["a", "b", "c", "d"], types, "parquet").alias("key"))
@@ -233,7 +238,7 @@ spark.stop()
 
 @pytest.mark.slow
 def test_it_is_the_same_through_spark_connect(tmp_path: Path) -> None:
-    """In a process of its own: one process holds either a classic session or a Connect one."""
+    """One process holds either a classic session or one of Connect."""
     pytest.importorskip("grpc")
     environment: dict[str, Any] = {
         **os.environ,

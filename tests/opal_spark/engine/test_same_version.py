@@ -14,11 +14,14 @@ from opal_lake.engine.executor import Stage
 from opal_lake.errors import InvalidInputError
 from opal_spark.engine.failures import spark_errors
 from opal_spark.spark_engine import SparkEngine
-from tests.opal_spark.test_table import create, frame
+from tests.opal_spark.build import create, frame
 
 pytestmark = pytest.mark.spark
 
-SAID = r"the driver has opal-lake 99\.9, and a Python worker of Spark has 0\.1\.0 \(.*opal_lake\): give both the same"
+SAID = (
+    r"the driver has opal-lake 99\.9, and a Python worker of Spark has 0\.1\.0 "
+    r"\(.*opal_lake\): give both the same"
+)
 SLOTS = pa.schema([pa.field("slot", pa.int32(), False)])
 
 
@@ -28,7 +31,7 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def only_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """A function that this process's opal_lake has, and a worker's has not: to open work with it would fail there."""
+    """Fail on a worker, whose opal_lake lacks this function."""
 
     def task(*_: Any) -> Any:
         raise AssertionError("it ran")

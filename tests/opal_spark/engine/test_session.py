@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.storage import open_storage
-from opal_spark.engine.failures import own_python
+from opal_spark.engine.failures import worker_errors
 from opal_spark.engine.java import ensure_java
 from opal_spark.engine.session import arrow_batches, row_bytes, rows_from_arrow
 from tests.docs.examples import example_with
@@ -26,7 +26,7 @@ OBJECTS = "spark.sql.execution.arrow.localRelationThreshold"
 
 
 def test_the_session_s_own_settings_come_back_when_the_last_is_done(spark: SparkSession) -> None:
-    """Also when two Python objects of the one session ask, and leave in any order."""
+    """Two Python objects of one session may ask, and leave in any order."""
     other = SparkSession.getActiveSession()
     assert other is not None
     before = spark.conf.get(BYTES, None), spark.conf.get(ROWS, None)
@@ -42,8 +42,8 @@ def test_the_session_s_own_settings_come_back_when_the_last_is_done(spark: Spark
 
 
 def test_rows_of_this_process_come_in_few_batches(spark: SparkSession) -> None:
-    """Of few bytes they are no RDD, which saves a collect its tasks."""
-    held = spark.conf.get(ROWS, None), spark.conf.get(OBJECTS, None)
+    """Few bytes become rows without an RDD, which saves a collect its tasks."""
+    before = spark.conf.get(ROWS, None), spark.conf.get(OBJECTS, None)
     schema = StructType().add("id", "long").add("text", "string")
     for count, batches in ((10, 0), (50_000, min(spark.sparkContext.defaultParallelism, 3))):
         rows = pa.table(
@@ -55,10 +55,10 @@ def test_rows_of_this_process_come_in_few_batches(spark: SparkSession) -> None:
         assert plan == ("LogicalRDD" if batches else "LocalRelation")
         assert not batches or shown.rdd.getNumPartitions() == batches
         assert shown.agg({"id": "sum"}).collect()[0][0] == sum(range(count))
-    assert (spark.conf.get(ROWS, None), spark.conf.get(OBJECTS, None)) == held
+    assert (spark.conf.get(ROWS, None), spark.conf.get(OBJECTS, None)) == before
 
 
-def test_who_has_to_count_bytes_does_so_beside_who_has_not(spark: SparkSession) -> None:
+def test_a_thread_that_counts_bytes_does_so_next_to_one_that_does_not(spark: SparkSession) -> None:
     with arrow_batches(spark, 1000), arrow_batches(spark, None):
         assert int(spark.conf.get(BYTES) or 0) == 64 << 20
 
@@ -73,12 +73,18 @@ def test_a_lower_limit_of_the_session_is_kept(spark: SparkSession) -> None:
 
 
 def test_a_row_weighs_what_spark_takes_it_to_weigh(spark: SparkSession) -> None:
-    """Where a Connect server has no face that says it."""
-    kinds = "BOOLEAN TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL(18,2) DECIMAL(19,0) STRING BINARY DATE TIMESTAMP TIMESTAMP_NTZ"
+    """A Connect server does not report the weight."""
+    kinds = (
+        "BOOLEAN TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL(18,2) DECIMAL(19,0) STRING "
+        "BINARY DATE TIMESTAMP TIMESTAMP_NTZ"
+    )
     plain = ", ".join(f"c{position} {kind}" for position, kind in enumerate(kinds.split()))
     empty = spark.createDataFrame(
         [],
-        f"{plain}, a ARRAY<STRING>, m MAP<STRING, ARRAY<INT>>, s STRUCT<x: INT, y: STRUCT<z: DATE>>",
+        (
+            f"{plain}, a ARRAY<STRING>, m MAP<STRING, ARRAY<INT>>, s STRUCT<x: INT, y: STRUCT<z: "
+            f"DATE>>"
+        ),
     )
     assert row_bytes(empty.schema) == empty._jdf.schema().defaultSize()
 
@@ -119,11 +125,11 @@ print(spark.sql("SELECT count(*) FROM orders").first()[0])
 
 @pytest.mark.slow
 def test_the_tutorial_s_sql_runs_where_no_environment_is_activated(tmp_path: Path) -> None:
-    """As `/path/.venv/bin/python script.py`: nothing says which Python the workers run."""
+    """`/path/.venv/bin/python script.py` does not say which Python the workers run."""
     table = create(open_storage(str(tmp_path / "t")))
     for version in range(1, 9):
         table.ingest(*rows([(f"k{version}", version, 1)]), metadata="inline")
-    block = example_with("docs/tutorial.md", "opal_spark.register(spark)").text
+    block = example_with("docs/tutorials/table.md", "opal_spark.register(spark)").text
     assert "/lake/orders" in block
     (tmp_path / "script.py").write_text(
         TUTORIAL_SQL.format(block=block.replace("/lake/orders", str(tmp_path / "t")))
@@ -150,7 +156,7 @@ def test_the_tutorial_s_sql_runs_where_no_environment_is_activated(tmp_path: Pat
 
 
 def test_another_python_on_the_workers_is_named() -> None:
-    """On a cluster or a Connect server, where nobody can choose it any more."""
+    """The Python of a cluster's or Connect server's workers is chosen already."""
     for text in (
         "ModuleNotFoundError: No module named 'opal_lake'",
         'Cannot run program "python3": error=2',
@@ -161,10 +167,10 @@ def test_another_python_on_the_workers_is_named() -> None:
                 InvalidInputError,
                 match=f"run another Python than {sys.executable}. Set PYSPARK_PYTHON",
             ),
-            own_python(),
+            worker_errors(),
         ):
             raise RuntimeError(text)
-    with pytest.raises(RuntimeError, match="No module named 'shop'"), own_python():
+    with pytest.raises(RuntimeError, match="No module named 'shop'"), worker_errors():
         raise RuntimeError("No module named 'shop'")
 
 

@@ -1,4 +1,4 @@
-"""What a task leaves in its worker, and where it builds files."""
+"""A task's traces in its worker, and the folder where it builds files."""
 
 import os
 import random
@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 from opal_lake.data.spool import spool
 from opal_lake.engine.executor import Attempt
 from opal_spark.engine.tasks import collect_outputs, rows_a_batch
-from tests.opal_spark.test_table import DDL, create, frame
+from tests.opal_spark.build import DDL, create, frame
 
 pytestmark = pytest.mark.spark
 
 
-def test_a_worker_reads_no_archive_anew_for_its_next_task(spark: SparkSession) -> None:
+def test_a_worker_reads_no_archive_again_for_its_next_task(spark: SparkSession) -> None:
     def look(batches: Iterable[pa.RecordBatch], _: Attempt) -> dict[str, int]:
         rows = sum(batch.num_rows for batch in batches)
         remembered = sum(
@@ -36,14 +36,14 @@ def test_a_worker_reads_no_archive_anew_for_its_next_task(spark: SparkSession) -
         "PySpark has no archive on the path any more: forget_archives is of no use"
     )
     again = [collect_outputs(spark.range(10, numPartitions=1), look, None)[0] for _ in range(4)]
-    assert {found["rows"] for found in again} == {10}
+    assert {result["rows"] for result in again} == {10}
     assert again[-1]["remembered"] == 0
 
 
 @pytest.mark.skipif(
-    not os.path.isdir("/proc/self/fd"), reason="only Linux tells where a file without a name lies"
+    not os.path.isdir("/proc/self/fd"), reason="only Linux says where a file without a name lies"
 )
-def test_files_in_the_making_lie_on_a_disk_of_spark_s(spark: SparkSession) -> None:
+def test_unfinished_files_are_on_a_local_disk_of_spark(spark: SparkSession) -> None:
     def look(batches: Iterable[pa.RecordBatch], _: Attempt) -> list[str]:
         assert sum(batch.num_rows for batch in batches)
         made = spool()
@@ -52,11 +52,11 @@ def test_files_in_the_making_lie_on_a_disk_of_spark_s(spark: SparkSession) -> No
             os.environ["SPARK_LOCAL_DIRS"].partition(",")[0],
         ]
 
-    [[place, disk]] = collect_outputs(spark.range(10, numPartitions=1), look, None)
-    assert place.startswith(f"{disk}/")
+    [[path, disk]] = collect_outputs(spark.range(10, numPartitions=1), look, None)
+    assert path.startswith(f"{disk}/")
 
 
-def test_more_rows_go_to_python_at_a_time_where_the_last_ones_were_small(
+def test_batches_for_python_have_more_rows_if_the_last_ingested_rows_were_small(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table, schema = create(spark, tmp_path / "table"), spark.createDataFrame([], DDL).schema

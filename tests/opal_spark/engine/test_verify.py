@@ -1,4 +1,7 @@
-"""Spark verifies no checksum of ORC files: workers verify many files, the driver few, and damaged bytes are never read."""
+"""Verification of ORC files, whose checksums Spark does not verify.
+
+Workers verify many files, the driver few, and damaged bytes are never read.
+"""
 
 from pathlib import Path
 
@@ -14,11 +17,10 @@ from tests.opal_lake.shop import create, rows
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("on_workers_bytes", [0, verify._ON_WORKERS_BYTES])
+@pytest.mark.parametrize("on_workers_bytes", [0, verify.ON_WORKERS_BYTES])
 def test_a_damaged_file_is_named_whoever_reads_it(
-    spark: SparkSession, tmp_path: Path, on_workers_bytes: int, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, on_workers_bytes: int
 ) -> None:
-    monkeypatch.setattr(verify, "_ON_WORKERS_BYTES", on_workers_bytes)
     table = create(open_storage(str(tmp_path / "t")), file_format="orc")
     for key in "abc":
         table.ingest(*rows([(key, 1, 1)]), metadata="inline")
@@ -28,5 +30,9 @@ def test_a_damaged_file_is_named_whoever_reads_it(
     damaged = sorted((tmp_path / "t" / "data").rglob("*.orc"))[1]
     data = damaged.read_bytes()
     damaged.write_bytes(data[:20] + bytes([data[20] ^ 1]) + data[21:])
+    snapshot = table.snapshot_at()
+    files = [*snapshot.files.values()]
+    with pytest.raises(FormatError, match=rf"{damaged.name}.* is damaged"):
+        verify.verify_files(spark, snapshot, files, on_workers_bytes=on_workers_bytes)
     with pytest.raises(FormatError, match=rf"{damaged.name}.* is damaged"):
         opened.read().count()

@@ -1,4 +1,4 @@
-"""Another version of Spark than opal-lake takes is refused with what it is and what is needed, before it does anything."""
+"""An unsupported version of Spark is refused with the supported ones, before anything runs."""
 
 import json
 import os
@@ -106,5 +106,5 @@ def test_the_extras_ask_for_the_range_that_is_checked() -> None:
     assert f"pyspark-client{asked}" in extras["connect"]
 
 
-def test_a_session_tells_its_version(spark: SparkSession) -> None:
+def test_a_session_reports_its_version(spark: SparkSession) -> None:
     check_session(spark)

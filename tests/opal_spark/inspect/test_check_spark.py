@@ -21,8 +21,14 @@ from opal_spark.engine import by_key
 from opal_spark.spark_engine import SparkEngine
 from opal_spark.submit.runner import run_app
 from tests.kit.check import check_table
-from tests.opal_lake.inspect.test_check_bounded import moved, shown_findings, table_with_a_floor
-from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
+from tests.opal_lake.inspect.build import (
+    FORGERIES,
+    Forger,
+    forger,
+    moved,
+    shown_findings,
+    table_with_a_floor,
+)
 
 __all__ = ["forger"]
 FAST = {
@@ -89,7 +95,7 @@ def test_with_a_floor_an_entry_of_another_key_s_row_is_found(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     storage = table_with_a_floor()
-    forger = Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
+    forger = Forger.of(storage)
     assert assert_same(spark, stored(forger.files, tmp_path / "sound")) == 0
     forger.run(
         max(commit.version for commit in forger.table().commits() if commit.actions.add_runs),
@@ -99,7 +105,7 @@ def test_with_a_floor_an_entry_of_another_key_s_row_is_found(
 
 
 @pytest.mark.slow
-def test_app_and_command_tell_findings_and_what_they_left_out(
+def test_app_and_command_report_findings_and_skipped_parts(
     forger: Forger,
     spark: SparkSession,
     tmp_path: Path,
@@ -125,8 +131,8 @@ def test_app_and_command_tell_findings_and_what_they_left_out(
     table = stored(forger.files, tmp_path / "forged")
     assert OpalTable.for_path(spark, table.uri).check() == check_table(table)
     assert main(["check", table.uri, "--spark", "--json"]) == FINDINGS
-    assert [found["invariant"] for found in json.loads(capsys.readouterr().out)] == [
-        found.invariant for found in check_table(table)
+    assert [finding["invariant"] for finding in json.loads(capsys.readouterr().out)] == [
+        finding.invariant for finding in check_table(table)
     ]
     spec = JobSpec.of("check", table.uri)
     assert run_app(["--spec", spec.to_json()]) == FINDINGS

@@ -34,16 +34,16 @@ def put_avro(path: Path, types: Mapping[str, str], rows: Sequence[Mapping[str, o
 
 
 def run(spark: SparkSession, folder: Path, **arguments: object) -> JobResult:
-    """Of the increments in `incr` into `master`."""
+    """Merge the increments in `incr` into `master`."""
     given = {"increments": [str(folder / "incr")], **arguments}
     return mutate(spark, str(folder / "master"), Mutate(**given))
 
 
 def cells(folder: Path, *, header: bool, delimiter: str = ",") -> list[list[str]]:
-    """Of all files of a master of CSV, sorted."""
-    found = []
+    """Return the cells of all files of a master of CSV, sorted."""
+    rows = []
     for path in sorted((folder / "master").rglob("*")):
         if path.is_file() and not path.name.startswith(("_", ".")):
             with open(path, encoding="utf-8", newline="") as file:
-                found += list(csv.reader(file, delimiter=delimiter))[1 if header else 0 :]
-    return sorted(found)
+                rows += list(csv.reader(file, delimiter=delimiter))[1 if header else 0 :]
+    return sorted(rows)

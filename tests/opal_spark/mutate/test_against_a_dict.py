@@ -1,4 +1,7 @@
-"""Random increments, run after run, against a dict: every combination of order, form of deletes, format and partitions."""
+"""Random increments, run after run, against a dict.
+
+They cover every combination of order, form of deletes, format and partitions.
+"""
 
 import csv
 import io
@@ -6,6 +9,8 @@ import itertools
 import json
 import os
 import random
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +33,7 @@ Row = dict[str, Any]
 
 
 class Feed:
-    """Files of mutations as a source writes them, and what the master must hold after each run."""
+    """Files of mutations as a source writes them, and the expected master."""
 
     def __init__(self, seed: str, order: str, deletes: str, kind: str) -> None:
         self.random, self.order, self.deletes, self.kind = random.Random(seed), order, deletes, kind
@@ -45,17 +50,15 @@ class Feed:
         return {**key, **rest, "op": self.random.choice("UUUD" if self.deletes == "op" else "U")}
 
     def arrive(self, folder: Path, number: int) -> None:
-        """Some files; and the dict as it must be after them."""
+        """Write some files, and return the expected dict after them."""
         files: list[tuple[int, str, bool, list[Row]]] = []
         for part in range(self.random.randint(1, 3)):
-            suffix, is_deletes = (
-                self.random.randrange(20),
-                self.deletes != "op" and self.random.random() < 0.4,
-            )
-            name = f"{'del' if is_deletes else 'f'}{number}{part}_{suffix}.{self.kind.split()[-1]}"
-            files.append(
-                (suffix, name, is_deletes, [self.row() for _ in range(self.random.randint(1, 8))])
-            )
+            suffix = self.random.randrange(20)
+            is_deletes = self.deletes != "op" and self.random.random() < 0.4
+            prefix = "del" if is_deletes else "f"
+            name = f"{prefix}{number}{part}_{suffix}.{self.kind.split()[-1]}"
+            rows = [self.row() for _ in range(self.random.randint(1, 8))]
+            files.append((suffix, name, is_deletes, rows))
         files.sort(key=lambda file: file[1])
         for _, name, is_deletes, rows in files:
             self._write(folder / name, rows, only_ids=is_deletes and self.deletes == "ids")
@@ -65,16 +68,16 @@ class Feed:
 
     def _apply(self, files: list[tuple[int, str, bool, list[Row]]]) -> None:
         latest: dict[tuple[str, str], tuple[Any, bool, Row]] = {}
-        for place, (suffix, _, is_deletes, rows) in enumerate(files):
+        for position, (suffix, _, is_deletes, rows) in enumerate(files):
             untimed = is_deletes and self.deletes == "ids" and self.order == "at"
             for at, row in enumerate(rows):
                 order = (
                     untimed,
                     {"at": row["at"], "file_suffix": suffix, "file_position": 0}[self.order],
                 )
-                mutation = ((order, place, at), is_deletes or row["op"] == "D", row)
+                mutation = ((order, position, at), is_deletes or row["op"] == "D", row)
                 key = (row["id"], row["kind"])
-                latest[key] = max(mutation, latest.get(key, mutation), key=lambda one: one[0])
+                latest[key] = max(mutation, latest.get(key, mutation), key=lambda entry: entry[0])
         for key, (((untimed, order), _, _), is_delete, row) in latest.items():
             old = self.master.get(key)
             newer = {"at": old and old["at"], "file_suffix": self.suffix, "file_position": None}[
@@ -90,27 +93,22 @@ class Feed:
 
     def _write(self, path: Path, rows: list[Row], *, only_ids: bool) -> None:
         names = FIELDS[:2] if only_ids else FIELDS
+        written = [_only(row, names) for row in rows]
         if self.kind == "parquet":
             path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(pa.table({name: [row[name] for row in rows] for name in names}), path)
+            pq.write_table(pa.Table.from_pylist(written), path)
         elif self.kind == "avro":
             put_avro(path, {name: "long" if name == "at" else "string" for name in names}, rows)
         elif self.kind == "json":
-            put(
-                path,
-                "".join(json.dumps({name: row[name] for name in names}) + "\n" for row in rows),
-            )
+            put(path, "".join(json.dumps(row) + "\n" for row in written))
         else:
             text = io.StringIO()
-            writer = csv.writer(
-                text, delimiter=";" if self.kind == "bare csv" else ",", quoting=csv.QUOTE_ALL
-            )
-            writer.writerows(
-                [
-                    *([] if self.kind == "bare csv" else [names]),
-                    *([row[name] for name in names] for row in rows),
-                ]
-            )
+            has_header = self.kind != "bare csv"
+            delimiter = "," if has_header else ";"
+            writer = csv.writer(text, delimiter=delimiter, quoting=csv.QUOTE_ALL)
+            if has_header:
+                writer.writerow(names)
+            writer.writerows(row.values() for row in written)
             put(path, text.getvalue())
 
 
@@ -145,10 +143,17 @@ def check(
             )
         else:
             rows = []
-        found = sorted(tuple(row[name] for name in FIELDS) for row in rows)
-        assert found == sorted(
-            tuple(row[name] for name in FIELDS) for row in feed.master.values()
-        ), (seed, combination, number)
+        expected = feed.master.values()
+        assert _cells(rows) == _cells(expected), (seed, combination, number)
+
+
+def _only(row: Row, names: Sequence[str]) -> Row:
+    return {name: row[name] for name in names}
+
+
+def _cells(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+    cells_of = itemgetter(*FIELDS)
+    return sorted(cells_of(row) for row in rows)
 
 
 def _reading(options: dict[str, Any]) -> dict[str, str]:
@@ -181,7 +186,7 @@ def test_every_combination_ends_as_a_dict_does(
 
 
 def test_the_master_is_read_as_it_was_written(spark: SparkSession, tmp_path: Path) -> None:
-    """Also by who asks for the current one, whatever lies in the cells."""
+    """A reader of the current master reads the same, whatever the cells hold."""
     text = "".join(
         f'{number},"{note.replace(chr(34), chr(34) * 2)}"\n' for number, note in enumerate(NOTES)
     )

@@ -16,7 +16,10 @@ from tests.opal_spark.mutate.folders import put, put_avro, run
 def test_files_of_several_schemas_are_merged_and_types_that_avro_lacks_stay(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Fields in another order, a narrower type, a field that one file of the master lacks; twice, so that what was written is read."""
+    """Files differ in the order of fields, in a narrower type, and in a missing field.
+
+    The merge runs twice, so that written files are read.
+    """
     put_avro(
         tmp_path / "master" / "shop=01" / "a.avro",
         {"id": "int", "size": "int"},
@@ -56,12 +59,12 @@ def test_files_of_several_schemas_are_merged_and_types_that_avro_lacks_stay(
         (
             "text.avro",
             b"id,v\n1,a\n",
-            r"^{incr}/text\.avro is no Avro file, or damaged: .* begins with b'id,v'",
+            r"^{incr}/text\.avro is not an Avro file, or is damaged: .* begins with b'id,v'",
         ),
         (
             "cut.avro",
             b"Obj\x01\x04\x16avro.schema",
-            r"^{incr}/cut\.avro is no Avro file, or damaged: its header is cut off",
+            r"^{incr}/cut\.avro is not an Avro file, or is damaged: its header is cut off",
         ),
     ],
 )
@@ -97,12 +100,13 @@ def test_fields_and_ids_are_checked_as_in_other_formats(
         run(spark, tmp_path, ids=["id"])
 
 
-def test_a_name_that_avro_does_not_take_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_name_that_avro_cannot_hold_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     need_spark_parts()
     put(tmp_path / "incr" / "1.csv", "id,first name\n1,a\n")
     for dry_run in (True, False):
         with pytest.raises(
-            InvalidInputError, match=r"Avro takes no field called 'first name'.*Nothing was changed"
+            InvalidInputError,
+            match=r"Avro cannot hold a field called 'first name'.*Nothing was changed",
         ):
             run(spark, tmp_path, ids=["id"], output_format="avro", dry_run=dry_run)
     assert (tmp_path / "incr" / "1.csv").exists()

@@ -46,12 +46,16 @@ def folder(tmp_path: Path) -> Path:
             f'{GOOD}2,"y,z,7\n',
             r"quote\.csv, line 3: the quote of its last field is not closed",
         ),
-        ("twice.csv", f"{GOOD}{GOOD}", r"twice\.csv, line 3: its header is there 2 times"),
+        ("twice.csv", f"{GOOD}{GOOD}", r"twice\.csv, line 3: its header occurs 2 times"),
         ("empty.csv", "", r"empty\.csv is empty"),
         (
             "names.csv",
             "id,nam,at\n1,x,6\n",
-            r"names\.csv, line 1: unknown field 'nam' \(did you mean 'name'\?\); field 'name' is missing",
+            (
+                r"names\.csv, line 1: unknown field 'nam' \(did you mean 'name'\?\); "
+                r"field 'name' is "
+                r"missing"
+            ),
         ),
         ("bare.csv", "1,x,6\n", r"bare\.csv, line 1: .*--no-header"),
         (
@@ -77,7 +81,10 @@ def test_a_bad_file_fails_and_changes_nothing(
 def test_an_order_that_is_no_time_says_which_forms_there_are(
     spark: SparkSession, folder: Path
 ) -> None:
-    forms = "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and an offset"
+    forms = (
+        "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and "
+        "an offset"
+    )
     put(folder / "incr" / "a.csv", "id,name,at\n2,y,31.01.2024\n")
     with pytest.raises(
         InvalidInputError,
@@ -119,7 +126,7 @@ def test_of_an_open_quote_it_is_not_advised_to_put_rows_aside(
 
 
 @pytest.mark.parametrize("options", [{"delimiter": ""}, {"increment_options": {"sep": ""}}])
-def test_an_empty_delimiter_is_said(
+def test_an_empty_delimiter_is_refused(
     spark: SparkSession, folder: Path, options: dict[str, object]
 ) -> None:
     put(folder / "incr" / "good.csv", GOOD)
@@ -170,9 +177,9 @@ def test_bad_rows_may_be_put_aside(spark: SparkSession, folder: Path) -> None:
         path.read_text()
         for path in (folder / "master.mutate" / "rejected" / "00000001").glob("*.json")
     ).splitlines()
-    found = [json.loads(line) for line in lines]
+    rows = [json.loads(line) for line in lines]
     expected = [("1.csv", 3, "2,y"), ("1.csv", 5, ",z,7"), ("1.csv", 7, "2,y"), ("2.csv", 3, "2,y")]
-    assert [(Path(row["file"]).name, row["line"], row["row"]) for row in found] == expected
+    assert [(Path(row["file"]).name, row["line"], row["row"]) for row in rows] == expected
     assert "rejected" in result.notes[0]
 
 
@@ -209,7 +216,10 @@ def test_a_line_break_in_the_master_is_seen(spark: SparkSession, tmp_path: Path)
     put(tmp_path / "incr" / "1.csv", "id,at,name\n3,6,C\n")
     with pytest.raises(
         InvalidInputError,
-        match=r'a\.csv, line 2: the master has a line whose quote is not closed; .* multiLine=true.*: 1,5,"hello',
+        match=(
+            r"a\.csv, line 2: the master has a line whose quote is not closed; .* "
+            r'multiLine=true.*: 1,5,"hello'
+        ),
     ):
         run(spark, tmp_path, ids=["id"], order="at")
     assert (tmp_path / "master" / "a.csv").read_text() == master
@@ -247,7 +257,7 @@ def test_a_master_that_does_not_fit_its_header_is_not_replaced(
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_fields_that_differ_in_capitals_alone_are_said(
+def test_fields_that_differ_in_capitals_alone_are_refused(
     spark: SparkSession, tmp_path: Path, dry_run: bool
 ) -> None:
     put(tmp_path / "master" / "a.csv", "id,v,ID\n1,a,2\n")
@@ -272,18 +282,18 @@ def put_table(path: Path, columns: dict[str, list[int]]) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def test_a_key_of_json_that_is_there_twice_is_said_with_its_line(
+def test_a_key_that_json_has_twice_is_reported_with_its_line(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     put(tmp_path / "master" / "a.json", '{"id": "1", "v": "a"}\n{"id": "2", "v": "a", "V": "b"}\n')
     put(tmp_path / "incr" / "1.json", '{"id": "1", "v": "b"}\n{"id": "3", "v": "a", "v": "b"}\n')
     with pytest.raises(
         InvalidInputError,
-        match=r"master/a\.json, line 2: a key is there twice; correct the line.*Nothing was changed",
+        match=r"master/a\.json, line 2: a key occurs twice; correct the line.*Nothing was changed",
     ):
         run(spark, tmp_path, ids=["id"])
     put(tmp_path / "master" / "a.json", '{"id": "1", "v": "a"}\n')
-    with pytest.raises(InvalidInputError, match=r"incr/1\.json, line 2: a key is there twice"):
+    with pytest.raises(InvalidInputError, match=r"incr/1\.json, line 2: a key occurs twice"):
         run(spark, tmp_path, ids=["id"])
 
 

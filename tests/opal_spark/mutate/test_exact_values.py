@@ -1,4 +1,7 @@
-"""What goes into a master comes out equal: a value that its types, its encoding or its format cannot hold is refused."""
+"""A master's values are read as they were written.
+
+A value that its type, its encoding or its format cannot hold is refused.
+"""
 
 import datetime as dt
 import json
@@ -77,7 +80,10 @@ def test_an_id_that_would_be_rounded_replaces_no_record(
     )
     with pytest.raises(
         InvalidInputError,
-        match=r"\.parquet: column 'id' is not a valid DECIMAL\(10,0\): .*1\.4.* Nothing was changed",
+        match=(
+            r"\.parquet: column 'id' is not a valid DECIMAL\(10,0\): .*1\.4.* Nothing was "
+            r"changed"
+        ),
     ):
         run(spark, tmp_path, ids=["id"])
     counts = run(spark, tmp_path, ids=["id"], on_bad_rows="quarantine").counts
@@ -113,7 +119,10 @@ def test_letters_that_the_encoding_lacks_are_bad(spark: SparkSession, tmp_path: 
         "options": {"encoding": "windows-1252"},
         "increment_options": {"encoding": "UTF-8"},
     }
-    said = r"1\.csv, line 3: field 'name' holds '中😀', which the encoding windows-1252 lacks.*--output-option encoding=UTF-8.*Nothing was"
+    said = (
+        r"1\.csv, line 3: field 'name' holds '中😀', which the encoding windows-1252 "
+        r"lacks.*--output-option encoding=UTF-8.*Nothing was"
+    )
     with pytest.raises(InvalidInputError, match=said):
         run(spark, tmp_path, ids=["id"], **encodings)
     narrow = {**encodings, "output_options": {"encoding": "ISO-8859-1"}}
@@ -158,7 +167,7 @@ def test_times_keep_their_microseconds(spark: SparkSession, tmp_path: Path, kind
     }
     put(tmp_path / "incr" / f"1.{kind}", line[kind].format(at.replace("6Z", "7Z"), local))
     assert run(spark, tmp_path, ids=["id"], schema=schema).counts["updates"] == 1
-    found = (
+    read_rows = (
         spark.read.schema(schema)
         .option("header", True)
         .format(kind)
@@ -167,7 +176,7 @@ def test_times_keep_their_microseconds(spark: SparkSession, tmp_path: Path, kind
     )
     times = [
         (row.id, row.at, row.local)
-        for row in found.select(
+        for row in read_rows.select(
             "id", F.expr("unix_micros(at) % 1000000").alias("at"), "local"
         ).collect()
     ]
@@ -268,7 +277,7 @@ def test_a_nested_time_that_differs_by_a_microsecond_is_an_update(
         ('"v": [1]}\n{"id": "3", "v": ["b"]', None, "'v.element' is not a valid STRING"),
         ('"v": 1.239', "id STRING, v DECIMAL(9,2)", r"'v' is not a valid DECIMAL\(9,2\)"),
         ('"v": 1, "w": 1', "id STRING, v INT", "unknown key 'w'"),
-        ('"v": 1, "v": 2', "id STRING, v INT", "a key is there twice"),
+        ('"v": 1, "v": 2', "id STRING, v INT", "a key occurs twice"),
     ],
 )
 def test_json_of_a_master_that_would_change_is_left_alone(
@@ -277,7 +286,10 @@ def test_json_of_a_master_that_would_change_is_left_alone(
     text = f'{{"id": "1"}}\n\n{{"id": "2", {line}}}\n'
     put(tmp_path / "master" / "a.json", text)
     put(tmp_path / "incr" / "1.json", '{"id": "1", "v": null}\n')
-    expected = rf"a\.json, line 3: the master would not come out as it went in: .*{said}.*--schema.*Nothing was changed"
+    expected = (
+        r"a\.json, line 3: the master would be written with other values: "
+        rf".*{said}.*--schema.*Nothing was changed"
+    )
     with pytest.raises(InvalidInputError, match=expected):
         run(spark, tmp_path, ids=["id"], schema=schema)
     assert (tmp_path / "master" / "a.json").read_text() == text
@@ -293,7 +305,7 @@ def test_json_of_a_master_comes_out_as_it_went_in(spark: SparkSession, tmp_path:
     put(tmp_path / "master" / "a.json", "".join(lines))
     put(tmp_path / "incr" / "1.json", lines[1].replace('"1"', '"2"', 1))
     run(spark, tmp_path, ids=["id"])
-    found = [
+    read_rows = [
         json.loads(line)
         for path in (tmp_path / "master").glob("part*.json")
         for line in path.read_text().splitlines()
@@ -301,7 +313,7 @@ def test_json_of_a_master_comes_out_as_it_went_in(spark: SparkSession, tmp_path:
     expected = [json.loads(line) for line in (*lines, lines[1].replace('"1"', '"2"', 1))]
     for row in expected:
         row["m"] = {"a": None, "b": None, **row["m"]}
-    assert sorted(found, key=lambda row: row["id"]) == expected
+    assert sorted(read_rows, key=lambda row: row["id"]) == expected
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -327,7 +339,7 @@ def test_rows_of_csv_that_nothing_touches_come_out_as_they_went_in_whatever_thei
     spark: SparkSession, tmp_path: Path
 ) -> None:
     schema = "id INT, x DOUBLE, n DECIMAL(9,2), on DATE, at TIMESTAMP, name STRING"
-    kept = [
+    staying = [
         "1,1.10,1.239,2026-01-02,2026-01-01T10:00:00Z,a",
         "02,0.1000000000000000055,+5,2026-01-02,2026-01-01T12:00:00.5+02:00,b",
         '3,1E5,,,,"c, d"',
@@ -337,7 +349,7 @@ def test_rows_of_csv_that_nothing_touches_come_out_as_they_went_in_whatever_thei
         "0005,1.10,1.0,2026-01-02,2026-01-01T10:00:00Z,x",
         "06,1,1,2026-01-02,2026-01-01T10:00:00Z,x",
     ]
-    put(tmp_path / "master" / "a.csv", "\n".join(["id,x,n,on,at,name", *kept, *gone, ""]))
+    put(tmp_path / "master" / "a.csv", "\n".join(["id,x,n,on,at,name", *staying, *gone, ""]))
     put(
         tmp_path / "incr" / "1.csv",
         "id,x,n,on,at,name\n5,2.5,1.10,2026-02-03,2026-01-01T10:00:00.5Z,y\n1,1.1,1.24,2026-01-02,2026-01-01T10:00:00Z,a\n",
@@ -346,7 +358,7 @@ def test_rows_of_csv_that_nothing_touches_come_out_as_they_went_in_whatever_thei
     counts = run(spark, tmp_path, ids=["id"], schema=schema, delete_prefix="del").counts
     assert (counts["updates"], counts["deletes"], counts["unchanged"]) == (1, 1, 1)
     assert lines_of(tmp_path / "master") == sorted(
-        [*kept, "5,2.5,1.10,2026-02-03,2026-01-01T10:00:00.500000Z,y"]
+        [*staying, "5,2.5,1.10,2026-02-03,2026-01-01T10:00:00.500000Z,y"]
     )
 
 

@@ -1,4 +1,4 @@
-"""Files as programs write them: other encodings, line ends and orders of columns, compressed, cut off."""
+"""Files as programs write them: other encodings, line ends and orders, compressed, cut off."""
 
 import gzip
 from pathlib import Path
@@ -76,16 +76,17 @@ def test_fields_may_be_nested(spark: SparkSession, tmp_path: Path, kind: str) ->
         2,
         1,
     )
-    read = read_master(spark, str(tmp_path / "master")).orderBy("id").collect()
-    assert [(row.id, row.at, row.s, {k: tuple(v) for k, v in row.m.items()}) for row in read] == [
-        *new
-    ]
+    read = []
+    for row in read_master(spark, str(tmp_path / "master")).orderBy("id").collect():
+        members = {name: tuple(value) for name, value in row.m.items()}
+        read.append((row.id, row.at, row.s, members))
+    assert read == new
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 def test_fields_may_have_any_names(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    """Also those that a program would take for its own columns."""
+    """A program could take some of them for its own columns."""
     names = [
         "row",
         "rank",
@@ -106,9 +107,8 @@ def test_fields_may_have_any_names(spark: SparkSession, tmp_path: Path, kind: st
         ("master", [["1", "5"], ["2", "5"]]),
         ("incr", [["1", "6"], ["3", "6"], ["2", "4"]]),
     ):
-        frame = spark.createDataFrame(
-            [[*row, *(f"{folder} {name}" for name in names[2:])] for row in rows], schema
-        )
+        texts = [f"{folder} {name}" for name in names[2:]]
+        frame = spark.createDataFrame([[*row, *texts] for row in rows], schema)
         frame.write.format(kind).options(**options).save(str(tmp_path / folder))
     counts = run(spark, tmp_path, ids=["row"], order="rank").counts
     assert (counts["updates"], counts["inserts"], counts["late"]) == (1, 1, 1)
@@ -196,7 +196,7 @@ def test_a_parquet_file_that_is_cut_off_is_named(spark: SparkSession, folder: Pa
             {},
             r"1\.csv\.gz is damaged, or cut off \(.*EOFException",
         ),
-        ("1.csv.gz", GOOD.encode(), {}, r"/incr/1\.csv\.gz is no gz file, or damaged"),
+        ("1.csv.gz", GOOD.encode(), {}, r"/incr/1\.csv\.gz is not a gz file, or is damaged"),
         (
             "1.csv",
             gzip.compress(GOOD.encode(), mtime=0),
@@ -224,7 +224,7 @@ def test_a_parquet_file_that_is_cut_off_is_named(spark: SparkSession, folder: Pa
         ),
     ],
 )
-def test_what_cannot_be_read_says_so_and_changes_nothing(
+def test_unreadable_files_are_named_and_change_nothing(
     spark: SparkSession, folder: Path, name: str, data: bytes, options: dict[str, str], said: str
 ) -> None:
     put_bytes(folder / "incr" / name, data)
@@ -259,7 +259,7 @@ def test_what_cannot_be_read_says_so_and_changes_nothing(
 def test_a_master_that_a_run_would_spoil_is_left_alone(
     spark: SparkSession, folder: Path, name: str, data: bytes, said: str
 ) -> None:
-    """Its rows would come out with other letters, or in other columns."""
+    """A run would write its rows with other letters, or in other columns."""
     put_bytes(folder / "master" / name, data)
     put(folder / "incr" / "1.csv", GOOD)
     with pytest.raises(InvalidInputError, match=said):
@@ -284,7 +284,7 @@ def test_json_of_a_master_that_is_not_utf_8_is_left_alone(
 
 
 @pytest.mark.parametrize("name, text", [("1.csv", "ID,Name,at\n1,x,6\n"), ("del.csv", "Id\n1\n")])
-def test_a_header_is_no_row_of_files_without_one(
+def test_a_header_is_not_read_as_a_row_of_files_without_one(
     spark: SparkSession, tmp_path: Path, name: str, text: str
 ) -> None:
     put(tmp_path / "master" / "a.csv", "1,a,5\n")

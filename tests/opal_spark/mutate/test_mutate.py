@@ -23,7 +23,10 @@ id.field.ordinals=0
 
 
 def test_the_paper_s_products(spark: SparkSession, tmp_path: Path) -> None:
-    """With its properties file as it is written: the inventory of VR8NCNE7DV goes from 88 to 82."""
+    """The paper's properties file is used as it is written.
+
+    The inventory of VR8NCNE7DV changes from 88 to 82.
+    """
     put(
         tmp_path / "master" / "part-r-00000",
         "R217970F17,wearables,misfit,103,21,1427761080\n"
@@ -75,15 +78,20 @@ def test_the_paper_s_products(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_names_composite_ids_an_operation_and_times(spark: SparkSession, tmp_path: Path) -> None:
-    """The operation's field is not the master's; text in quotes, null and empty text stay what they are."""
+    """The operation's field is not the master's.
+
+    Text in quotes, null and empty text do not change.
+    """
     put(
         tmp_path / "master" / "a.csv",
-        'shop;sku;note;at\n1;x;"a; b";2026-01-01 00:00:00\n1;y;;2026-01-01 00:00:00\n2;x;"";2026-01-02 00:00:00\n'
+        'shop;sku;note;at\n1;x;"a; b";2026-01-01 00:00:00\n1;y;;2026-01-01 '
+        '00:00:00\n2;x;"";2026-01-02 00:00:00\n'
         '3;z; "q"" ;2026-01-01 00:00:00\n',
     )
     put(
         tmp_path / "incr" / "1.csv",
-        'op;note;sku;shop;at\nU;"c; ""d""";x;1;2026-01-02 00:00:00\nD;;y;1;2026-01-03 00:00:00\nI;new;n;4;2026-01-03 00:00:00\n'
+        'op;note;sku;shop;at\nU;"c; ""d""";x;1;2026-01-02 00:00:00\nD;;y;1;2026-01-03 '
+        "00:00:00\nI;new;n;4;2026-01-03 00:00:00\n"
         "I;other;n;4;2026-01-03 00:00:00\nU;clash;x;2;2026-01-02 00:00:00\n",
     )
     arguments = {
@@ -322,7 +330,10 @@ def test_deletes_of_ids_alone_may_empty_the_master(
 def test_a_master_is_taken_as_it_is_with_ids_twice_and_without_an_order(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """What wins replaces all rows of its id, what loses none; a row without an order is the earliest."""
+    """A mutation that wins replaces all rows of its id.
+
+    One that loses replaces none. A row without an order is the earliest.
+    """
     put(
         tmp_path / "master" / "m.csv", "id,at,v\n1,9,a\n1,10,b\n2,9,c\n2,10,d\n3,,e\n4,1,f\n4,1,f\n"
     )

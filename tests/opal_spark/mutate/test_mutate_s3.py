@@ -13,18 +13,38 @@ from tests.fixtures_s3a import s3a_session
 
 endpoint = sys.argv[1]
 spark = s3a_session(endpoint)
-keys = {"aws_access_key_id": "test-key", "aws_secret_access_key": "test-secret", "region_name": "us-east-1"}
+keys = {
+    "aws_access_key_id": "test-key",
+    "aws_secret_access_key": "test-secret",
+    "region_name": "us-east-1",
+}
 store = open_storage("s3://lake/mutated", {"endpoint_url": endpoint, "path_style": "true", **keys})
+
 
 def put(path, text):
     assert store.put_if_absent(path, text.encode())
 
+
 def run(**more):
-    job = Mutate(increments=["s3a://lake/mutated/incr"], ids=["id"], order="at", delete_prefix="del", backups=1, **more)
+    job = Mutate(
+        increments=["s3a://lake/mutated/incr"],
+        ids=["id"],
+        order="at",
+        delete_prefix="del",
+        backups=1,
+        **more,
+    )
     return mutate(spark, "s3a://lake/mutated/master", job)
 
+
 def content():
-    return sorted((row.id, row.v, row.country) for row in read_master(spark, "s3a://lake/mutated/master", options={"header": "true"}).collect())
+    return sorted(
+        (row.id, row.v, row.country)
+        for row in read_master(
+            spark, "s3a://lake/mutated/master", options={"header": "true"}
+        ).collect()
+    )
+
 
 put("master/country=de/a.csv", "id,v,at\\n1,a,1\\n2,b,1\\n")
 put("master/country=fr/a.csv", "id,v,at\\n3,c,1\\n")
@@ -33,7 +53,10 @@ put("incr/del.csv", "id\\n2\\n")
 counted = run(dry_run=True)
 assert content() == [("1", "a", "de"), ("2", "b", "de"), ("3", "c", "fr")]
 result = run()
-assert {name: result.counts[name] for name in counted.counts} == dict(counted.counts), (result, counted)
+assert {name: result.counts[name] for name in counted.counts} == dict(counted.counts), (
+    result,
+    counted,
+)
 assert content() == [("1", "moved", "it"), ("3", "c", "fr"), ("4", "new", "de")], content()
 assert result.counts["files_replaced"] == 1
 assert [file.path for file in store.list("incr/")] == []

@@ -153,7 +153,7 @@ def put_nested(path: Path, number: int, kind: pa.StructType, *, within: str = "s
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("kind", [ABC, BA, pa.struct([("a", pa.int32())])], ids=str)
 @pytest.mark.parametrize(
-    "ending, within, place",
+    "ending, within, path",
     [
         ("parquet", "struct", "s"),
         ("parquet", "list", "s.element"),
@@ -167,11 +167,11 @@ def test_members_of_columnar_increments_are_the_master_s(
     kind: pa.StructType,
     ending: str,
     within: str,
-    place: str,
+    path: str,
 ) -> None:
     put_nested(tmp_path / "master" / f"a.{ending}", 1, AB, within=within)
     put_nested(tmp_path / "incr" / f"b.{ending}", 2, kind, within=within)
-    said = rf"b\.{ending} and its like: column '{place}' has the fields \[.*\], not \['a', 'b'\]"
+    said = rf"b\.{ending} and its like: column '{path}' has the fields \[.*\], not \['a', 'b'\]"
     with pytest.raises(InvalidInputError, match=said):
         run(spark, tmp_path, ids=["id"])
     put_nested(tmp_path / "incr" / f"b.{ending}", 2, AB, within=within)

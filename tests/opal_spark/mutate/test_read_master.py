@@ -28,7 +28,7 @@ def test_first_row_of_a_headerless_master_is_not_read_as_a_header(
     assert read(spark, tmp_path, options={"header": "FALSE", "delimiter": "|"})
     with pytest.raises(InvalidInputError, match="with header='false', and options say 'true'"):
         read(spark, tmp_path, options={"header": "true"})
-    with pytest.raises(InvalidInputError, match=r"wrote .*master as csv, and format='json'"):
+    with pytest.raises(InvalidInputError, match=r"wrote .*master as csv, not as format='json'"):
         read(spark, tmp_path, format="json")
     record = json.loads((tmp_path / "master" / "_mutated.json").read_text(encoding="utf-8"))
     assert (record["run"], record["format"]) == (1, "csv")
@@ -49,7 +49,7 @@ def test_a_run_that_would_read_the_master_otherwise_than_it_was_written_is_refus
         run(spark, tmp_path, ids=["0"], header=False)
     with pytest.raises(InvalidInputError, match="give header=False"):
         run(spark, tmp_path, ids=["0"], delimiter=";", increment_options=increments)
-    with pytest.raises(InvalidInputError, match="the master as csv, and format='json'"):
+    with pytest.raises(InvalidInputError, match="the master as csv, not as format='json'"):
         run(spark, tmp_path, ids=["0"], format="json")
     with pytest.raises(
         InvalidInputError, match=r"quote=the default, and .* leave the option quote out"

@@ -1,6 +1,7 @@
-"""Spark's reads, change feed and history view are the core's, which the model table decides (tests/opal_lake/test_histories.py).
+"""Spark's reads, change feed and history view are the core's.
 
-OPAL_SPARK_HISTORIES says how many random histories the slow test plays, OPAL_SEED which.
+The model table decides these (tests/opal_lake/test_histories.py). OPAL_SPARK_HISTORIES says how
+many random histories the slow test plays, OPAL_SEED which.
 """
 
 import itertools
@@ -37,8 +38,10 @@ SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(
 
 @pytest.fixture(autouse=True, params=["by tasks", "in this process", "by tasks and keys"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Feeds of few rows are read in this process, others by Spark's tasks, and where events do not tell what followed, keys do. What they
-    say is the same.
+    """Return a way to read a feed; all return the same.
+
+    Feeds of few rows are read in this process, others by Spark's tasks. Where events do not say
+    what followed, keys do.
     """
     if request.param != "in this process":
         monkeypatch.setattr(changes, "FEW_FILES", -1)
@@ -48,7 +51,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
             "plan_changes",
             lambda *args, **options: replace(plan_changes(*args, **options), has_pairs=False),
         )
-        monkeypatch.setattr(spark_changes, "_MOST_TIMES", 0)
+        monkeypatch.setattr(spark_changes, "_MAX_TIMES", 0)
 
 
 def compare_random_histories(spark: SparkSession, file_format: str, count: int) -> None:
@@ -83,7 +86,7 @@ def compare_random_histories(spark: SparkSession, file_format: str, count: int) 
 
 
 def compare_feeds(table: OpalTable, start: int, end: int) -> None:
-    """In every mode, with every column and with one."""
+    """Compare the feeds in every mode, with every column and with one of them."""
     for mode, compute_updates in itertools.product(CHANGE_MODES, (True, False)):
         expected = arrow_of(table).changes(start, end, mode=mode, compute_updates=compute_updates)
         columns = None if mode == "none" and compute_updates else [SERIAL]
@@ -102,7 +105,7 @@ def compare_views(table: OpalTable, version: int) -> None:
     actual = table.history_view(version=version).toArrow().cast(expected.schema)
     assert sorted(actual.to_pylist(), key=serial) == sorted(expected.to_pylist(), key=serial)
     names = [field.name for field in table.snapshot_at().spec.keys]
-    keys = [{name: row[name] for name in names} for row in expected.to_pylist()]
+    keys = expected.select(names).to_pylist()
     by_keys = table.history_view(keys=keys, version=version)
     assert by_keys.dtypes == table.history_view(version=version).dtypes
     assert sorted(by_keys.toArrow().cast(expected.schema).to_pylist(), key=serial) == sorted(
@@ -143,7 +146,10 @@ def test_of_many_histories_spark_s_feed_is_the_core_s(
 
 @pytest.fixture(scope="module")
 def users(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> OpalTable:
-    """Version 1: a, b and c; 2: b changes, c goes; 3: d comes; 4: nothing, b is late; 5: one file."""
+    """Return a table of five versions.
+
+    1: a, b and c; 2: b changes, c is deleted; 3: d is inserted; 4: nothing, b is late; 5: one file.
+    """
     columns = "id STRING, at INT, city STRING, gone BOOLEAN"
     schema = spark.createDataFrame([], columns).schema
     table = OpalTable.create(
@@ -165,7 +171,7 @@ def users(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Opal
     return table
 
 
-def told(table: OpalTable, *args: object, **options: object) -> list[tuple[object, ...]]:
+def changes_of(table: OpalTable, *args: object, **options: object) -> list[tuple[object, ...]]:
     rows = table.changes(*args, **options).collect()  # type: ignore[arg-type]  # as tests name them
     return sorted(
         (row["_commit_version"], row["_change_type"], row["id"], row["city"]) for row in rows
@@ -174,19 +180,21 @@ def told(table: OpalTable, *args: object, **options: object) -> list[tuple[objec
 
 @pytest.mark.slow_but_one
 def test_a_feed_says_what_each_version_did(users: OpalTable) -> None:
-    assert told(users, 2, 5) == [
+    assert changes_of(users, 2, 5) == [
         (2, "delete", "c", "Lyon"),
         (2, "update_postimage", "b", "Köln"),
         (2, "update_preimage", "b", "Bonn"),
         (3, "insert", "d", "Graz"),
     ]
-    assert told(users, 4) == []
-    assert told(users, "latest") == []
-    assert told(users, 1, 2, mode="netChanges") == [
+    assert changes_of(users, 4) == []
+    assert changes_of(users, "latest") == []
+    assert changes_of(users, 1, 2, mode="netChanges") == [
         (1, "insert", "a", "Rom"),
         (2, "insert", "b", "Köln"),
     ]
-    assert [kind for _, kind, key, _ in told(users, 2, compute_updates=False) if key == "b"] == [
+    assert [
+        kind for _, kind, key, _ in changes_of(users, 2, compute_updates=False) if key == "b"
+    ] == [
         "delete",
         "insert",
     ]
@@ -194,13 +202,13 @@ def test_a_feed_says_what_each_version_did(users: OpalTable) -> None:
 
 @pytest.mark.slow_but_one
 def test_a_filter_prunes_by_keys_and_leaves_updates_whole(users: OpalTable) -> None:
-    assert told(users, 0, where="id = 'b'") == [
+    assert changes_of(users, 0, where="id = 'b'") == [
         (1, "insert", "b", "Bonn"),
         (2, "update_postimage", "b", "Köln"),
         (2, "update_preimage", "b", "Bonn"),
     ]
-    assert told(users, 2, where="city = 'Köln'") == [(2, "update_postimage", "b", "Köln")]
-    assert told(users, 1, where="_change_type = 'delete'") == [(2, "delete", "c", "Lyon")]
+    assert changes_of(users, 2, where="city = 'Köln'") == [(2, "update_postimage", "b", "Köln")]
+    assert changes_of(users, 1, where="_change_type = 'delete'") == [(2, "delete", "c", "Lyon")]
     with pytest.raises(InvalidInputError, match="no column 'town'"):
         users.changes(1, where="town = 1")
 
@@ -212,11 +220,11 @@ def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
     second = users.log.read_commit(2).timestamp_us
     moment = users.spark.sql(f"SELECT timestamp_micros({second}) AS at").first()
     assert moment is not None
-    only_second = told(users, 2, 2)
+    only_second = changes_of(users, 2, 2)
     assert (
         only_second
-        == told(users, "before", "after")
-        == told(users, f"{moment['at'].isoformat()}Z", 2)
+        == changes_of(users, "before", "after")
+        == changes_of(users, f"{moment['at'].isoformat()}Z", 2)
     )
     assert len(only_second) == 3
 
@@ -238,12 +246,15 @@ def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
         (
             ("latest", 1),
             InvalidInputError,
-            r"from 'latest' \(version \d\) to 1 \(version 1\) .*; give an earlier start, or a later end",
+            (
+                r"from 'latest' \(version \d\) to 1 \(version 1\) .*; give an earlier start, or a "
+                r"later end"
+            ),
         ),
         (
             ("yesterday",),
             InvalidInputError,
-            r"start='yesterday' is no bound of a range of changes; give a version, as 8, a commit time",
+            r"start='yesterday' is not a valid start; give a version, as 8, a commit time",
         ),
         ((-1,), InvalidInputError, r"start=-1 is not a valid start"),
         ((1.5,), InvalidInputError, r"start=1.5 is not a valid start"),
@@ -314,8 +325,8 @@ def test_a_history_view_says_when_each_row_was_valid(users: OpalTable) -> None:
 
 
 def test_rows_are_read_by_their_keys(users: OpalTable) -> None:
-    found = users.get([{"id": "d"}, {"id": "c"}, {"id": "b"}], columns=["id", "city"])
-    assert found.to_pylist() == [{"id": "d", "city": "Graz"}, {"id": "b", "city": "Köln"}]
+    rows = users.get([{"id": "d"}, {"id": "c"}, {"id": "b"}], columns=["id", "city"])
+    assert rows.to_pylist() == [{"id": "d", "city": "Graz"}, {"id": "b", "city": "Köln"}]
 
 
 @pytest.mark.slow_but_one

@@ -1,4 +1,4 @@
-"""A list of IN that holds a null: conditions have none, and Spark's own filter of ORC files does not bear it."""
+"""Lists of IN with a null: conditions have none, and Spark's own filter of ORC files fails."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def test_a_null_in_a_list_is_refused_with_the_way_out(spark: SparkSession, tmp_p
     table.ingest(rows, metadata="inline")
     with pytest.raises(InvalidInputError, match="NULL in a list of IN is never equal"):
         table.read(where="n IN (1, NULL)")
-    kept = table.read(where="n IN (1, 2) OR n IS NULL").select("id").collect()
-    assert sorted(row.id for row in kept) == [1, 2, 4]
+    fitting = table.read(where="n IN (1, 2) OR n IS NULL").select("id").collect()
+    assert sorted(row.id for row in fitting) == [1, 2, 4]
     with pytest.raises(InvalidInputError, match="leave the NULL out"), spark_errors():
         table.read().where("n IN (1, NULL)").collect()

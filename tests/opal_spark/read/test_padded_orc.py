@@ -19,11 +19,11 @@ def test_spark_reads_a_padded_file_as_the_plain_one(spark: SparkSession, tmp_pat
     ids = {"_opal_segment": np.ones(200, np.int64), "_opal_offset": count.astype(np.int32)}
     rows = pa.table({"k": count, "at": count, "v": values, **ids})
     bound = SizeBound(least_bytes=1000, inflated=8)
-    found = []
+    reads = []
     for name, may_pad in (("plain.orc", False), ("padded.orc", True)):
         encoded = encode_file(rows, spec, bound, may_pad=may_pad)
         (tmp_path / name).write_bytes(encoded.data)
         read = spark.read.orc(str(tmp_path / name)).orderBy("k")
-        found.append([(row.k, row.v) for row in read.where("k > 3").collect()])
+        reads.append([(row.k, row.v) for row in read.where("k > 3").collect()])
     assert (tmp_path / "padded.orc").stat().st_size > 20 * (tmp_path / "plain.orc").stat().st_size
-    assert found[0] == found[1] == [(number, ["x" * 100] * 50) for number in range(4, 200)]
+    assert reads[0] == reads[1] == [(number, ["x" * 100] * 50) for number in range(4, 200)]

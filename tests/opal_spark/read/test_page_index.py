@@ -1,4 +1,4 @@
-"""Spark skips pages by their extremes where a filter lets it: what is left are the rows that the filter keeps."""
+"""Spark skips pages by their extremes, and returns all rows that fulfil the filter."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -22,7 +22,10 @@ ROWS = 40_000
 
 @pytest.fixture(scope="module")
 def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> OpalTable:
-    """Columns that ascend, so that extremes rule out most pages, with nulls, NaN and signed zeros in places."""
+    """Return ascending columns, so that extremes rule out most pages.
+
+    They have nulls, NaN and signed zeros in some rows.
+    """
     uri = str(tmp_path_factory.mktemp("indexed") / "t")
     ids = np.arange(ROWS)
     floats = np.where(ids % 1000 == 7, np.nan, np.where(ids % 1000 == 8, -0.0, (ids - 20_000) / 8))
@@ -31,18 +34,21 @@ def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Opal
             "id": ids,
             "at": pa.array(ids, pa.int64()),
             "text": pa.array(
-                [None if 10_000 <= one < 14_000 else f"ä{one:06d}" for one in ids.tolist()]
+                [None if 10_000 <= number < 14_000 else f"ä{number:06d}" for number in ids.tolist()]
             ),
             "share": pa.array(floats),
             "price": pa.array(
-                [Decimal(one) / 100 if one % 3 else None for one in ids.tolist()],
+                [Decimal(number) / 100 if number % 3 else None for number in ids.tolist()],
                 pa.decimal128(20, 2),
             ),
             "moment": pa.array(
-                [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=one) for one in ids.tolist()],
+                [
+                    datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=number)
+                    for number in ids.tolist()
+                ],
                 pa.timestamp("us", "UTC"),
             ),
-            "word": pa.array([f"w{one // 5000}" for one in ids.tolist()]),
+            "word": pa.array([f"w{number // 5000}" for number in ids.tolist()]),
         }
     )
     made = create_on(

@@ -31,9 +31,12 @@ KEYS = ("mon", "tue", "wed")
 
 
 def random_rows(seed: random.Random, first: int) -> list[dict[str, Any]]:
-    """Of few keys and few moments, so that equal deltas and equal tie-breaks are frequent."""
+    """Return rows of few keys and moments.
 
-    def one(number: int) -> dict[str, Any]:
+    So equal deltas and equal tie-breaks are frequent.
+    """
+
+    def random_row(number: int) -> dict[str, Any]:
         columns = {
             "id": seed.randrange(12),
             "part": seed.choice("xy"),
@@ -46,7 +49,7 @@ def random_rows(seed: random.Random, first: int) -> list[dict[str, Any]]:
             "n": first + number,
         }
 
-    return [one(number) for number in range(seed.randrange(1, 30))]
+    return [random_row(number) for number in range(seed.randrange(1, 30))]
 
 
 @pytest.fixture(params=["parquet", "orc"])
@@ -64,13 +67,11 @@ def table(request: pytest.FixtureRequest, tmp_path: Any) -> Table:
 
 
 def put(table: Table, key: str, values: list[dict[str, Any]]) -> None:
-    rows = pa.table(
-        {
-            name: pa.array([row[name] for row in values]).cast(SCHEMA.field(name).type)
-            for name in SCHEMA.names
-        },
-        schema=SCHEMA,
-    )
+    columns = []
+    for field in SCHEMA:
+        cells = [row[field.name] for row in values]
+        columns.append(pa.array(cells).cast(field.type))
+    rows = pa.table(columns, schema=SCHEMA)
     table.ingest(rows, [row["gone"] for row in values], partition_key=key)
 
 
@@ -78,7 +79,10 @@ def put(table: Table, key: str, values: list[dict[str, Any]]) -> None:
 def test_spark_reads_the_net_rows_of_a_key_as_the_core_does(
     spark: SparkSession, table: Table
 ) -> None:
-    """Late rows, equal deltas, tie-breaks without a value, deletes, a key twice, rows that a compaction has moved, a partitioned table."""
+    """Rows are late, equal in deltas, deleted, repeated, or moved by a compaction.
+
+    Tie-breaks may lack a value, and the table is partitioned.
+    """
     seed, rows, versions = random.Random(7), 0, []
     for number in range(9):
         values = random_rows(seed, rows)
@@ -140,7 +144,7 @@ def test_only_the_files_of_the_key_are_opened_and_sorted_only_where_rows_were_re
     assert "WindowGroupLimit" in plans[1]
 
 
-def test_a_key_of_many_ingests_is_told_from_what_lies_in_the_same_files(
+def test_a_key_of_many_ingests_is_distinguished_from_others_in_the_same_files(
     spark: SparkSession, table: Table
 ) -> None:
     for number in range(40):

@@ -1,4 +1,4 @@
-"""Files as sources: what is exact goes in, everything else is counted, named and put aside, and nothing is lost in silence."""
+"""Files as sources: exact values are ingested, others are counted, named and put aside."""
 
 import gzip
 import json
@@ -33,7 +33,7 @@ GOOD = "1,a,2.50,2024-01-01T10:00:00Z\n"
 
 @pytest.fixture(autouse=True)
 def zone(spark: SparkSession) -> Iterator[None]:
-    """A zone with daylight saving, so that a zone that is forgotten shows."""
+    """Set a zone with daylight saving, so that a forgotten zone shows."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     yield
@@ -69,7 +69,7 @@ class Bench:
         return [row.asDict(recursive=True) for row in self.table.read().orderBy("id").collect()]
 
     def refused(self, source: Any) -> str:
-        """The message; and nothing is in the table for it."""
+        """Return the message of an ingest that left nothing in the table."""
         before = self.table.history()
         with pytest.raises(InvalidInputError) as caught:
             self.table.ingest(source)
@@ -81,7 +81,10 @@ class Bench:
         return [row for path in rejected for row in pq.read_table(path).to_pylist()]
 
     def check_both_modes(self, source: Any, reasons: dict[str, int], good: int) -> None:
-        """In one mode nothing goes in, in the other the good rows do; reasons are counted in both."""
+        """Check that one mode ingests nothing, and the other the good rows.
+
+        Both count the reasons.
+        """
         message = self.refused(source)
         for reason, count in reasons.items():
             assert f"{count} row{'s' * (count > 1)}: {reason}" in message
@@ -91,11 +94,11 @@ class Bench:
         assert result.counts["rejected"] == sum(reasons.values())
         rejected = {f"rejected {n} row{'s' * (n > 1)}: {reason}" for reason, n in reasons.items()}
         assert {note for note in result.notes if note.startswith("rejected")} == rejected
-        kept = self.rejected()
-        assert sorted(row["reason"] for row in kept) == sorted(
+        rejected = self.rejected()
+        assert sorted(row["reason"] for row in rejected) == sorted(
             reason for reason, count in reasons.items() for _ in range(count)
         )
-        assert all(row["source"] and row["row"] for row in kept)
+        assert all(row["source"] and row["row"] for row in rejected)
 
 
 @pytest.fixture
@@ -225,7 +228,9 @@ def test_bad_csv_rows_fail_the_run_or_are_put_aside(bench: Bench) -> None:
         "6,a",
         "7,a,1,2024-01-01,more",
     ]
-    ragged = f"the row has more or fewer cells than there are columns (where cells hold line breaks: {MULTI_LINE})"
+    ragged = (
+        f"the row has more or fewer cells than columns (where cells hold line breaks: {MULTI_LINE})"
+    )
     reasons = {
         "column 'id' is not a valid BIGINT": 1,
         "column 'price' is not a valid DECIMAL(10,2)": 2,
@@ -238,9 +243,9 @@ def test_bad_csv_rows_fail_the_run_or_are_put_aside(bench: Bench) -> None:
     assert "abc" in bench.refused(source), "examples show what the cell held"
     bench.check_both_modes(source, reasons, good=1)
     assert [row["id"] for row in bench.rows()] == [1]
-    kept = {row["row"]: row for row in bench.rejected()}
-    assert "6,a" in kept
-    assert kept['{"id":"2","name":"a","price":"abc","at":"2024-01-01"}']["source"].endswith(
+    rejected = {row["row"]: row for row in bench.rejected()}
+    assert "6,a" in rejected
+    assert rejected['{"id":"2","name":"a","price":"abc","at":"2024-01-01"}']["source"].endswith(
         "/in/a b.csv"
     )
     assert bench.table.check() == []
@@ -255,8 +260,8 @@ def test_line_breaks_in_csv_cells_need_an_option(bench: Bench) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
-def test_a_row_inside_a_field_is_no_row(bench: Bench, on_bad_rows: str) -> None:
-    """In the last column such a row has as many cells as it should."""
+def test_a_row_inside_a_field_is_not_read_as_a_row(bench: Bench, on_bad_rows: str) -> None:
+    """Such a row in the last column has as many cells as it should."""
     wholes = (
         '2,"a\n9,bogus,7,2024-01-01\nb",2,2024-01-01\n',
         '2,a,3,"2024-01-01\n9,bogus,7,2024-01-01\n"\n',
@@ -265,7 +270,10 @@ def test_a_row_inside_a_field_is_no_row(bench: Bench, on_bad_rows: str) -> None:
         source = bench.write(f"a b{number}.csv", HEADER + GOOD + text)
         with pytest.raises(
             InvalidInputError,
-            match=rf"/in/a b{number}\.csv, line 3: the quote of its last field is not closed .*`--source-option multiLine=true`",
+            match=(
+                rf"/in/a b{number}\.csv, line 3: the quote of its last field is not closed "
+                rf".*`--source-option multiLine=true`"
+            ),
         ):
             bench.table.ingest(source, on_bad_rows=on_bad_rows)
     assert (
@@ -308,7 +316,7 @@ def test_csv_headers_that_do_not_fit_are_named_by_file(bench: Bench) -> None:
     bench.write("d.csv", "")
     message = bench.refused(Files(paths=(str(bench.folder / "in" / "*.csv"),)))
     assert "a.csv: unknown column 'nam' (did you mean 'name'?), missing column 'name'" in message
-    assert "b.csv: column 'price' is there 2 times" in message
+    assert "b.csv: column 'price' occurs 2 times" in message
     assert "c.csv: a column without a name" in message
     assert "d.csv" not in message
 
@@ -346,7 +354,7 @@ def test_no_file_is_an_error_that_says_what_was_looked_for(bench: Bench, name: s
     assert f"in/*{name}'" in bench.refused(Files(paths=(f"{bench.folder}/in/*{name}",)))
     empty = bench.folder / "in" / "empty"
     empty.mkdir()
-    assert "there is no file" in bench.refused(
+    assert "no file to read" in bench.refused(
         Files(paths=(str(empty),), format=Files(paths=(name,)).file_format)
     )
 
@@ -372,8 +380,10 @@ def test_json_keeps_every_digit_and_nesting(spark: SparkSession, tmp_path: Path)
     bench = Bench(spark, tmp_path, columns)
     lines = [
         (
-            '{"id": 9223372036854775807, "d": 123456789012345678.12345678901234567890, "at": "2024-03-31 02:30:00", "s": "5",'
-            ' "o": {"a.b": 1.12345678901234567891, "l": [9007199254740993, null]}, "m": {"1": "x", "2": null}, "b": "aGk="}'
+            '{"id": 9223372036854775807, "d": 123456789012345678.12345678901234567890, "at": '
+            '"2024-03-31 02:30:00", "s": "5",'
+            ' "o": {"a.b": 1.12345678901234567891, "l": [9007199254740993, null]}, "m": {"1": '
+            '"x", "2": null}, "b": "aGk="}'
         ),
         '{"id": "5", "at": "2024-01-01", "o": null, "m": {}, "s": null}',
         "",
@@ -399,7 +409,10 @@ def test_bad_json_rows_fail_the_run_or_are_put_aside(spark: SparkSession, tmp_pa
         spark, tmp_path, COLUMNS + ", o struct<a: int, l: array<int>>, m map<int, string>"
     )
     row = {"id": 1, "at": "2024-01-01T00:00:00Z"}
-    broken = f"the text is not one JSON object, or has a key twice (where a document spans lines: {MULTI_LINE})"
+    broken = (
+        "the text is not one JSON object, or has a key twice (where a document spans lines: "
+        f"{MULTI_LINE})"
+    )
     bad: dict[str, list[Any]] = {
         broken: [
             '{"id": 1',
@@ -435,9 +448,9 @@ def test_bad_json_rows_fail_the_run_or_are_put_aside(spark: SparkSession, tmp_pa
             {**row, "nmae": None}
         ],
         "unknown key 'z' in column 'o'": [{**row, "o": {"z": 1}}],
-        "column 'o' is no object": [{**row, "o": [1]}],
+        "column 'o' is not an object": [{**row, "o": [1]}],
         "column 'o.a' is not a valid INT": [{**row, "o": {"a": "x"}}],
-        "column 'o.l' is no list": [{**row, "o": {"l": {"a": 1}}}],
+        "column 'o.l' is not a list": [{**row, "o": {"l": {"a": 1}}}],
         "column 'o.l.element' is not a valid INT": [{**row, "o": {"l": [1, 2.5]}}],
         "column 'm.key' is not a valid INT": [
             {**row, "m": {"x": "y"}},
@@ -446,9 +459,9 @@ def test_bad_json_rows_fail_the_run_or_are_put_aside(spark: SparkSession, tmp_pa
         "key column 'id' is null": [{"at": "2024-01-01"}],
         "delta column 'at' is null": [{"id": 1, "at": None}],
     }
-    source = bench.lines("a.json", [row, *(one for rows in bad.values() for one in rows)])
+    source = bench.lines("a.json", [row, *(line for rows in bad.values() for line in rows)])
     bench.check_both_modes(source, {reason: len(rows) for reason, rows in bad.items()}, good=1)
-    assert '{"id": 1} {"id": 2}' in {one["row"] for one in bench.rejected()}, (
+    assert '{"id": 1} {"id": 2}' in {rejected["row"] for rejected in bench.rejected()}, (
         "a line is kept as it was"
     )
     assert len(bench.rows()) == 1
@@ -497,7 +510,8 @@ def delivery(**columns: Any) -> pa.Table:
 def encoded(rows: pa.Table, file_format: str) -> bytes:
     sink = pa.BufferOutputStream()
     if file_format == "orc":
-        # Spark reads no ORC "timestamp with local time zone", which is what Arrow makes of one with a zone.
+        # Arrow writes a time with a zone as ORC's "timestamp with local time zone", which Spark
+        # does not read
         pa.orc.write_table(rows.set_column(3, "at", rows["at"].cast(pa.timestamp("us"))), sink)
     else:
         pq.write_table(rows, sink)
@@ -529,8 +543,8 @@ def test_columnar_files_go_in_and_their_null_keys_do_not(bench: Bench, file_form
             delivery(price=pa.array([Decimal("1.123"), None], pa.decimal128(10, 3))),
             "column 'price' is DECIMAL(10,3)",
         ),
-        (delivery(_opal_segment=pa.array([1, 2])), "kept for the format"),
-        (delivery(_OPAL_x=pa.array([1, 2])), "kept for the format"),
+        (delivery(_opal_segment=pa.array([1, 2])), "reserved for the format"),
+        (delivery(_OPAL_x=pa.array([1, 2])), "reserved for the format"),
     ],
 )
 def test_columnar_files_must_have_the_tables_columns(
@@ -612,7 +626,7 @@ def test_a_dataframe_may_not_bring_names_of_the_format(bench: Bench) -> None:
     rows = bench.spark.sql(
         "SELECT 1L id, 'a' name, 1.00 price, timestamp'2024-01-01' at, 'x' _opal_bad"
     )
-    assert "kept for the format" in bench.refused(rows)
+    assert "reserved for the format" in bench.refused(rows)
 
 
 @pytest.mark.slow_but_one
@@ -639,12 +653,9 @@ def test_any_column_name_goes_through_ingest_and_read(
     )
     table.ingest(rows)
     table.metagen()
-    assert {
-        tuple(row)
-        for row in table.read()
-        .select(*[f"`{name.replace('`', '``')}`" for name in names])
-        .collect()
-    } == {(number, *names[1:]) for number in range(3)}
+    columns = [f"`{name.replace('`', '``')}`" for name in names]
+    read_rows = {tuple(row) for row in table.read().select(*columns).collect()}
+    assert read_rows == {(number, *names[1:]) for number in range(3)}
     assert "rename" in bench.refused(
         spark.range(1).withColumn("_opal_offset", F.lit(1)).withColumn("at", F.current_timestamp())
     )

@@ -1,4 +1,4 @@
-"""PostgreSQL as a source: exact numbers and times, credentials from the environment, and errors that say what to do."""
+"""PostgreSQL as a source: exact numbers and times, credentials from the environment, errors."""
 
 from collections.abc import Iterator
 from datetime import date, datetime
@@ -21,17 +21,21 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 DRIVER = "org.postgresql:postgresql:42.7.8"
 COLUMNS = (
-    "id long, price decimal(10,2), uid string, doc string, wall timestamp_ntz, at timestamp, day date, tags array<string>,"
-    " amounts array<decimal(10,2)>, small short, `Na.me` string, raw binary, rate double, ok boolean"
+    "id long, price decimal(10,2), uid string, doc string, wall timestamp_ntz, at "
+    "timestamp, day date, tags array<string>,"
+    " amounts array<decimal(10,2)>, small short, `Na.me` string, raw binary, rate double, "
+    "ok boolean"
 )
 CREATE = """
 CREATE TABLE orders (
-    id numeric(38,0), price numeric, uid uuid, doc jsonb, wall timestamp, at timestamptz, day date, tags text[],
-    amounts numeric(12,4)[], small bigint, "Na.me" text, raw bytea, rate double precision, ok boolean)
+    id numeric(38,0), price numeric, uid uuid, doc jsonb, wall timestamp, at timestamptz, day date,
+    tags text[], amounts numeric(12,4)[], small bigint, "Na.me" text, raw bytea,
+    rate double precision, ok boolean)
 """
 GOOD = """
 INSERT INTO orders VALUES
-(1, 2.50, '00000000-0000-0000-0000-000000000001', '{"a": [1]}', '2024-03-31 02:30:00.000001', '2024-10-27 02:30+01', '1500-01-01',
+(1, 2.50, '00000000-0000-0000-0000-000000000001', '{"a": [1]}', '2024-03-31 02:30:00.000001',
+ '2024-10-27 02:30+01', '1500-01-01',
  '{a,NULL}', '{1.5000,NULL}', 7, 'x', '\\x00ff', 'NaN', true),
 (2, NULL, NULL, NULL, NULL, '0001-01-01 00:00+00', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
 """
@@ -39,7 +43,7 @@ INSERT INTO orders VALUES
 
 @pytest.fixture(scope="session")
 def driver(spark: SparkSession) -> None:
-    """In a cluster it comes by `--packages`; a session that runs already takes it so."""
+    """Add the driver to the running session; in a cluster `--packages` adds it."""
     spark.sql(f"ADD JAR ivy://{DRIVER}?transitive=false")
 
 
@@ -144,13 +148,13 @@ def test_rows_that_do_not_fit_exactly_fail_the_run_or_are_put_aside(
     assert set(result.notes[:-1]) == {
         f"rejected {count} row{'s' * (count > 1)}: {reason}" for reason, count in counts.items()
     }
-    kept = [
+    rejected = [
         row
         for path in (tmp_path / "table/_opal/rejected").iterdir()
         for row in pq.read_table(path).to_pylist()
     ]
-    assert {row["source"] for row in kept} == {"jdbc:orders"}
-    assert any('"wall":"infinity"' in row["row"] for row in kept)
+    assert {row["source"] for row in rejected} == {"jdbc:orders"}
+    assert any('"wall":"infinity"' in row["row"] for row in rejected)
 
 
 def test_a_query_is_read_in_parts_by_any_numeric_column(
@@ -194,7 +198,7 @@ def test_the_password_is_in_no_plan_and_no_message(
     )
 
 
-def test_what_is_wrong_with_a_database_is_said(
+def test_errors_of_a_database_say_what_to_correct(
     table: OpalTable, orders: Jdbc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     login = {"user_env": "SHOP_USER", "password_env": "SHOP_PASSWORD"}

@@ -12,7 +12,7 @@ from opal_stream.formats.decoder import Decoder
 from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
 from tests.opal_spark.streams.messages import frame
-from tests.opal_stream.formats.test_registry import FIRST, avro, record
+from tests.opal_stream.formats.build import FIRST, avro, record
 from tests.opal_stream.orders import batch, new_spec, order
 
 pytestmark = pytest.mark.spark
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.spark
 def met(spark: SparkSession, decoder: Decoder, messages: MessageBatch) -> Met:
     with pytest.raises(Exception, match="a message has what the driver is to decide") as failure:
         decoded_rows(frame(spark, messages).coalesce(1), decoder).collect()
-    found = met_in(str(as_opal_error(failure.value)))
-    assert found is not None
-    return found
+    unknown = met_in(str(as_opal_error(failure.value)))
+    assert unknown is not None
+    return unknown
 
 
-def test_rows_bad_messages_tombstones_and_columns_of_the_message_are_those_of_a_stream_without_spark(
+def test_rows_bad_messages_tombstones_and_message_columns_are_those_of_a_stream_without_spark(
     spark: SparkSession,
 ) -> None:
     schema = pa.schema(
@@ -74,12 +74,12 @@ def test_rows_bad_messages_tombstones_and_columns_of_the_message_are_those_of_a_
 def test_a_task_names_columns_that_the_table_lacks_and_the_driver_is_to_decide(
     spark: SparkSession,
 ) -> None:
-    found = met(
+    unknown = met(
         spark,
         Decoder(new_spec(), FormatOptions()),
         batch([order(1), order(2, colour="red", size=1)]),
     )
-    assert (found.source, found.names, found.columns) == (
+    assert (unknown.source, unknown.names, unknown.columns) == (
         "orders/3@101",
         ("colour", "size"),
         pa.schema([("colour", pa.string()), ("size", pa.int64())]),
@@ -97,8 +97,8 @@ def test_a_task_names_members_that_a_nested_column_lacks(spark: SparkSession) ->
         {"id": 1, "at": 5, "address": {"city": "x"}},
         {"id": 2, "at": 5, "address": {"zip": "1"}},
     ]
-    found = met(spark, Decoder(spec, FormatOptions()), batch(values))
-    assert (found.source, found.names, found.paths) == ("orders/3@101", (), ("address.zip",))
+    unknown = met(spark, Decoder(spec, FormatOptions()), batch(values))
+    assert (unknown.source, unknown.names, unknown.paths) == ("orders/3@101", (), ("address.zip",))
 
 
 def test_a_task_names_the_heads_of_a_message_with_new_schemas_until_the_driver_has_learned_them(
@@ -109,12 +109,16 @@ def test_a_task_names_the_heads_of_a_message_with_new_schemas_until_the_driver_h
     decoder = Decoder(new_spec(), FormatOptions(format="avro", registry=registry.url))
     value, key = avro(1, FIRST, record(1)), avro(2, "long", 7)
     messages = batch([value, None], keys=[None, key])
-    found = met(spark, decoder, messages)
-    assert (found.source, found.value_head, found.key_head) == ("orders/3@100", value[:5], None)
-    decoder.learn(found.value_head, found.key_head)
-    found = met(spark, decoder, messages)
-    assert (found.source, found.value_head, found.key_head) == ("orders/3@101", None, key[:5])
-    decoder.learn(found.value_head, found.key_head)
+    unknown = met(spark, decoder, messages)
+    assert (unknown.source, unknown.value_head, unknown.key_head) == (
+        "orders/3@100",
+        value[:5],
+        None,
+    )
+    decoder.learn(unknown.value_head, unknown.key_head)
+    unknown = met(spark, decoder, messages)
+    assert (unknown.source, unknown.value_head, unknown.key_head) == ("orders/3@101", None, key[:5])
+    decoder.learn(unknown.value_head, unknown.key_head)
     rows = decoded_rows(frame(spark, messages).coalesce(1), decoder).collect()
     assert sorted(row.id for row in rows) == [1, 7]
     assert registry.asked == [1, 2], "tasks ask for no schema that the driver has"

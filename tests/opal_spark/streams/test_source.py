@@ -1,4 +1,4 @@
-"""What Spark's source of Kafka is given, and what its record of a micro-batch says."""
+"""The arguments of Spark's source of Kafka, and its record of a micro-batch."""
 
 import json
 from pathlib import Path
@@ -46,15 +46,15 @@ def test_reading_begins_at_the_offsets_of_the_table_whatever_the_group_or_a_chec
 
 
 def test_settings_of_librdkafka_are_those_of_kafkas_client_where_it_has_them() -> None:
-    found = settings(
+    options = settings(
         security_protocol="SASL_PLAINTEXT",
         sasl_mechanisms="PLAIN",
         sasl_username="u",
         sasl_password='p"x',
     )
-    assert found["kafka.security.protocol"] == "SASL_PLAINTEXT"
-    assert found["kafka.sasl.mechanism"] == "PLAIN"
-    assert found["kafka.sasl.jaas.config"].endswith(
+    assert options["kafka.security.protocol"] == "SASL_PLAINTEXT"
+    assert options["kafka.sasl.mechanism"] == "PLAIN"
+    assert options["kafka.sasl.jaas.config"].endswith(
         'plain.PlainLoginModule required username="u" password="p\\"x";'
     )
     scram = settings(sasl_mechanism="SCRAM-SHA-256", sasl_username="u", sasl_password="p")

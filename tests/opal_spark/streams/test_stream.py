@@ -1,4 +1,7 @@
-"""A stream on Spark against a real broker, in turns with one without Spark: the same table, the same positions."""
+"""A stream on Spark against a real broker, in turns with a stream without Spark.
+
+Both have the same table and the same positions.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from tests.fixtures_kafka import Kafka, Registry
 from tests.fixtures_spark import need_spark_parts
 from tests.kit.check import check_table
 from tests.opal_stream import toast
-from tests.opal_stream.formats.test_registry import FIRST, SECOND, avro, record
+from tests.opal_stream.formats.build import FIRST, SECOND, avro, record
 from tests.opal_stream.orders import ends, ids, new_table, new_topic, order, read
 
 pytestmark = pytest.mark.spark
@@ -29,7 +32,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def reader(spark: SparkSession) -> SparkSession:
-    """The shared session, with Spark's source of Kafka."""
+    """Return the shared session, with Spark's source of Kafka."""
     need_spark_parts()
     spark.sql(f"ADD JAR 'ivy://{package()}?transitive=true&exclude={EXCLUDES}'").collect()
     return spark
@@ -105,10 +108,10 @@ def test_values_that_did_not_change_stay_as_they_are(
     topic = new_topic(kafka, 2)
     rows = [toast.row(key, 1, note=f"n{key}", data=b"\0\1", tags=[key]) for key in range(4)]
     formats = FormatOptions(format="debezium-json", columns=toast.OF_EVENT)
-    kafka.produce(topic, [toast.event("c", one, 1) for one in rows[:3]])
+    kafka.produce(topic, [toast.event("c", row, 1) for row in rows[:3]])
     read_by_spark(reader, table, kafka, topic, formats=formats)
-    changed = [{**one, "small": 2} for one in rows]
-    events = [toast.event("u", one, 5, toast.LARGE) for one in changed]
+    changed = [{**row, "small": 2} for row in rows]
+    events = [toast.event("u", row, 5, toast.LARGE) for row in changed]
     kafka.produce(topic, [events[0], toast.event("c", rows[3], 1), *events[3:]])
     kafka.produce(topic, events[1:3], partition=1)
     lost = toast.event("u", toast.row(9), 5, ["note"])
@@ -118,7 +121,7 @@ def test_values_that_did_not_change_stay_as_they_are(
     totals = read_by_spark(
         reader, table, kafka, topic, formats=formats, on_bad_message="quarantine"
     )
-    assert (totals.bad, toast.stored(table)) == (1, {one["id"]: one for one in changed})
+    assert (totals.bad, toast.stored(table)) == (1, {row["id"]: row for row in changed})
     assert check_table(table) == []
 
 
@@ -129,7 +132,7 @@ def test_a_bad_message_stops_it_or_is_put_aside(
     kafka.produce(topic, [order(1), b"nope", order(3)])
     with pytest.raises(
         BadMessageError,
-        match=rf"(?s)nothing of them was committed.*the message is no JSON object.*{topic}/0@1",
+        match=rf"(?s)nothing of them was committed.*the message is not a JSON object.*{topic}/0@1",
     ):
         read_by_spark(reader, table, kafka, topic)
     assert ends(table) == []

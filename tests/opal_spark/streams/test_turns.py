@@ -1,6 +1,7 @@
-"""Streams with and without Spark take turns, and each ends by kill -9: each record is once in the table.
+"""Streams with and without Spark take turns, and kill -9 ends each of them.
 
-OPAL_STREAM_KILLS says how many turns (4); OPAL_SEED chooses the moments.
+Each record is in the table once. OPAL_STREAM_KILLS says how many turns (4); OPAL_SEED chooses the
+moments.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The spark-submit apps: a JobSpec in, a JobResult as the last line out, and an exit code that a scheduler understands."""
+"""The spark-submit apps: a JobSpec in, a JobResult as the last line out, and an exit code."""
 
 import json
 import logging
@@ -45,14 +45,19 @@ COLUMNS = {
     "delta": "at",
     "deletes": "op = 'D'",
 }
-FIRST = "id,name,op,at\n1,Ann,U,2026-01-01T10:00:00Z\n2,Bob,U,2026-01-01T10:00:00Z\n3,Cy,U,2026-01-01T10:00:00Z\n"
+FIRST = (
+    "id,name,op,at\n"
+    "1,Ann,U,2026-01-01T10:00:00Z\n"
+    "2,Bob,U,2026-01-01T10:00:00Z\n"
+    "3,Cy,U,2026-01-01T10:00:00Z\n"
+)
 SECOND = "id,name,op,at\n2,Bobby,U,2026-01-02T10:00:00Z\n3,,D,2026-01-02T10:00:00Z\n"
 
 pytestmark = pytest.mark.spark
 
 
 def submit(spec: str, scratch: Path, **conf: str) -> subprocess.CompletedProcess[str]:
-    """As an operator does it: a new JVM, and the two packages on the path."""
+    """Submit an app as an operator does: in a new JVM, with two packages on the path."""
     ensure_java()
     command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
@@ -137,7 +142,7 @@ def test_spark_submit_ends_with_the_app_s_exit_code(tmp_path: Path) -> None:
     assert done.returncode == INPUT
     assert "Spark history: http://history:18080/history/local-" in done.stdout
     assert (
-        "nowhere is no Opal table" in done.stdout
+        "nowhere is not an Opal table" in done.stdout
     )  # where spark-submit sends what an app says on standard error
     assert not done.stdout.splitlines()[-1].startswith("{")
 
@@ -168,7 +173,7 @@ def table(made_table: Path, tmp_path: Path) -> Path:
 
 
 def run(spec: JobSpec[Any] | str) -> int:
-    """In this process, on the session of the tests."""
+    """Run a job in this process, on the session of the tests."""
     logging.getLogger("SQLQueryContextLogger").setLevel(
         logging.CRITICAL
     )  # as a session of its own would
@@ -199,7 +204,7 @@ def run(spec: JobSpec[Any] | str) -> int:
         ),
         (
             '{"operation": "read", "table": "t", "arguments": []}',
-            "arguments of read must map names to values, and are a list",
+            "arguments of read must map names to values, got a list",
         ),
         ("@/nowhere.json", "the file cannot be read"),
     ],
@@ -219,7 +224,7 @@ def test_a_missing_argument_is_named() -> None:
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("where", ["nope > 1", "id >", "cast(name AS INT) > 1"])
-def test_a_wrong_filter_is_final_and_shows_no_plan(
+def test_a_wrong_filter_is_an_input_error_without_a_query_plan(
     where: str, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(spec_of("read", table, {"where": where})) == INPUT
@@ -306,7 +311,10 @@ def test_a_file_that_was_changed_by_hand_is_named_with_its_checksum_file(
 
 
 def test_of_a_nameless_java_error_the_cause_is_shown() -> None:
-    message = "An error occurred while calling o319.load.\n: org.apache.spark.SparkException: Job aborted.\n\tat a.b(C.java:3)\n"
+    message = (
+        "An error occurred while calling o319.load.\n: org.apache.spark.SparkException: Job "
+        "aborted.\n\tat a.b(C.java:3)\n"
+    )
     assert first_words(Exception(message)) == "org.apache.spark.SparkException: Job aborted."
     assert (
         first_words(
@@ -334,10 +342,10 @@ def test_create_may_let_the_same_table_stand(spark: SparkSession, table: Path) -
         run_job(spark, spec_of("create", table, {**COLUMNS, "keys": ["name"], "if_absent": True}))
 
 
-def test_of_jobs_that_make_one_table_at_once_one_makes_it_and_all_go_on(
+def test_one_of_several_jobs_makes_a_table_and_all_continue(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """As the first runs of a backfill do."""
+    """The first runs of a backfill are such jobs."""
     for turn in range(4):
         spec = spec_of("create", tmp_path / f"t{turn}", {**COLUMNS, "if_absent": True})
         together = threading.Barrier(4)
@@ -358,7 +366,7 @@ def test_create_takes_its_columns_from_a_file(spark: SparkSession, tmp_path: Pat
     layout = {"keys": ["id"], "delta": "at"}
     run_job(spark, spec_of("create", tmp_path / "t", {**layout, "like": {"files": [str(file)]}}))
     assert spark.read.option("header", "true").csv(str(file)).columns == ["id", "name", "op", "at"]
-    with pytest.raises(InvalidInputError, match="is given no columns"):
+    with pytest.raises(InvalidInputError, match="got no columns"):
         run_job(spark, spec_of("create", tmp_path / "t", layout))
 
 
@@ -373,7 +381,7 @@ def test_a_read_shows_some_rows_and_says_that_there_are_more(
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "csv", "json", "orc"])
-def test_an_export_counts_its_rows_and_never_mixes_with_what_is_there(
+def test_an_export_counts_its_rows_and_never_mixes_with_existing_files(
     file_format: str,
     spark: SparkSession,
     table: Path,
@@ -405,7 +413,7 @@ def test_an_export_counts_its_rows_and_never_mixes_with_what_is_there(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["/proc/nowhere/out", "{file}/out"])
-def test_an_export_to_where_nobody_may_write_says_so(
+def test_an_export_to_a_folder_without_rights_is_an_error(
     folder: str,
     spark: SparkSession,
     table: Path,
@@ -439,9 +447,9 @@ def test_progress_counts_the_tasks_that_run(spark: SparkSession, tmp_path: Path)
     assert steps.where().total == 0
 
 
-def test_spark_connect_tells_its_progress_by_itself() -> None:
+def test_spark_connect_pushes_its_progress() -> None:
     class Connect:
-        """Where the handler of a Connect session lands; Spark calls it by these names."""
+        """A Connect session's receiver of handlers; Spark calls it by these names."""
 
         __module__ = "pyspark.sql.connect.session"
 
@@ -466,8 +474,8 @@ def ingest(spark: SparkSession, path: Path, file: Path, **arguments: Any) -> Job
     )
 
 
-def test_an_ingest_makes_the_table_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
-    """Its columns are those of the source, or of a schema; an existing table must have the same ones."""
+def test_an_ingest_makes_the_missing_table(spark: SparkSession, tmp_path: Path) -> None:
+    """The table has a source's columns, or a schema's; an existing one must have them."""
     path, file = tmp_path / "made", tmp_path / "first.json"
     file.write_text('{"id": 1, "at": 10, "name": "Ann"}\n')
     layout = {"keys": ["id"], "delta": "at"}
@@ -483,7 +491,10 @@ def test_an_ingest_makes_the_table_that_is_not_there(spark: SparkSession, tmp_pa
         InvalidInputError, match=r"delta is 'at', not 'id'; deletes is None, not 'id < 0'"
     ):
         ingest(spark, path, file, create={"keys": ["id"], "delta": "id", "deletes": "id < 0"})
-    different = "column 'tel' is missing; column 'name' is in the table only; column 'at' is BIGINT, not INT"
+    different = (
+        "column 'tel' is missing; column 'name' is in the table only; column 'at' is BIGINT, "
+        "not INT"
+    )
     with pytest.raises(InvalidInputError, match=different):
         ingest(spark, path, file, create={**layout, "schema": "id BIGINT, at INT, tel STRING"})
     with pytest.raises(InvalidInputError, match="create has no argument key"):
@@ -507,7 +518,7 @@ def test_a_source_without_rows_is_an_error_unless_it_is_accepted(
     empty.write_text(FIRST.splitlines()[0] + "\n")
     for source, message in (
         (empty, "has no row"),
-        (tmp_path / "none-*.csv", "there is no file to read"),
+        (tmp_path / "none-*.csv", "no file to read"),
     ):
         with pytest.raises(NoRowsError, match=message):
             ingest(spark, table, source)

@@ -1,4 +1,7 @@
-"""The consumer of dags/cities.py: counts updated from changes alone equal counts of all rows, even if work is repeated."""
+"""The consumer of dags/cities.py: counts by changes equal counts of all rows.
+
+Also if work is repeated.
+"""
 
 from pathlib import Path
 
@@ -10,7 +13,13 @@ from opal_lake.operations.job_spec import JobSpec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
 from opal_spark.submit.runner import perform
-from tests.airflow_provider_opal.cluster.city_dags.moving import SCHEMA, batch, counted, kept, write
+from tests.airflow_provider_opal.cluster.city_dags.moving import (
+    SCHEMA,
+    batch,
+    counted,
+    totals_of,
+    write,
+)
 from tests.opal_lake.compacting import compact
 
 pytestmark = pytest.mark.spark
@@ -29,9 +38,10 @@ def user_city(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
 def test_counts_kept_by_changes_are_those_of_all_rows_though_calls_are_repeated(
     spark: SparkSession, user_city: Table, tmp_path: Path
 ) -> None:
-    """A call is repeated at once, as when a worker dies before it can say that the function has returned, and much later, by a clear.
+    """A call is repeated immediately, and much later.
 
-    cluster/test_cascade.py goes on with 200 batches, under a real scheduler.
+    So do a worker that dies before it reports that the function has returned, and a clear.
+    cluster/test_cascade.py continues with 200 batches, under a real scheduler.
     """
     to, ends = str(tmp_path / "city_population"), [0]
 
@@ -52,15 +62,15 @@ def test_counts_kept_by_changes_are_those_of_all_rows_though_calls_are_repeated(
         compact(user_city)
         ends.append(user_city.snapshot_at().version)
         call(*ends[-2:])
-        assert kept(Table.open(to)) == counted(user_city) != {}
+        assert totals_of(Table.open(to)) == counted(user_city) != {}
     for span in (ends[-2:], ends[:2]):
         call(*span)
-        assert kept(Table.open(to)) == counted(user_city), span
+        assert totals_of(Table.open(to)) == counted(user_city), span
     for version in ends[1:]:
-        assert kept(Table.open(to), event_time=version) == counted(user_city, version)
+        assert totals_of(Table.open(to), event_time=version) == counted(user_city, version)
     write(
         user_city,
         [{"user_id": user, "moved_at": 1_000, "city": None, "op": "D"} for user in range(60)],
     )
     call(ends[-1], user_city.snapshot_at().version)
-    assert kept(Table.open(to)) == {}
+    assert totals_of(Table.open(to)) == {}

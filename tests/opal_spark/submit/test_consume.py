@@ -1,4 +1,4 @@
-"""Consume: a function gets what came under a partition key, or after a version, and what it says is kept."""
+"""Consume: a function gets the rows of a partition key or a version, and its result is kept."""
 
 import random
 import sys
@@ -24,33 +24,49 @@ pytestmark = pytest.mark.spark
 JOBS = """
 calls = []
 
+
 def note(change):
     calls.append(sorted((row.sku, row.price) for row in change.rows.collect()))
     return {"rows": len(calls[-1])}
 
+
 def note_valid(change):
     calls.append(sorted((row.sku, row.price) for row in change.valid_rows.collect()))
     return {"rows": len(calls[-1])}
+
 
 def note_both(change):
     result = note(change)
     note_valid(change)
     return result
 
+
 def note_changes(change):
-    calls.append(sorted((row.sku, row.price, row._change_type, row._commit_version) for row in change.rows.collect()))
+    calls.append(
+        sorted(
+            (row.sku, row.price, row._change_type, row._commit_version)
+            for row in change.rows.collect()
+        )
+    )
+
 
 def sum_up(change):
     sign = "IF(_change_type IN ('insert', 'update_postimage'), 1, -1)"
-    counted = change.rows.selectExpr("price", f"{sign} AS one").groupBy("price").sum("one").collect()
+    counted = (
+        change.rows.selectExpr("price", f"{sign} AS one").groupBy("price").sum("one").collect()
+    )
     calls.append({row[0]: row[1] for row in counted})
+
 
 def fail(change):
     raise KeyError("no such shop")
 
+
 def refuse(change):
     from opal_lake.errors import InvalidInputError
+
     raise InvalidInputError("never")
+
 
 def talk(change):
     return "done"
@@ -59,7 +75,7 @@ def talk(change):
 
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
-    """What the module of the functions noted."""
+    """Return the notes of the module of the functions."""
     (tmp_path / "shop_test_jobs.py").write_text(JOBS)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield __import__("shop_test_jobs").calls
@@ -109,7 +125,7 @@ def test_the_function_gets_what_came_and_what_of_it_is_valid(
     rows: list[object],
     valid: list[object] | None,
 ) -> None:
-    """By version both are the same."""
+    """A version has the same rows in both."""
     result = run(spark, table, function="shop_test_jobs:note_both", **arguments)
     assert result.counts == {"rows": len(rows)}
     assert result.version == arguments.get("version", 7)
@@ -244,7 +260,10 @@ def test_a_consumer_of_changes_that_begins_late_gets_all_rows_as_inserts(
 def test_a_sum_of_changes_is_the_sum_of_all(
     spark: SparkSession, tmp_path: Path, jobs: list[object]
 ) -> None:
-    """Counts of rows by price, kept by changes alone, over random batches of late rows and deletes."""
+    """Counts of rows by price follow changes alone.
+
+    Batches are random, with late rows and deletes.
+    """
     seed, made, counts, seen = (
         random.Random(7),
         create(open_storage(str(tmp_path / "s"))),

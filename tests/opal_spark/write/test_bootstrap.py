@@ -1,4 +1,4 @@
-"""Bootstrap of Parquet and ORC folders: all of their rows once, whatever dies in between, and none that came later."""
+"""Bootstrap of Parquet and ORC folders: all rows once, whatever dies, and no later row."""
 
 import json
 import os
@@ -34,7 +34,7 @@ from opal_spark.submit.runner import perform
 from opal_spark.write.bootstrap import SparkSource
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
 from tests.kit.failing_store import Crash
-from tests.opal_spark.test_crashes_spark import DriverStore
+from tests.opal_spark.build import DriverStore
 
 __all__ = ["metadata", "opal_commands"]
 
@@ -79,8 +79,8 @@ def write(spark: SparkSession, folder: Path, rows: list[Row], file_format: str =
 
 @pytest.fixture
 def few_files(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Of a batch, so that there are several."""
-    monkeypatch.setattr(core, "MOST_FILES", 5)
+    """Limit the files of a batch, so that there are several batches."""
+    monkeypatch.setattr(core, "MAX_FILES", 5)
     return 5
 
 
@@ -94,7 +94,7 @@ def made_source(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def source(made_source: Path, tmp_path: Path) -> Path:
-    """A copy, of the test's own."""
+    """Return a copy of the source for one test."""
     return shutil.copytree(made_source, tmp_path / "old [1]")
 
 
@@ -194,7 +194,7 @@ def test_what_changes_in_the_source_between_two_tries_never_mixes(
 ) -> None:
     uri = str(tmp_path / "new")
     files = sorted(path for path in source.rglob("*.parquet"))
-    kept = files[-1].read_bytes()
+    original = files[-1].read_bytes()
     stamp = files[-1].stat()
     OpalTable.create(spark, uri, spark.createDataFrame([], DDL).schema, **LAYOUT)
     table = table_on(open_storage(uri))
@@ -203,14 +203,14 @@ def test_what_changes_in_the_source_between_two_tries_never_mixes(
     write(spark, source, rows_of(3))  # not of the plan: left out
     files[-1].write_bytes(files[0].read_bytes())
     with pytest.raises(
-        InvalidInputError, match=r"was changed since the bootstrap began; put back what was there"
+        InvalidInputError, match=r"was changed since the bootstrap began; put back the files"
     ):
         OpalTable.bootstrap(spark, uri, str(source), format="parquet", **LAYOUT)
     files[-1].unlink()
-    with pytest.raises(InvalidInputError, match="are gone since the bootstrap began"):
+    with pytest.raises(InvalidInputError, match="were deleted since the bootstrap began"):
         OpalTable.bootstrap(spark, uri, str(source), format="parquet", **LAYOUT)
     assert content(spark, uri) == []
-    files[-1].write_bytes(kept)
+    files[-1].write_bytes(original)
     os.utime(files[-1], ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     result = OpalTable.bootstrap(spark, uri, str(source), format="parquet", **LAYOUT)
     assert (result.counts["batches_done"], result.counts["batches_skipped"] > 2) == (1, True)
@@ -266,14 +266,16 @@ from opal_lake.write import bootstrap
 from opal_spark.submit.runner import session
 from opal_spark import OpalTable
 
-bootstrap.MOST_FILES = 1
+bootstrap.MAX_FILES = 1
 with session("killed") as spark:
     OpalTable.bootstrap(spark, sys.argv[1], sys.argv[2], format="parquet", keys=["id"], delta="at")
 """
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_killed_goes_on(spark: SparkSession, tmp_path: Path, source: Path) -> None:
+def test_a_driver_that_is_killed_continues(
+    spark: SparkSession, tmp_path: Path, source: Path
+) -> None:
     uri = str(tmp_path / "new")
     ensure_java()
     environment = {
@@ -310,7 +312,7 @@ def test_a_driver_that_is_killed_goes_on(spark: SparkSession, tmp_path: Path, so
     assert_taken_over(spark, uri, ALL)
 
 
-def test_a_table_that_is_there_has_to_be_the_one_that_is_wanted(
+def test_an_existing_table_has_to_be_the_wanted_one(
     spark: SparkSession, tmp_path: Path, source: Path
 ) -> None:
     uri = str(tmp_path / "new")
@@ -333,9 +335,9 @@ def test_a_table_that_is_there_has_to_be_the_one_that_is_wanted(
     assert_taken_over(spark, uri, ALL)
 
 
-def test_what_cannot_be_a_source_is_said(spark: SparkSession, tmp_path: Path, source: Path) -> None:
+def test_a_wrong_source_is_refused(spark: SparkSession, tmp_path: Path, source: Path) -> None:
     uri = str(tmp_path / "new")
-    with pytest.raises(NoRowsError, match="there is no file to read"):
+    with pytest.raises(NoRowsError, match="no file to read"):
         OpalTable.bootstrap(spark, uri, str(tmp_path / "nowhere"), format="parquet", **LAYOUT)
     for kind, package in (
         ("delta", "io.delta:delta-spark_4.1_2.13:4.4.0"),
@@ -357,7 +359,7 @@ def test_what_cannot_be_a_source_is_said(spark: SparkSession, tmp_path: Path, so
 
 
 @pytest.mark.parametrize("taken_for", ["parquet", "orc"])
-def test_a_folder_of_another_format_is_said_to_be_one(
+def test_a_folder_of_another_format_is_reported(
     spark: SparkSession, tmp_path: Path, taken_for: str
 ) -> None:
     other = tmp_path / "other"
@@ -366,7 +368,7 @@ def test_a_folder_of_another_format_is_said_to_be_one(
     ).save(str(other))
     with pytest.raises(
         InvalidInputError,
-        match=rf"other has a file that is no {taken_for}, or damaged \(.*part-00.*\); correct the format",
+        match=rf"other has a file that is damaged or not {taken_for} \(.*part-00.*\); correct",
     ):
         OpalTable.bootstrap(spark, str(tmp_path / "table"), str(other), format=taken_for, **LAYOUT)
 

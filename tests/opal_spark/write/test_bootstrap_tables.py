@@ -1,4 +1,4 @@
-"""Taking Delta and Iceberg tables over, each in a process of its own with the real readers: what they show is what comes in."""
+"""Bootstrap of Delta and Iceberg tables, each in a process of its own with the real readers."""
 
 import os
 import subprocess
@@ -31,36 +31,54 @@ folder = Path(sys.argv[1])
 spark = SparkSession.builder.getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 
+
 def frame(ids, at, name):
-    return spark.createDataFrame([(key, at, f"{name}{key}", key % 3) for key in ids], "id BIGINT, at BIGINT, name STRING, part INT")
+    return spark.createDataFrame(
+        [(key, at, f"{name}{key}", key % 3) for key in ids],
+        "id BIGINT, at BIGINT, name STRING, part INT",
+    )
+
 
 def shown(rows):
     return sorted(tuple(row) for row in rows.select("id", "at", "name", "part").collect())
+
 
 def taken(uri):
     table = OpalTable.for_path(spark, uri)
     assert table.check() == [], table.check()
     return shown(table.read()), table.describe()["counts"]["rows_ingested"]
 
+
 LAYOUT = {"keys": ["id"], "delta": "at"}
 """
 
 DELTA = """
 old = str(folder / "old table")
-frame(range(60), 1, "a").repartition(3).write.format("delta").partitionBy("part").option("delta.enableDeletionVectors", "true").save(old)
-frame(range(60, 90), 2, "b").repartition(2).write.format("delta").partitionBy("part").mode("append").save(old)
+frame(range(60), 1, "a").repartition(3).write.format("delta").partitionBy("part").option(
+    "delta.enableDeletionVectors", "true"
+).save(old)
+frame(range(60, 90), 2, "b").repartition(2).write.format("delta").partitionBy("part").mode(
+    "append"
+).save(old)
 spark.sql(f"DELETE FROM delta.`{old}` WHERE id % 10 = 1")
 spark.sql(f"DELETE FROM delta.`{old}` WHERE part = 2 AND id < 60")  # whole files go
 spark.sql(f"UPDATE delta.`{old}` SET name = 'u', at = 5 WHERE id % 7 = 0")
 there = spark.read.format("delta").load(old)
-vectors = spark.read.json(f"{old}/_delta_log/*.json").where("add.deletionVector IS NOT NULL").count()
+vectors = (
+    spark.read.json(f"{old}/_delta_log/*.json").where("add.deletionVector IS NOT NULL").count()
+)
 assert vectors > 0
 want, version = shown(there), 4
 
 plan = plan_source(spark, source_table(old, "delta", None), None, 1)
 assert plan.source.version == version, plan.source
-assert 1 < len(plan.batches) <= core.MOST_SCANS, len(plan.batches)
-assert sorted(row for batch in range(len(plan.batches)) for row in shown(batch_rows(spark, plan, batch))) == want
+assert 1 < len(plan.batches) <= core.MAX_SCANS, len(plan.batches)
+assert (
+    sorted(
+        row for batch in range(len(plan.batches)) for row in shown(batch_rows(spark, plan, batch))
+    )
+    == want
+)
 
 # the first try dies after two batches; the table goes on meanwhile
 source = source_table(old, "delta", None)
@@ -72,24 +90,35 @@ for batch in range(2):
 frame(range(0, 200), 9, "later").write.format("delta").mode("append").save(old)
 spark.sql(f"DELETE FROM delta.`{old}` WHERE id < 30")
 result = OpalTable.bootstrap(spark, str(folder / "new"), old, format="delta", **LAYOUT)
-assert (result.counts["batches_skipped"], result.counts["batches_done"]) == (2, len(plan.batches) - 2), result
+assert (result.counts["batches_skipped"], result.counts["batches_done"]) == (
+    2,
+    len(plan.batches) - 2,
+), result
 assert taken(str(folder / "new")) == (want, len(want))
 assert OpalTable.bootstrap(spark, str(folder / "new"), old, format="delta", **LAYOUT).repeated
 
 # an older version, by its number
-OpalTable.bootstrap(spark, str(folder / "first"), old, format="delta", source_version=0, batch_mb=1, **LAYOUT)
+OpalTable.bootstrap(
+    spark, str(folder / "first"), old, format="delta", source_version=0, batch_mb=1, **LAYOUT
+)
 assert taken(str(folder / "first"))[0] == shown(frame(range(60), 1, "a"))
 
 # a file that is gone is an error, not fewer rows
-Path(next(iter(plan.batches[-1])).path.replace("file:", "").replace("%20", " ").replace("///", "/")).unlink()
+Path(
+    next(iter(plan.batches[-1])).path.replace("file:", "").replace("%20", " ").replace("///", "/")
+).unlink()
 try:
-    OpalTable.bootstrap(spark, str(folder / "gone"), old, format="delta", source_version=4, **LAYOUT)
+    OpalTable.bootstrap(
+        spark, str(folder / "gone"), old, format="delta", source_version=4, **LAYOUT
+    )
 except Exception as error:
     assert "does not exist" in str(error) or "FILE_NOT_EXIST" in str(error), error
 else:
     raise AssertionError("a lost file went unnoticed")
 try:
-    OpalTable.bootstrap(spark, str(folder / "none"), str(folder / "nowhere"), format="delta", **LAYOUT)
+    OpalTable.bootstrap(
+        spark, str(folder / "none"), str(folder / "nowhere"), format="delta", **LAYOUT
+    )
 except InvalidInputError as error:
     assert "cannot be read as delta" in str(error), error
 print("ALL WELL")
@@ -98,9 +127,15 @@ print("ALL WELL")
 ICEBERG = """
 for version, place in (("2", "path"), ("3", "name")):
     name = f"ice.db.t{version}"
-    spark.sql(f"CREATE TABLE {name} (id BIGINT, at BIGINT, name STRING, part INT) USING iceberg PARTITIONED BY (part) TBLPROPERTIES ("
-              f"'format-version'='{version}', 'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read')")
-    empty = OpalTable.bootstrap(spark, str(folder / f"empty{version}"), name, format="iceberg", **LAYOUT)
+    spark.sql(
+        f"CREATE TABLE {name} (id BIGINT, at BIGINT, name STRING, part INT) "
+        "USING iceberg PARTITIONED BY (part) "
+        f"TBLPROPERTIES ('format-version'='{version}', "
+        "'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read')"
+    )
+    empty = OpalTable.bootstrap(
+        spark, str(folder / f"empty{version}"), name, format="iceberg", **LAYOUT
+    )
     assert (empty.version, empty.counts["rows"] if "rows" in empty.counts else 0) == (0, 0), empty
     frame(range(60), 1, "a").writeTo(name).append()
     first = spark.sql(f"SELECT snapshot_id FROM {name}.refs").head()[0]
@@ -114,7 +149,7 @@ for version, place in (("2", "path"), ("3", "name")):
     old = name if place == "name" else str(folder / "warehouse" / "db" / "t2")
     source = source_table(old, "iceberg", None)
     plan = plan_source(spark, source, None, 1)
-    assert 1 < len(plan.batches) <= core.MOST_SCANS, len(plan.batches)
+    assert 1 < len(plan.batches) <= core.MAX_SCANS, len(plan.batches)
     new = str(folder / f"new{version}")
     table = OpalTable.create(spark, new, there.schema, **LAYOUT)
     core.fix_plan(table.storage, source.name, plan)
@@ -122,10 +157,20 @@ for version, place in (("2", "path"), ("3", "name")):
     frame(range(200), 9, "later").writeTo(name).append()
     spark.sql(f"DELETE FROM {name} WHERE id < 30")
     result = OpalTable.bootstrap(spark, new, old, format="iceberg", **LAYOUT)
-    assert (result.counts["batches_skipped"], result.counts["batches_done"]) == (1, len(plan.batches) - 1), result
+    assert (result.counts["batches_skipped"], result.counts["batches_done"]) == (
+        1,
+        len(plan.batches) - 1,
+    ), result
     assert taken(new) == (want, len(want))
     assert OpalTable.bootstrap(spark, new, old, format="iceberg", **LAYOUT).repeated
-    OpalTable.bootstrap(spark, str(folder / f"first{version}"), old, format="iceberg", source_version=first, **LAYOUT)
+    OpalTable.bootstrap(
+        spark,
+        str(folder / f"first{version}"),
+        old,
+        format="iceberg",
+        source_version=first,
+        **LAYOUT,
+    )
     assert taken(str(folder / f"first{version}"))[0] == shown(frame(range(60), 1, "a"))
 try:
     OpalTable.bootstrap(spark, str(folder / "none"), "ice.db.nothing", format="iceberg", **LAYOUT)
@@ -187,8 +232,13 @@ def test_delta_without_its_settings_is_explained(tmp_path: Path) -> None:
 try:
     OpalTable.bootstrap(spark, str(folder / "new"), str(folder / "old"), format="delta", **LAYOUT)
 except InvalidInputError as error:
-    assert "Spark is not set up to read Delta: start it with --packages io.delta:delta-spark" in str(error), error
-    assert "--conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension" in str(error), error
+    assert (
+        "Spark is not set up to read Delta: start it with --packages io.delta:delta-spark"
+        in str(error)
+    ), error
+    assert "--conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension" in str(error), (
+        error
+    )
     print("ALL WELL")
 """
     done = run(script, {"spark.jars.packages": PACKAGES["delta"]}, tmp_path)

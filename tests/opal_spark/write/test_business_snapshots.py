@@ -1,4 +1,4 @@
-"""Business snapshots on Spark: batches parted by a column, rows held back, a stream that starts again, and the jobs of operators."""
+"""Business snapshots on Spark: split batches, rows held back, restarted streams, and jobs."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def frame(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
 
 
 def create(spark: SparkSession, path: Path, drift: str) -> tuple[OpalTable, ManualClock]:
-    """With a clock of the test's own: the store has no time."""
+    """Create a table with a clock of the test's own: the store has no time."""
     spec = plan_spec(
         arrow_of_spark(StructType.fromDDL(DDL)),
         TableLayout(keys=["user"], delta="at", properties={"drift": drift}),
@@ -94,7 +94,10 @@ def test_the_drift_story(spark: SparkSession, tmp_path: Path, metadata: str) -> 
 
 
 class AddingStore(ForwardingStore):
-    """Another writer adds a column right before version 1 is put. Tasks get the store behind it."""
+    """A store in which another writer adds a column right before version 1 is put.
+
+    Tasks get the store behind it.
+    """
 
     def __init__(self, inner: Storage, add: Callable[[], object]) -> None:
         self.inner, self.add, self.is_added = inner, add, False
@@ -126,7 +129,7 @@ def test_a_column_may_be_added_while_days_are_committed_one_by_one(
 
 
 @pytest.mark.slow
-def test_a_structured_stream_goes_on_from_its_checkpoint(
+def test_a_structured_stream_continues_from_its_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table, clock = create(spark, tmp_path / "t", "2h")
@@ -160,7 +163,7 @@ def test_a_structured_stream_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.slow
-def test_late_rows_and_rows_of_none_are_put_aside_beside_those_that_files_hold_wrong(
+def test_late_rows_and_rows_of_none_are_put_aside_with_bad_rows_of_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table, _ = create(spark, tmp_path / "t", "0s")

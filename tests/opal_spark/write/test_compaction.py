@@ -1,4 +1,4 @@
-"""Compaction on Spark: tasks rewrite files while upserts go on, and every moment reads as before."""
+"""Compaction on Spark: tasks rewrite files during upserts, and every moment reads as before."""
 
 from pathlib import Path
 
@@ -8,13 +8,7 @@ from pyspark.sql import SparkSession
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_spark import OpalTable
 from tests.opal_lake.shop import Row, latest
-from tests.opal_spark.test_table import content, create, frame
-
-DAYS: list[list[Row]] = [
-    [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30), ("dye", 5, 40)],
-    [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2, 50)],
-    [("bow", 4, None), ("ax", 6, 12), ("fan", 6, 60)],
-]
+from tests.opal_spark.build import DAYS, content, create, frame
 
 
 def filled(spark: SparkSession, path: Path, file_format: str = "parquet") -> OpalTable:
@@ -59,7 +53,7 @@ def test_an_upsert_after_a_compaction_meets_the_rows_where_they_are_now(
 
 def test_bad_arguments_are_refused_before_any_work(spark: SparkSession, tmp_path: Path) -> None:
     table = filled(spark, tmp_path / "t")
-    with pytest.raises(InvalidInputError, match="write a whole number of at least 1"):
+    with pytest.raises(InvalidInputError, match="must be a whole number of megabytes"):
         table.compact(target_mb=0)
     with pytest.raises(InvalidInputError, match="give a number"):
         table.compact(mode="major", look_back="30d")

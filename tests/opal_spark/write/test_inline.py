@@ -1,4 +1,7 @@
-"""Inline ingests on real Spark: what is particular to them. Histories and crashes of both modes are in their own modules."""
+"""Inline ingests on real Spark.
+
+Histories and crashes of both modes are in their own modules.
+"""
 
 from datetime import date
 from pathlib import Path
@@ -10,8 +13,8 @@ from pyspark.sql import functions as F
 from opal_lake.errors import InvalidInputError
 from opal_spark import OpalTable
 from opal_spark.engine.by_key import guess_slots, plan_slots
-from tests.opal_lake.shop import latest
-from tests.opal_spark.test_table import DDL, content, create, frame
+from tests.opal_lake.shop import Row, latest
+from tests.opal_spark.build import DDL, content, create, frame
 
 
 def test_one_commit_makes_the_rows_visible_and_says_what_they_were(
@@ -64,7 +67,10 @@ def test_bad_rows_are_refused_or_put_aside(spark: SparkSession, tmp_path: Path) 
     ]
     with pytest.raises(
         InvalidInputError,
-        match=r"2 of 3 rows \(66.7%\) cannot go into the table, and reject_threshold='60%' allows 1",
+        match=(
+            r"2 of 3 rows \(66.7%\) cannot go into the table, and reject_threshold='60%' allows "
+            r"1"
+        ),
     ):
         table.ingest(rows, metadata="inline", on_bad_rows="quarantine", reject_threshold="60%")
     assert table.snapshot_at().version == 1
@@ -108,15 +114,16 @@ def test_runs_are_merged_in_passing_and_nothing_is_lost(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = create(spark, tmp_path / "table", key_store_fan_in=2)
-    batches = [[(f"k{key}", turn, turn) for key in range(turn, turn + 40)] for turn in range(9)]
-    for batch in batches:
-        table.ingest(frame(spark, batch, 2), metadata="inline")
+    batches: list[list[Row]] = []
+    for turn in range(9):
+        batches.append([(f"k{key}", turn, turn) for key in range(turn, turn + 40)])
+        table.ingest(frame(spark, batches[-1], 2), metadata="inline")
     assert len(table.snapshot_at().runs) <= 8  # of 4 slots each; without merges 36
     assert content(table.read()) == latest(batches)
     assert table.check() == []
 
 
-def test_an_empty_source_is_no_change_and_a_token_is_applied_once(
+def test_an_empty_source_changes_nothing_and_a_token_is_applied_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = create(spark, tmp_path / "table")

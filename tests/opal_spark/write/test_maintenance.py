@@ -1,4 +1,4 @@
-"""Properties, savepoints, retention and maintenance through the public face, and as the jobs that a scheduler submits."""
+"""Properties, savepoints, retention and maintenance, by the public face and as jobs."""
 
 import shutil
 from pathlib import Path
@@ -34,7 +34,7 @@ def made_table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def table(spark: SparkSession, made_table: Path, tmp_path: Path) -> OpalTable:
-    """A copy, of the test's own."""
+    """Return a copy of the table for one test."""
     return OpalTable.for_path(spark, str(shutil.copytree(made_table, tmp_path / "table")))
 
 
@@ -85,11 +85,13 @@ def test_a_read_whose_files_expire_is_run_again_and_one_whose_files_are_lost_is_
     table.compact()
     job(table, "retain", window="0s", grace="0s")
     with (
-        pytest.raises(StorageError, match=r"was deleted while Spark read it.*run it again") as told,
+        pytest.raises(
+            StorageError, match=r"was deleted while Spark read it.*run it again"
+        ) as raised,
         spark_errors(),
     ):
         lazy.collect()
-    assert exit_code(told.value) == RETRY
+    assert exit_code(raised.value) == RETRY
     verify._verified.clear()
     with pytest.raises(
         ExpiredError, match=r"has expired: .*; readable are the versions \d+ to \d+ now"

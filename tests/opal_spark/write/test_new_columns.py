@@ -1,4 +1,4 @@
-"""Columns that a table gets later, on Spark: every read across the add, and what each kind of source does with new and missing columns."""
+"""Columns that a table gets later, on Spark: reads across the add, and each kind of source."""
 
 import json
 from pathlib import Path
@@ -138,7 +138,7 @@ def test_files_without_a_header_may_be_as_wide_as_before_the_add(
 
 
 @pytest.mark.slow
-def test_a_stream_and_a_writer_go_on_across_an_add(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_and_a_writer_continue_across_an_add(spark: SparkSession, tmp_path: Path) -> None:
     opal_spark.register(spark)
     table = create(spark, tmp_path)
     table.ingest(spark.createDataFrame([(1, 1, "a")], COLUMNS), metadata="inline")
@@ -175,7 +175,7 @@ def test_a_stream_and_a_writer_go_on_across_an_add(spark: SparkSession, tmp_path
     ]
 
 
-def test_the_jobs_add_columns_and_a_pipeline_that_made_the_table_goes_on(
+def test_the_jobs_add_columns_and_a_pipeline_that_made_the_table_continues(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     uri, path = str(tmp_path / "table"), tmp_path / "in.json"

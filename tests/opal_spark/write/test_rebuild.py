@@ -1,4 +1,4 @@
-"""Rebuilding the key store on Spark: from lost runs to a sound table, continuing where the last attempt died."""
+"""Rebuild of the key store on Spark, from lost runs to a sound table, after any failure."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,10 +22,9 @@ from opal_spark.engine import executor
 from opal_spark.submit.jobs import run_job
 from tests.fixtures_cli import metadata, opal_commands
 from tests.kit.failing_store import Crash
-from tests.opal_lake.maintenance.test_rebuild import entries_of, lose
+from tests.opal_lake.maintenance.build import entries_of, lose
 from tests.opal_lake.shop import Row, latest
-from tests.opal_spark.test_crashes_spark import DriverStore
-from tests.opal_spark.test_table import content, create, frame
+from tests.opal_spark.build import DriverStore, content, create, frame
 
 __all__ = ["metadata", "opal_commands"]
 
@@ -48,7 +47,7 @@ def slots(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def harmed(spark: SparkSession, path: Path, file_format: str = "parquet") -> OpalTable:
-    """Runs in two layers, all lost, and rows that are pending."""
+    """Return a table whose runs, in two layers, are all lost, with pending rows."""
     table = create(spark, path, file_format)
     for batch in (FIRST, SECOND):
         table.ingest(frame(spark, batch, 3), metadata="inline")

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from opal_lake.errors import InvalidInputError
 from tests.kit.check import check_table
 from tests.opal_lake.shop import latest
-from tests.opal_spark.test_table import content, create, frame
+from tests.opal_spark.build import content, create, frame
 from tests.opal_spark.twin import arrow_of
 
 pytestmark = pytest.mark.spark

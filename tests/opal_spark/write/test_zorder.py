@@ -1,4 +1,4 @@
-"""Z-order on Spark: native ranks are numpy's, files hold close values, every moment reads as before while upserts go on."""
+"""Z-order on Spark: native ranks are numpy's, files hold close values, reads do not change."""
 
 import datetime as dt
 import math
@@ -20,13 +20,12 @@ from opal_lake.maintenance.zorder_plan import plan_zorder
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.zorder import ZOrder
 from opal_spark import OpalTable
-from opal_spark.engine.zorder import bin_rows, measured, part_rows, placed_rows, plan_curves
+from opal_spark.engine.zorder import bin_rows, measured, numbered_rows, part_rows, plan_curves
 from opal_spark.spark_engine import SparkEngine
 from opal_spark.submit.jobs import run_job
 from tests.opal_lake.clustering import zorder
 from tests.opal_lake.shop import Row, latest
-from tests.opal_spark.test_table import content, create, frame
-from tests.opal_spark.write.test_compaction import DAYS
+from tests.opal_spark.build import DAYS, content, create, frame
 
 PREFIX = "the same for longer than bounds hold: "
 KINDS: dict[str, list[Any]] = {
@@ -56,7 +55,7 @@ def ordered(
     executor: Executor | None = None,
     **options: Any,
 ) -> Any:
-    """With files of a size that tests can afford."""
+    """Order a table by files of a size that tests can afford."""
     fields = z_fields(table.snapshot_at().spec, names)
     return zorder(
         replace(table, executor=executor or SparkEngine(spark=table.spark)),
@@ -71,8 +70,8 @@ def ordering_of(table: OpalTable, *names: str) -> Ordering:
     fields = z_fields(base.spec, names)
     plan = plan_zorder(base, tuple(field.id for field in fields), 5_000, whole=True)
     bins, files = (
-        tuple(one.files for one in plan.bins),
-        tuple(one.size / 5_000 for one in plan.bins),
+        tuple(planned.files for planned in plan.bins),
+        tuple(planned.size / 5_000 for planned in plan.bins),
     )
     return Ordering(base=base, bins=bins, columns=fields, files=files)
 
@@ -82,21 +81,19 @@ def ordering_of(table: OpalTable, *names: str) -> Ordering:
 def test_native_z_values_are_those_of_numpy_for_every_type(
     spark: SparkSession, tmp_path: Path, file_format: str
 ) -> None:
-    """In a zone with gaps, with nulls, NaN, and texts whose first 32 characters are the same."""
+    """The zone has gaps; values are null, NaN, or texts with one start of 32 letters."""
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     try:
         ddl = ", ".join(f"c{position} {kind}" for position, kind in enumerate(KINDS))
         dice = np.random.default_rng(0)
-        values = [
-            [
-                None if dice.random() < 0.1 else members[dice.integers(len(members))]
-                for members in KINDS.values()
-            ]
-            for _ in range(600)
-        ]
-        rows = spark.createDataFrame(
-            [(position, *row) for position, row in enumerate(values)], f"id BIGINT, {ddl}"
-        )
+        values: list[tuple[Any, ...]] = []
+        for position in range(600):
+            row: list[Any] = [position]
+            for members in KINDS.values():
+                is_null = dice.random() < 0.1
+                row.append(None if is_null else members[dice.integers(len(members))])
+            values.append(tuple(row))
+        rows = spark.createDataFrame(values, f"id BIGINT, {ddl}")
         path = str(tmp_path / "t")
         table = OpalTable.create(
             spark, path, rows.schema, keys=["id"], delta="id", file_format=file_format
@@ -119,7 +116,7 @@ def test_native_z_values_are_those_of_numpy_for_every_type(
 
 def compare(table: OpalTable, work: Ordering) -> None:
     spec, spark = work.base.spec, table.spark
-    placed = placed_rows(spark, bin_rows(spark, work), work)
+    placed = numbered_rows(spark, bin_rows(spark, work), work)
     curves = plan_curves(placed, work)
     orc = spec.file_format == "orc"
     measures = [
@@ -147,7 +144,7 @@ def test_the_search_is_generated_code_that_does_not_double(
 ) -> None:
     table = points(spark, tmp_path, 4_000)
     work = ordering_of(table, "x", "y")
-    placed = placed_rows(spark, bin_rows(spark, work), work)
+    placed = numbered_rows(spark, bin_rows(spark, work), work)
     plan = plan_text(part_rows(spark, placed, work, plan_curves(placed, work)))
     assert len(plan) < 60_000, "each step refers to the one before once"
 
@@ -190,7 +187,7 @@ def point_rows(spark: SparkSession, count: int, first: int = 0, at: int = 1) -> 
 
 
 def opened(table: OpalTable, where: str) -> int:
-    """How many files a read opens."""
+    """Return how many files a read opens."""
     return len(table.read(where=where).inputFiles())
 
 
@@ -209,7 +206,7 @@ def test_reads_open_few_files_and_say_the_same(
     ]
 
     def answers() -> list[Any]:
-        """Of all reads, in one job."""
+        """Return the answers of all reads, in one job."""
         reads = [
             table.read(where=where, **view).withColumn("read", F.lit(f"{where} {view}"))
             for where in wheres
@@ -257,9 +254,9 @@ def test_an_upsert_commits_while_a_zorder_runs(spark: SparkSession, tmp_path: Pa
 
     class WithAnUpsert(SparkEngine):
         def in_order(self, ordering: Ordering, task: Task[T]) -> list[list[T]]:
-            found = SparkEngine.in_order(self, ordering, task)
+            results = SparkEngine.in_order(self, ordering, task)
             table.ingest(point_rows(spark, 3_000, 2_000, at=2), metadata="inline")
-            return found
+            return results
 
     assert ordered(table, "x", "y", executor=WithAnUpsert(spark=spark)).version == 3
     assert table.read().count() == 5_000

@@ -1,4 +1,7 @@
-"""Files whose names and places say something: on S3 through S3A, and on Spark Connect, where a folder is mutated too."""
+"""Files whose names and paths say something: on S3 through S3A, and on Spark Connect.
+
+On Connect a folder is mutated too.
+"""
 
 import os
 import subprocess
@@ -24,7 +27,10 @@ def named(spark, put, base):
     put("more/x [1].csv", "id;note;price\\n3;by place;8\\n")
     put("more/y.csv", "id;note;price\\n3;later;9\\n")
     table = OpalTable.create(spark, f"{base}/u", DDL, keys=["id"], delta="seq")
-    table.ingest(Files([f"{base}/more/*.csv"], header=True, options={"sep": ";"}, order="file_position"), metadata="inline")
+    table.ingest(
+        Files([f"{base}/more/*.csv"], header=True, options={"sep": ";"}, order="file_position"),
+        metadata="inline",
+    )
     assert [(row.note, row.price) for row in table.read().collect()] == [("later", 9)]
 """
 
@@ -38,7 +44,11 @@ from tests.fixtures_s3a import s3a_session
 
 endpoint = sys.argv[1]
 spark = s3a_session(endpoint)
-keys = {"aws_access_key_id": "test-key", "aws_secret_access_key": "test-secret", "region_name": "us-east-1"}
+keys = {
+    "aws_access_key_id": "test-key",
+    "aws_secret_access_key": "test-secret",
+    "region_name": "us-east-1",
+}
 store = open_storage("s3://lake/named", {"endpoint_url": endpoint, "path_style": "true", **keys})
 DDL = spark.createDataFrame([], "id INT, note STRING, price INT, seq BIGINT").schema
 """
@@ -79,7 +89,13 @@ put("master/country=de/a.csv", "id,v\\n1,a\\n2,b\\n")
 put("incr/b_2.csv", "id,v,country\\n1,moved,it\\n4,new,de\\n")
 put("incr/del_3.csv", "id\\n2\\n")
 for kind in ("avro", "parquet", None):
-    job = Mutate(increments=[base + "/incr"], ids=["id"], order="file_suffix", delete_prefix="del", output_format=kind)
+    job = Mutate(
+        increments=[base + "/incr"],
+        ids=["id"],
+        order="file_suffix",
+        delete_prefix="del",
+        output_format=kind,
+    )
     result = mutate(spark, base + "/master", job)
     rows = sorted(tuple(row) for row in read_master(spark, base + "/master").collect())
     assert rows == [("1", "moved", "it"), ("4", "new", "de")], (kind, rows)

@@ -1,4 +1,7 @@
-"""Files whose names and places are a part of their rows: random files, ingest after ingest, against a dict; and what is refused."""
+"""Files whose names and paths are a part of their rows.
+
+Random files, ingest after ingest, are compared with a dict; mistakes are refused.
+"""
 
 import csv
 import io
@@ -6,6 +9,7 @@ import itertools
 import json
 import os
 import random
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +36,9 @@ DELETES = ("op", "rows", "keys")
 FORMATS = ("csv", "bare csv", "json", "parquet", "orc")
 METADATA = ("batch", "inline")
 COMBINATIONS = [
-    found
-    for found in itertools.product(ORDERS, DELETES, FORMATS, METADATA)
-    if found[:2] != ("at", "keys")
+    combination
+    for combination in itertools.product(ORDERS, DELETES, FORMATS, METADATA)
+    if combination[:2] != ("at", "keys")
 ]  # keys alone say no time
 NOTES = ("plain", "", "a,b", 'say "x"', " spaced ", "Ünï", "null", "\\")
 Row = dict[str, Any]
@@ -61,31 +65,26 @@ class Feed:
         return ["note", "id", "kind", "op", *(["at"] if self.order == "at" else [])]
 
     def arrive(self) -> list[str]:
-        """Paths of new files."""
+        """Write files, and return the path of their folder."""
         self.ingests += 1
         files = []
         for part in range(self.random.randint(1, 4)):
-            suffix, is_deletes = (
-                self.suffixes.pop(),
-                self.deletes != "op" and self.random.random() < 0.4,
-            )
-            path = (
-                self.folder
-                / f"{self.ingests}"
-                / f"{'del' if is_deletes else 'f'}{part}_{suffix}.{self.kind.split()[-1]}"
-            )
+            suffix = self.suffixes.pop()
+            is_deletes = self.deletes != "op" and self.random.random() < 0.4
+            prefix = "del" if is_deletes else "f"
+            name = f"{prefix}{part}_{suffix}.{self.kind.split()[-1]}"
+            path = self.folder / f"{self.ingests}" / name
             rows = [self._row() for _ in range(self.random.randint(1, 8))]
-            self._write(
-                path, rows, ["kind", "id"] if is_deletes and self.deletes == "keys" else self._names
-            )
+            has_keys_alone = is_deletes and self.deletes == "keys"
+            self._write(path, rows, ["kind", "id"] if has_keys_alone else self._names)
             files.append((suffix, path, is_deletes, rows))
         files.sort(key=lambda file: file[0] if self.order == "file_suffix" else file[1].name)
-        for place, (suffix, _, is_deletes, rows) in enumerate(files):
+        for position, (suffix, _, is_deletes, rows) in enumerate(files):
             for row in rows:
                 order = {
                     "at": row["at"],
                     "file_suffix": suffix,
-                    "file_position": (self.ingests, place),
+                    "file_position": (self.ingests, position),
                 }[self.order]
                 key = (row["id"], row["kind"])
                 if key not in self.latest or order >= self.latest[key][0]:
@@ -99,29 +98,36 @@ class Feed:
 
     def _write(self, path: Path, rows: list[Row], names: list[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if self.kind in ("parquet", "orc"):
-            table = pa.table({name: [row[name] for row in rows] for name in names})
-            pq.write_table(table, path) if self.kind == "parquet" else pyarrow.orc.write_table(
-                table, path
-            )
+        if self.kind == "bare csv" and len(names) == 2:
+            # Without a header the keys are in the table's order
+            names = ["id", "kind"]
+        written = [_only(row, names) for row in rows]
+        if self.kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(written), path)
+        elif self.kind == "orc":
+            pyarrow.orc.write_table(pa.Table.from_pylist(written), path)
         elif self.kind == "json":
-            path.write_text(
-                "".join(json.dumps({name: row[name] for name in names}) + "\n" for row in rows)
-            )
+            path.write_text("".join(json.dumps(row) + "\n" for row in written))
         else:
             text = io.StringIO()
-            names = ["id", "kind"] if self.kind == "bare csv" and len(names) == 2 else names
-            cells = [[row[name] for name in names] for row in rows]
-            csv.writer(text, quoting=csv.QUOTE_ALL).writerows(
-                cells if self.kind == "bare csv" else [names, *cells]
-            )
+            writer = csv.writer(text, quoting=csv.QUOTE_ALL)
+            if self.kind != "bare csv":
+                writer.writerow(names)
+            writer.writerows(row.values() for row in written)
             path.write_text(text.getvalue())
 
 
+def _only(row: Row, names: list[str]) -> Row:
+    return {name: row[name] for name in names}
+
+
 def shown(table: OpalTable, order: str) -> list[tuple[Any, ...]]:
-    """Without the delta where it tells the ingest."""
-    names = ["id", "kind", "note", "op", *(["at"] if order != "file_position" else [])]
-    return sorted(tuple(row[name] for name in names) for row in table.read().collect())
+    """Return the rows without the delta if it depends on the ingest."""
+    names = ["id", "kind", "note", "op"]
+    if order != "file_position":
+        names.append("at")
+    cells_of = itemgetter(*names)
+    return sorted(cells_of(row) for row in table.read().collect())
 
 
 def check(
@@ -236,7 +242,7 @@ def test_the_delta_of_a_file_is_its_suffix_and_the_last_of_its_rows_counts(bench
 
 
 @pytest.mark.slow
-def test_the_delta_of_a_position_tells_the_ingest_and_the_file(bench: Bench) -> None:
+def test_the_delta_of_a_position_names_the_ingest_and_the_file(bench: Bench) -> None:
     bench.put("a.csv", "1,a\n2,b\n")
     bench.put("b.csv", "2,c\n")
     first = bench.table.ingest(bench.files(order="file_position"), metadata="inline")
@@ -361,7 +367,7 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     "files, source, message", REFUSED, ids=[message for *_, message in REFUSED]
 )
-def test_what_does_not_fit_is_refused(
+def test_files_or_options_that_do_not_fit_the_source_are_refused(
     bench: Bench, files: dict[str, str], source: dict[str, Any], message: str
 ) -> None:
     for name, text in files.items():
@@ -376,7 +382,11 @@ def test_what_does_not_fit_is_refused(
 @pytest.mark.parametrize(
     "kind, order, message",
     [
-        ("timestamp", "file_suffix", "holds no whole numbers; make the table with a BIGINT there"),
+        (
+            "timestamp",
+            "file_suffix",
+            "holds no whole numbers; make the table with a BIGINT delta column",
+        ),
         (
             "int",
             "file_suffix",
@@ -404,8 +414,8 @@ def test_a_table_without_deletes_takes_no_files_of_them(
         bench.table.ingest(bench.files(deletes="del*"))
 
 
-def test_no_file_is_no_row(bench: Bench) -> None:
-    with pytest.raises(NoRowsError, match="there is no file to read"):
+def test_no_file_means_no_row(bench: Bench) -> None:
+    with pytest.raises(NoRowsError, match="no file to read"):
         bench.table.ingest(bench.files())
     accepted = bench.table.ingest(bench.files(), on_empty="accept", token="none")
     assert accepted.counts["rows"] == 0
