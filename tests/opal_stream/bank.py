@@ -15,10 +15,21 @@ from tests.fixtures_postgres import USER, Postgres
 from tests.opal_stream.pgoutput import Decoding, Row
 
 SETTINGS = ("wal_level=logical", "fsync=off", "deadlock_timeout=20ms", "max_wal_size=4GB")
+
+
+def _balance(dice: random.Random) -> str:
+    if dice.random() < 0.2:
+        cents = dice.randrange(-(10**14) + 1, 10**14)
+    else:
+        cents = dice.randrange(-(10**5), 10**5)
+    return f"{cents}e-2"
+
+
 REGIONS = ("north", "south", "östlich", "", "a'b\"c\\d")
 CREATE = """
 CREATE TABLE accounts (
-    region text, id bigint, name text, balance numeric(14,2), rate numeric, opened timestamptz, seen timestamp, born date, active boolean,
+    region text, id bigint, name text, balance numeric(14,2), rate numeric, opened timestamptz,
+    seen timestamp, born date, active boolean,
     score double precision, visits int, note text, PRIMARY KEY (region, id));
 CREATE INDEX ON accounts (id);
 ALTER TABLE accounts REPLICA IDENTITY FULL;
@@ -29,14 +40,13 @@ VALUES = {
     "name": lambda dice: dice.choice(
         ["", "Zoë", "line\nbreak", "tab\t", "null", "\\N", f"n{dice.randrange(10**6)}"]
     ),
-    "balance": lambda dice: (
-        f"{dice.randrange(-(10**14) + 1, 10**14) if dice.random() < 0.2 else dice.randrange(-(10**5), 10**5)}e-2"
-    ),
+    "balance": _balance,
     "rate": lambda dice: dice.choice(
         ["0", "-1.5", "1e3", f"{dice.randrange(10**12)}e-{dice.randrange(11)}"]
     ),
     "opened": lambda dice: (
-        f"{dice.randrange(1900, 2100)}-0{dice.randrange(1, 10)}-11 01:02:03.{dice.randrange(10**6):06}+05"
+        f"{dice.randrange(1900, 2100)}-0{dice.randrange(1, 10)}-11 "
+        f"01:02:03.{dice.randrange(10**6):06}+05"
     ),
     "seen": lambda dice: (
         f"{dice.randrange(1900, 2100)}-1{dice.randrange(3)}-28 23:59:59.{dice.randrange(10**6):06}"
@@ -81,7 +91,11 @@ class Customer:
             connection.close()
 
     def _transaction(self, connection: Any) -> None:
-        """Now and then it is rolled back, by choice or because two wanted the same. Now and then all of it changes one row."""
+        """Change rows in a transaction, which is sometimes rolled back.
+
+        It is by choice, or because two transactions changed the same row. Sometimes all of its
+        changes are of one row.
+        """
         key = self._key() if self.dice.random() < 0.1 else None
         try:
             with connection.cursor() as cursor:
@@ -152,7 +166,7 @@ class Bank:
         self.decoding = Decoding(cursor=self._cursor, slot="bank", publication="bank")
 
     def begin(self) -> tuple[list[Row], int]:
-        """From when on changes are kept, and the rows until then, in text."""
+        """Return since when changes are kept, and the rows until then, as text."""
         lsn = self.decoding.begin()
         self._cursor.execute("SELECT * FROM accounts LIMIT 0")
         names = [column.name for column in self._cursor.description]

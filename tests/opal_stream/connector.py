@@ -1,6 +1,7 @@
-"""What Debezium's connector makes of a PostgreSQL table: its envelopes, keys, tombstones and snapshot, in a topic of Kafka.
+"""The work of Debezium's connector on a PostgreSQL table, in a topic of Kafka.
 
-Twice: as by default, with the schema in each event, decimals in base64 and `adaptive` times; and without schema, with decimals as text
+It writes envelopes, keys, tombstones and a snapshot. Twice: as by default, with the schema in each
+event, decimals in base64 and `adaptive` times; and without schema, with decimals as text
 (`schemas.enable=false`, `decimal.handling.mode=string`).
 """
 
@@ -51,7 +52,7 @@ def _variable(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """How a column is written, and as what Kafka Connect declares it."""
+    """The form of a column's values, and its type for Kafka Connect."""
 
     name: str
     convert: Convert
@@ -138,7 +139,7 @@ class Connector:
             self._event("r", None, row, lsn, 0)
 
     def change(self, change: Change) -> None:
-        """An update of the key is a delete, its tombstone, and an insert."""
+        """Yield a change; an update of the key is a delete, its tombstone, and an insert."""
         before, after = change.before, change.after
         is_moved = (
             before is not None

@@ -14,11 +14,11 @@ from opal_lake.table import Table
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.flush.options import StreamOptions, Totals
-from opal_stream.flush.stream import Stream
+from opal_stream.flush.stream import Stream, Tuning
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.kafka.applications import known_positions
-from opal_stream.kafka.connection import Connection
+from opal_stream.kafka.connection import TIMEOUT_S, Connection
 from opal_stream.operations.reading import FormatOptions
 from opal_stream.tracking.events import Tracker
 from tests.fixtures_kafka import Kafka
@@ -56,9 +56,9 @@ def order(number: int, moment: int = 0, **more: Any) -> dict[str, Any]:
 
 
 def batch(values: Sequence[Any], **columns: Any) -> MessageBatch:
-    """Messages of one partition, from offset 100 on, of which each was produced a second after the one before."""
+    """Return messages of one partition from offset 100 on, one for each second."""
     count = len(values)
-    found = [
+    actual = [
         value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
         for value in values
     ]
@@ -71,7 +71,7 @@ def batch(values: Sequence[Any], **columns: Any) -> MessageBatch:
         topics=["orders"] * count,
         partitions=[3] * count,
         offsets=list(range(100, 100 + count)),
-        values=found,
+        values=actual,
         **{**usual, **columns},
     )
 
@@ -86,16 +86,13 @@ def decode(
 
 
 def good(decoded: Decoded) -> list[dict[str, Any]]:
-    """The rows without their notes."""
-    rows = [row for row in decoded.rows.to_pylist() if row["_opal_bad"] is None]
-    return [
-        {
-            name: value
-            for name, value in row.items()
-            if name == "_opal_deleted" or not name.startswith("_opal")
-        }
-        for row in rows
-    ]
+    """Return the good rows without their notes."""
+    return [_without_notes(row) for row in decoded.rows.to_pylist() if row["_opal_bad"] is None]
+
+
+def _without_notes(row: dict[str, Any]) -> dict[str, Any]:
+    notes = [name for name in row if name.startswith("_opal") and name != "_opal_deleted"]
+    return {name: value for name, value in row.items() if name not in notes}
 
 
 def bad(decoded: Decoded) -> dict[str, str]:
@@ -107,14 +104,21 @@ def new_topic(kafka: Kafka, partitions: int = 1, **config: str) -> str:
 
 
 def new_stream(
-    table: Table, kafka: Kafka, topic: str, tracker: Tracker | None = None, **options: Any
+    table: Table,
+    kafka: Kafka,
+    topic: str,
+    tracker: Tracker | None = None,
+    tuning: Tuning | None = None,
+    timeout_s: float = TIMEOUT_S,
+    **options: Any,
 ) -> Stream:
     usual = {"limits": FlushLimits(interval_s=0.1), "until_empty": True}
     return Stream(
         table,
-        Connection(bootstrap_servers=kafka.servers),
+        Connection(bootstrap_servers=kafka.servers, timeout_s=timeout_s),
         StreamOptions(topics=[topic], **{**usual, **options}),
         tracker,
+        tuning=tuning,
     )
 
 
@@ -127,7 +131,7 @@ def ids(table: Table) -> list[int]:
 
 
 def ends(table: Table) -> list[int]:
-    """The positions of partitions, by name."""
+    """Return the positions of partitions, by name."""
     known = known_positions(table.snapshot_at().positions)
     return [known[application] for application in sorted(known, key=str)]
 
@@ -138,7 +142,7 @@ def gather(table: Table, **options: Any) -> Totals:
 
 
 def gathered(table: Table) -> list[str]:
-    """The files that no commit holds yet, by name."""
+    """Return the names of the files that no commit holds yet."""
     return sorted(
         path.name for path in (Path(table.uri) / "_opal/gathered").rglob("*") if path.is_file()
     )

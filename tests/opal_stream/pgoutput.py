@@ -1,4 +1,4 @@
-"""Changes of a PostgreSQL table as logical decoding gives them, by the server's own plugin pgoutput, version 1 of its protocol."""
+"""Changes of a PostgreSQL table by logical decoding, with pgoutput, protocol version 1."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ UNCHANGED: Any = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Of one row, in text. `lsn` is where the change stands in the server's log."""
+    """A change of one row, as text; `lsn` is its position in the server's log."""
 
     operation: str  # I, U, D
     before: Row | None
@@ -40,7 +40,7 @@ class Decoding:
         return lsn_of(self.cursor.fetchone()[0])
 
     def changes(self) -> Iterator[Change]:
-        """Of the transactions that were committed since the last call, in the order of their commits."""
+        """Return the changes committed since the last call, in the order of commits."""
         options = "'proto_version', '1', 'publication_names', %s"
         self.cursor.execute(
             f"SELECT lsn, data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, {options})",

@@ -6,7 +6,10 @@ from opal_lake.storage.forwarding import ForwardingStore
 
 
 class Shaky(ForwardingStore):
-    """Fails some puts below a folder, by default those of commits, before or after they were done: the last of `failures` first."""
+    """A store that fails some puts below a folder, by default those of commits.
+
+    They fail before or after they were done; the last of `failures` comes first.
+    """
 
     def __init__(self, inner: Storage, folder: str = "/log/") -> None:
         self.inner = inner

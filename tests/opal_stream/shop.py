@@ -16,7 +16,10 @@ PARTITIONS, KEYS = 3, 500
 
 
 class Shop:
-    """Produces at a random rate until it is told to stop, and knows what the table has to be. A key stays in its partition."""
+    """A producer at a random rate that knows what the table has to hold.
+
+    A key stays in its partition.
+    """
 
     def __init__(self, broker: Kafka, topic: str) -> None:
         self.model: dict[int, tuple[str, int]] = {}

@@ -1,4 +1,4 @@
-"""A PostgreSQL table, its changes by logical decoding, Debezium's envelopes, Kafka, `opal stream` with kill -9: table = database.
+"""A PostgreSQL table, its changes by logical decoding, Debezium's envelopes, Kafka, kill -9.
 
 OPAL_DEBEZIUM_CHANGES says how many change events there are (5,000); OPAL_SEED chooses them.
 """
@@ -56,7 +56,7 @@ OF_EVENT = ("--column", "lsn=@source.lsn", "--column", "op=@op")
 
 @pytest.fixture
 def server(postgres: Postgres) -> Iterator[Postgres]:
-    """One that keeps what logical decoding needs; the session's says whether there is a server at all."""
+    """Return a server with logical decoding; skip where no server can run."""
     folder = postgres_folder()
     assert folder is not None
     with postgres_server(folder, SETTINGS) as own:
@@ -93,10 +93,12 @@ def test_the_table_is_the_database(
     )
     took_s, events = time.monotonic() - began_s, sum(connector.kinds.values())
     print(
-        f"{events:,} events {connector.kinds}, {sum(connector.counts):,} messages: produced in {produced_s:.0f} s"
+        f"{events:,} events {connector.kinds}, {sum(connector.counts):,} messages: "
+        f"produced in {produced_s:.0f} s"
     )
     print(
-        f"streamed in {took_s:.1f} s, {sum(connector.counts) / took_s:,.0f} messages/s, kills included; {len(bank.rows()):,} rows"
+        f"streamed in {took_s:.1f} s, {sum(connector.counts) / took_s:,.0f} messages/s, "
+        f"kills included; {len(bank.rows()):,} rows"
     )
     assert sorted(table.snapshot_at().positions.values()) == sorted(connector.counts)
     assert differences(table, bank) == []
@@ -105,11 +107,13 @@ def test_the_table_is_the_database(
 
 CREATE = """
 CREATE TABLE letters (id bigint PRIMARY KEY, small bigint, note text, data bytea, tags int[]);
-ALTER TABLE letters ALTER note SET STORAGE EXTERNAL, ALTER data SET STORAGE EXTERNAL, ALTER tags SET STORAGE EXTERNAL;
+ALTER TABLE letters ALTER note SET STORAGE EXTERNAL, ALTER data SET STORAGE EXTERNAL,
+    ALTER tags SET STORAGE EXTERNAL;
 CREATE PUBLICATION letters FOR TABLE letters
 """
 WRITE = """
-INSERT INTO letters (id, small, note, data, tags) VALUES (%(id)s, %(small)s, %(note)s, %(data)s, %(tags)s)
+INSERT INTO letters (id, small, note, data, tags)
+    VALUES (%(id)s, %(small)s, %(note)s, %(data)s, %(tags)s)
 ON CONFLICT (id) DO UPDATE SET small = excluded.small
 """
 LARGE_VALUES: dict[str, Callable[[random.Random], Any]] = {
@@ -124,7 +128,7 @@ LARGE_VALUES: dict[str, Callable[[random.Random], Any]] = {
 def test_large_values_that_did_not_change_are_those_of_the_database(
     server: Postgres, is_gathered: bool
 ) -> None:
-    """With the default replica identity, of which pgoutput leaves them out."""
+    """With the default replica identity pgoutput leaves them out."""
     dice = random.Random(os.environ.get("OPAL_SEED", "17"))
     connection = connect(server)
     connection.autocommit = True
@@ -169,7 +173,7 @@ def change_letter(cursor: Any, dice: random.Random) -> None:
 
 
 def toast_event(change: Change) -> tuple[str, dict[str, Any], int, tuple[str, ...]]:
-    """What Debezium makes of a change: operation, values, place, and the columns that have the placeholder."""
+    """Return Debezium's form of a change, and the columns with the placeholder."""
     row = change.after if change.after is not None else change.before
     assert row is not None
     unchanged = tuple(name for name, value in row.items() if value is UNCHANGED)
@@ -193,7 +197,7 @@ def toast_event(change: Change) -> tuple[str, dict[str, Any], int, tuple[str, ..
 def stream_and_kill(
     table: Table, kafka: Kafka, topic: str, messages: int, more: tuple[str, ...]
 ) -> None:
-    """Two processes; one is killed when a third of the messages is committed, the other at two thirds, and both start again."""
+    """Run two processes, and kill one at a third of the messages, the other at two."""
     running = [start(table, kafka, topic, numbers, more) for numbers in PROCESSES]
     try:
         for turn in range(2):
@@ -235,7 +239,7 @@ def start(
 
 def differences(table: Table, bank: Bank) -> list[tuple[Any, Any]]:
     """Rows of both sides that are not the same in every column, at most ten."""
-    ours = {(row["region"], row["id"]): row for row in table.read(columns=COLUMNS).to_pylist()}
+    own_rows = {(row["region"], row["id"]): row for row in table.read(columns=COLUMNS).to_pylist()}
     theirs = {(row["region"], row["id"]): row for row in bank.rows()}
-    wrong = [key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)]
-    return [(ours.get(key), theirs.get(key)) for key in wrong[:10]]
+    wrong = [key for key in own_rows.keys() | theirs.keys() if own_rows.get(key) != theirs.get(key)]
+    return [(own_rows.get(key), theirs.get(key)) for key in wrong[:10]]

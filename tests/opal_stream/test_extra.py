@@ -1,4 +1,4 @@
-"""What the extra `kafka` alone installs: a venv of the core's packages and Kafka's clients."""
+"""The extra `kafka` alone: a venv of the core's packages and Kafka's clients."""
 
 import importlib.metadata
 import json
@@ -14,12 +14,12 @@ import pytest
 
 from tests.fixtures_cli import LAKE, SOURCES, write_metadata
 from tests.fixtures_kafka import Kafka, Registry
-from tests.opal_stream.formats.test_registry import FIRST, avro, record
+from tests.opal_stream.formats.build import FIRST, avro, record
 from tests.opal_stream.orders import order
 
 
 def required(*extras: str) -> Iterator[str]:
-    """The names of what opal-lake asks for."""
+    """Return the names of the packages that opal-lake requires."""
     lists = [LAKE["dependencies"], *(LAKE["optional-dependencies"][it] for it in extras)]
     for requirement in (requirement for listed in lists for requirement in listed):
         yield _name(requirement)
@@ -32,29 +32,29 @@ def _name(requirement: str) -> str:
 
 
 def with_dependencies(names: Iterator[str]) -> set[str]:
-    """These packages and those that they need themselves."""
-    pending, found = list(names), set[str]()
+    """Return packages, and those that they require themselves."""
+    pending, actual = list(names), set[str]()
     while pending:
         name = pending.pop()
-        if name in found:
+        if name in actual:
             continue
-        found.add(name)
+        actual.add(name)
         needed = importlib.metadata.requires(name) or ()
         pending += [_name(requirement) for requirement in needed if ";" not in requirement]
-    return found
+    return actual
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a venv that has nothing else."""
+    """Return the interpreter of a venv with these packages alone."""
     home = tmp_path_factory.mktemp("venv")
     venv.create(home, symlinks=True)
     [packages] = home.glob("lib/python*/site-packages")
     for name in with_dependencies(required("kafka")):
         for part in {file.parts[0] for file in importlib.metadata.files(name) or ()}:
-            place = Path(str(importlib.metadata.distribution(name).locate_file(part)))
+            position = Path(str(importlib.metadata.distribution(name).locate_file(part)))
             if part not in ("..", "__pycache__"):
-                (packages / part).symlink_to(place)
+                (packages / part).symlink_to(position)
     (packages / "own.pth").write_text(f"{SOURCES}\n")
     write_metadata(packages, LAKE)
     return home / "bin" / "python"
@@ -94,8 +94,8 @@ def test_a_table_lives_with_the_extra_kafka_alone(
 
     def read_topic(name: str, *more: str) -> dict[str, Any]:
         where = ("--bootstrap-servers", kafka.servers, "--topic", name, "--name", name)
-        told = opal(python, "stream", "run", table, *where, *more, "--until-empty", "--json")
-        return dict(json.loads(told.splitlines()[-1]))
+        report = opal(python, "stream", "run", table, *where, *more, "--until-empty", "--json")
+        return dict(json.loads(report.splitlines()[-1]))
 
     quarantine = ("--on-bad-message", "quarantine")
     assert read_topic(topic, *quarantine)["records"] == 3

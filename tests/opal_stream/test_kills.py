@@ -1,4 +1,4 @@
-"""kill -9 of the process at random moments, a second process by mistake, restarts of the broker: each record once.
+"""kill -9 at random moments, a second process by mistake, restarts of the broker.
 
 OPAL_STREAM_KILLS says how many (5); OPAL_SEED chooses the moments.
 """
@@ -90,7 +90,7 @@ def test_each_record_is_once_in_the_table_whatever_dies(tmp_path: Path) -> None:
 def test_each_record_is_once_in_the_table_whatever_dies_where_commits_are_gathered(
     tmp_path: Path,
 ) -> None:
-    """Three processes that read, one of them by mistake twice now and then, and two committers by mistake."""
+    """Run three readers, sometimes one of them twice, and two committers by mistake."""
     dice, table = random.Random(f"{SEED} gathered"), new_table(tmp_path)
     with kafka_broker() as broker:
         topic = broker.create_topic("orders", PARTITIONS)
@@ -112,11 +112,11 @@ def test_each_record_is_once_in_the_table_whatever_dies_where_commits_are_gather
                 chosen = dice.randrange(len(starts))
                 processes[chosen].kill()
                 processes[chosen].wait()
-                for place, process in enumerate(
+                for position, process in enumerate(
                     processes
                 ):  # the killed one, and those that another one of their partition has fenced off
                     if process.poll() is not None:
-                        processes[place] = starts[place]()
+                        processes[position] = starts[position]()
             time.sleep(2)
         finally:
             shop.close()
@@ -133,7 +133,7 @@ def test_each_record_is_once_in_the_table_whatever_dies_where_commits_are_gather
 def test_each_record_is_once_in_the_table_whatever_dies_below_a_supervisor_and_it_too(
     tmp_path: Path,
 ) -> None:
-    """Supervisor, committer and those that read; each start goes on where the table and the files stand."""
+    """Kill supervisor, committer and readers; each goes on where all stand."""
     dice, table = random.Random(f"{SEED} supervised"), new_table(tmp_path)
     with kafka_broker() as broker:
         topic = broker.create_topic("orders", PARTITIONS)

@@ -1,4 +1,4 @@
-"""A database table with large columns, its change events without the values that did not change, and flushes of these."""
+"""A table with large columns, and flushes of its change events without unchanged values."""
 
 import base64
 import time
@@ -70,12 +70,12 @@ def new_spec(**layout: Any) -> TableSpec:
 
 
 def row(key: int, small: int = 0, **large: Any) -> dict[str, Any]:
-    """With None for large values that are not given."""
+    """Return a row with None for large values that are not given."""
     return {"id": key, "small": small, **dict.fromkeys(LARGE), **large}
 
 
 def event(op: str, values: Mapping[str, Any], lsn: int, unchanged: Sequence[str] = ()) -> Any:
-    """As Debezium writes it, with its schema."""
+    """Return a message as Debezium writes it, with its schema."""
     written = dict(values)
     if written.get("data") is not None:
         written["data"] = base64.b64encode(written["data"]).decode()
@@ -92,7 +92,7 @@ def event(op: str, values: Mapping[str, Any], lsn: int, unchanged: Sequence[str]
 
 @dataclass(slots=True, kw_only=True)
 class Flushes:
-    """A stream that reads one partition, of which the messages are given. `policy` is that of bad messages."""
+    """A stream of given messages of one partition; `policy` is that of bad ones."""
 
     table: Table
     policy: str = "quarantine"
@@ -104,14 +104,14 @@ class Flushes:
         self.start()
 
     def start(self) -> None:
-        """As a process that goes on where the table stands."""
+        """Begin again where the table stands."""
         given: dict[str, Any] = {"table": self.table, "on_bad_message": self.policy}
         if self.is_gathered:
             gate = Gate(self.table.storage, "main", 0, self.table.uri)
             self.writer = Publisher(gate=gate, **given)
         else:
             self.writer = Writer(**given)
-        position = self.writer.stands().get(str(APPLICATION))
+        position = self.writer.read_positions().get(str(APPLICATION))
         self.writer.applications[PARTITION] = APPLICATION
         self.writer.positions[PARTITION] = position
 
@@ -120,23 +120,25 @@ class Flushes:
         messages = batch(events)
         messages.offsets = list(range(self.offset, self.offset + len(events)))
         decoded = Decoder(self.table.log.head().spec, options).decode(messages)
-        held = Buffer(limits=FlushLimits())
-        held.add(messages, decoded, time.monotonic())
-        result = self.writer.flush(held, lambda: None, lambda: None)
+        buffer = Buffer(limits=FlushLimits())
+        buffer.add(messages, decoded, time.monotonic())
+        result = self.writer.flush(buffer, lambda: None, lambda: None)
         self.offset += len(events)
         return result
 
 
 def stored(table: Table, **view: Any) -> dict[int, dict[str, Any]]:
-    """The rows as the database has them, by key."""
+    """Return the rows of the table by key, in the database's form."""
     rows = table.read(columns=["id", "small", *LARGE], **view).to_pylist()
-    return {one["id"]: one for one in rows}
+    return {entry["id"]: entry for entry in rows}
 
 
 def rejected(table: Table) -> list[dict[str, Any]]:
-    """What was put aside."""
+    """Return the rows that were put aside."""
     store = table.storage
-    paths = [one.path for one in store.list("_opal/rejected")]
+    paths = [entry.path for entry in store.list("_opal/rejected")]
     return [
-        one for path in paths for one in pq.read_table(pa.BufferReader(store.get(path))).to_pylist()
+        entry
+        for path in paths
+        for entry in pq.read_table(pa.BufferReader(store.get(path))).to_pylist()
     ]

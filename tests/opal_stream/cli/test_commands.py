@@ -59,8 +59,8 @@ def test_until_empty_then_status(
         str(tmp_path / "m.prom"),
     ]
     assert main(words) == OK
-    told = json.loads(capsys.readouterr().out)
-    assert told == {
+    report = json.loads(capsys.readouterr().out)
+    assert report == {
         "table": table.uri,
         "records": 3,
         "bad": 1,
@@ -217,7 +217,7 @@ def test_status_of_a_topic_that_is_gone_says_so(
         main(["stream", "status", table.uri, "--bootstrap-servers", kafka.servers, "--json"]) == OK
     )
     [entry] = json.loads(capsys.readouterr().out)
-    assert (entry["lag"], entry["note"]) == (None, "of a topic that was deleted or made anew")
+    assert (entry["lag"], entry["note"]) == (None, "of a topic that was deleted or created again")
 
 
 BY_FIVE = ["--flush-rows", "5", "--flush-interval", "1h"]
@@ -238,9 +238,9 @@ def produce_what_is_fetched(
     metrics: Path,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
-    """Five messages that are committed, which says that the stream is up, and three that no limit flushes.
+    """Produce five messages that are committed, and three that no limit flushes.
 
-    A stream knows of lag from what it has fetched.
+    The commit shows that the stream runs. It knows the lag from what it has fetched.
     """
     kafka.produce(topic, [order(n) for n in range(5)])
     wait_until(lambda: bool(ends(table)), meanwhile)
@@ -288,7 +288,10 @@ def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(
     words += ["--watched", "6s" if end == "silent" else "1h", "--metrics-file", str(metrics)]
     command = [sys.executable, "-m", "opal_lake.cli", *words]
     if end == "killed":  # a watcher that dies without a word
-        program = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE); time.sleep(3600)"
+        program = (
+            "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], "
+            "stdin=subprocess.PIPE); time.sleep(3600)"
+        )
         command = [sys.executable, "-c", program, *command]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
     assert process.stdin is not None
@@ -337,18 +340,18 @@ def test_one_that_is_watched_tells_what_it_has_done_after_each_commit(
     )
     assert process.stdout is not None
     try:
-        told = [json.loads(line) for line in process.stdout]
+        report = [json.loads(line) for line in process.stdout]
         assert process.wait(60) == OK
     finally:
         process.kill()
-    assert len(told) == told[-1]["flushes"] + 1
-    assert told[-2].items() <= told[-1].items()
-    assert (told[-1]["records"], told[-1]["version"], told[-1]["table"]) == (
+    assert len(report) == report[-1]["flushes"] + 1
+    assert report[-2].items() <= report[-1].items()
+    assert (report[-1]["records"], report[-1]["version"], report[-1]["table"]) == (
         7,
         table.log.head().version,
         table.uri,
     )
-    assert [line["missing"] for line in told] == [3] * len(told)
+    assert [line["missing"] for line in report] == [3] * len(report)
 
 
 def test_an_interval_of_time_with_settings_from_the_environment(
@@ -375,8 +378,8 @@ def test_an_interval_of_time_with_settings_from_the_environment(
         "hour",
     ]
     assert main(words) == OK
-    told = json.loads(capsys.readouterr().out)
-    assert (told["records"], told["ranges"], told["open"], ids(table)) == (
+    report = json.loads(capsys.readouterr().out)
+    assert (report["records"], report["ranges"], report["open"], ids(table)) == (
         1,
         {f"{topic}/0": [0, 1]},
         [],
@@ -395,17 +398,20 @@ T = ["run", "{table}", "--topic", "t"]
     "words, message",
     [
         (T, "opal stream run needs --bootstrap-servers, e.g. --bootstrap-servers localhost:9092"),
-        ([*AT_1, "--flush-interval", "soon"], "flush_interval='soon' is no duration"),
+        ([*AT_1, "--flush-interval", "soon"], "flush_interval='soon' is not a duration"),
         ([*AT_1, "--partitions", "0,x"], "partitions: 'x' is not a partition"),
         ([*AT_1, "--partitions", "t/x"], "partitions: 't/x' is not a partition"),
-        ([*AT_1, "--partitions", ","], "partitions names none"),
+        ([*AT_1, "--partitions", ","], "partitions is empty"),
         (
             [*AT_1, "--kafka", "group.id=x"],
             "the Kafka setting 'group.id' is the stream's own: the table keeps the positions",
         ),
         (
             [*AT_1, "--kafka", "isolation.level=read_uncommitted"],
-            "'isolation.level' is the stream's own: messages of aborted transactions are never read",
+            (
+                "'isolation.level' is the stream's own: messages of aborted transactions are "
+                "never read"
+            ),
         ),
         (
             [*AT_1, "--kafka", "max.poll.interval.ms=1"],
@@ -418,14 +424,14 @@ T = ["run", "{table}", "--topic", "t"]
             "metrics cannot be served at nowhere.invalid:0: ",
         ),
         ([*AT_1, "--kafka-settings", "/no/file"], "cannot be read"),
-        ([*AT_1, "--name", "a/b"], "no name of a stream"),
+        ([*AT_1, "--name", "a/b"], "not a name of a stream"),
         ([*AT_1, "--start-timestamp", "1"], "end_timestamp is missing"),
         ([*AT_1, "--start-timestamp", "x", "--end-timestamp", "1"], "is not a moment"),
         ([*AT_1, "--partition-key", "k"], "for the rows of an interval"),
-        ([*T, "--processes", "0"], "processes=0; write a whole number of at least 1"),
-        ([*T, "--capacity", "0"], "capacity=0; write a whole number of at least 1"),
-        ([*T, "--flush-rows", "0"], "flush_rows=0; write a whole number of at least 1"),
-        ([*T, "--flush-mb", "0"], "flush_mb=0; write a whole number of at least 1"),
+        ([*T, "--processes", "0"], "processes must be a whole number of at least 1, got 0"),
+        ([*T, "--capacity", "0"], "capacity must be a whole number of at least 1, got 0"),
+        ([*T, "--flush-rows", "0"], "flush_rows must be a whole number of at least 1, got 0"),
+        ([*T, "--flush-mb", "0"], "flush_mb must be a whole number of at least 1, got 0"),
         ([*T, "--watched", "0s"], "watched='0s' is too short"),
         (
             [*T, "--metrics-port", "65536"],
@@ -468,7 +474,10 @@ T = ["run", "{table}", "--topic", "t"]
             ["status", "{table}", "--alarm-lag", "1"],
             "alarm_lag does nothing without bootstrap_servers",
         ),
-        (["plan", "--topic", "t", "--hours", "0"], "hours=0; write a whole number"),
+        (
+            ["plan", "--topic", "t", "--hours", "0"],
+            "hours must be a whole number of at least 1, got 0",
+        ),
         (["plan", "--topic", "t"], "a plan needs one of processes and capacity"),
     ],
 )
@@ -488,7 +497,7 @@ def test_wrong_usage_is_one_line(
             ["run", "lake/orders", "--topic", "t", "--alarm-lag", "1"],
             "'--alarm-lag' is not known to opal stream run",
         ),
-        (["stauts", "lake/orders"], "there is no command 'stream stauts', did you mean 'status'?"),
+        (["stauts", "lake/orders"], "unknown command 'stream stauts', did you mean 'status'?"),
         (
             ["lake/orders", "--topic", "t"],
             "'stream lake/orders'; opal stream has run, commit, status, plan, dashboard, alerts",
@@ -520,6 +529,6 @@ def test_a_metrics_port_that_is_taken_is_wrong_input(
         words = [word.format(table=table.uri) for word in KAFKA_AT_1]
         for more in ([], ["--processes", "2"]):
             assert main(["stream", "run", *words, "--metrics-port", port, *more]) == INPUT
-            told = capsys.readouterr().err
-            assert f"metrics cannot be served at 127.0.0.1:{port}: Address already in use" in told
-            assert "give another --metrics-port" in told
+            report = capsys.readouterr().err
+            assert f"metrics cannot be served at 127.0.0.1:{port}: Address already in use" in report
+            assert "give another --metrics-port" in report

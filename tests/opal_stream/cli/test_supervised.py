@@ -1,4 +1,4 @@
-"""The command line of the processes of a stream: what is given to the whole is given to each, whatever options there are."""
+"""The command lines of a stream's processes, which get the flags of the supervisor."""
 
 import argparse
 
@@ -11,11 +11,14 @@ from opal_stream.operations.verbs import Run
 
 
 def value_for(action: argparse.Action) -> list[str]:
-    """Something that is not the default."""
+    """Return words that set a flag to another value than its default."""
     flag = action.option_strings[-1]
     if action.nargs == 0:
         return [flag]
-    value = [*action.choices][-1] if action.choices else "7" if action.type else "-x=y"
+    if action.choices:
+        value = [*action.choices][-1]
+    else:
+        value = "7" if action.type else "-x=y"
     return [f"{flag}={value}"] * (2 if isinstance(action.default, list) else 1)
 
 

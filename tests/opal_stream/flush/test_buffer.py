@@ -1,4 +1,4 @@
-"""When a flush is due."""
+"""The moment when a flush is due."""
 
 from opal_stream.flush.buffer import Buffer, FlushLimits
 from tests.opal_stream.orders import batch, decode, order

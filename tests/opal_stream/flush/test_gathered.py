@@ -1,4 +1,4 @@
-"""Flushes that one committer registers: the same rows and positions as by commits of their own, whoever dies or comes twice."""
+"""Flushes that one committer commits: the same rows and positions as by direct commits."""
 
 import logging
 import os
@@ -222,7 +222,7 @@ def test_bad_messages_stop_the_process_or_are_put_aside_by_the_committer(
 ) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2), b"nope", order(3)])
-    with pytest.raises(BadMessageError, match=rf"{topic}/0@2: the message is no JSON object"):
+    with pytest.raises(BadMessageError, match=rf"{topic}/0@2: the message is not a JSON object"):
         publish(table, kafka, topic)
     assert (gather(table).records, ids(table), ends(table)) == (2, [1, 2], [2])
     stream = new_stream(table, kafka, topic, on_bad_message="quarantine", commit="gathered")
@@ -234,7 +234,7 @@ def test_bad_messages_stop_the_process_or_are_put_aside_by_the_committer(
         for row in pq.read_table(path).to_pylist()
     ]
     assert rejected == {
-        "reason": "the message is no JSON object",
+        "reason": "the message is not a JSON object",
         "source": f"{topic}/0@2",
         "row": "nope",
     }
@@ -290,7 +290,7 @@ def test_marks_of_transactions_move_the_position_and_a_gap_is_passed_over(
 
 @pytest.fixture
 def damaged(kafka: Kafka, table: Table) -> tuple[str, list[Path]]:
-    """A topic of two partitions with three files each."""
+    """Gather three files of each of a topic's two partitions."""
     topic = new_topic(kafka, 2)
     for turn in range(3):
         for partition in (0, 1):
@@ -317,7 +317,7 @@ def test_a_damaged_file_is_named_and_holds_back_its_own_partition(
     data = files[1].read_bytes()
     (tmp_path / "other").mkdir()
     own_id, other_id = (
-        one.log.head().root.table_id.encode() for one in (table, new_table(tmp_path / "other"))
+        item.log.head().root.table_id.encode() for item in (table, new_table(tmp_path / "other"))
     )
     bodies = {
         "garbage": b"\x00" * 300,
@@ -412,20 +412,22 @@ def test_retention_keeps_what_is_not_committed_and_deletes_what_is(
     kafka: Kafka, table: Table, damaged: tuple[str, list[Path]]
 ) -> None:
     files = damaged[1]
-    kept = {path: path.read_bytes() for path in files}
+    remaining = {path: path.read_bytes() for path in files}
 
     def retain() -> int:
         return table.retain(window="0s", grace="0s").counts.get("gathered_files", 0)
 
     assert (retain(), len(gathered(table)), check_table(table)) == (0, 6, [])
     gather(table)
-    for path, data in kept.items():  # as of a committer that died before it deleted them
+    for path, data in remaining.items():  # as of a committer that died before it deleted them
         path.write_bytes(data)
     (files[0].parent / "stranger").write_bytes(b"?")
     assert (retain(), gathered(table)) == (6, ["stranger"])
 
 
-def test_a_table_on_s3(kafka: Kafka, s3_options: dict[str, str]) -> None:
+def test_files_gathered_on_s3_are_committed_and_deleted(
+    kafka: Kafka, s3_options: dict[str, str]
+) -> None:
     table, topic = (
         Table.create("s3://lake/gathered", SCHEMA, **asdict(LAYOUT), options=s3_options),
         new_topic(kafka, 2),
@@ -480,7 +482,10 @@ def test_what_files_hold_is_not_lost_when_kafka_deletes_it(kafka: Kafka, table: 
     for on_gap in ("fail", "continue"):
         with pytest.raises(
             GapError,
-            match=f"{topic}/0: Kafka has nothing before 3 .* files hold the offsets from 0 to 4: commit them first",
+            match=(
+                f"{topic}/0: Kafka has nothing before 3 .* files hold the offsets from 0 to "
+                "4: commit them first"
+            ),
         ):
             read(table, kafka, topic, policies=Policies(on_gap=on_gap))
     kafka.produce(topic, [order(n) for n in range(4, 8)])
@@ -513,7 +518,10 @@ def test_a_file_that_an_ingest_refuses_is_found_among_the_others(
     monkeypatch.setattr(ingest_task, "FILES_A_TASK", 4)
     with pytest.raises(
         FormatError,
-        match=f"{topic}.*1/0+.rows: its rows cannot go into the table: one task would write more than 4 files",
+        match=(
+            f"{topic}.*1/0+.rows: its rows cannot go into the table: one task would write "
+            "more than 4 files"
+        ),
     ):
         gather(table)
     assert ids(table) == [0, 1, 20, 21, 22]
@@ -551,7 +559,10 @@ def test_rows_of_a_topic_that_was_made_anew_come_after_those_of_the_one_before(
 def test_a_topic_that_was_made_anew_waits_for_every_partition_of_the_one_before(
     kafka: Kafka, table: Table
 ) -> None:
-    """Its keys lie in other partitions than before, and commits take one file each."""
+    """Create the topic again, with its keys in other partitions than before.
+
+    Commits hold one file each.
+    """
     for parts in ((3, 1), (1, 3)):
         topic = new_topic(kafka, parts[0])
         for turn, partitions in enumerate(parts):
@@ -569,7 +580,7 @@ def test_a_topic_that_was_made_anew_waits_for_every_partition_of_the_one_before(
 
 
 @pytest.mark.parametrize("how", ["damaged", "missing"])
-def test_messages_of_which_files_hold_the_only_copy_are_not_passed_over_where_the_first_file_is_none(
+def test_messages_whose_only_copy_is_in_files_are_not_passed_over_without_the_first_file(
     how: str, kafka: Kafka, table: Table, tmp_path: Path
 ) -> None:
     topic, admin = new_topic(kafka), kafka.admin  # its answers end with it
@@ -583,7 +594,10 @@ def test_messages_of_which_files_hold_the_only_copy_are_not_passed_over_where_th
     copy = file.read_bytes()
     file.write_bytes(b"damaged") if how == "damaged" else file.unlink()
     begins = 0 if how == "damaged" else 3
-    said = f"{topic}/0: Kafka has nothing before 6 any more, and gathered files from offset {begins} on, which .* cannot be committed: "
+    said = (
+        f"{topic}/0: Kafka has nothing before 6 any more, and gathered files from offset "
+        f"{begins} on, which .* cannot be committed: "
+    )
     for commit in ("direct", "gathered"):
         with pytest.raises(GapError, match=said):
             read(table, kafka, topic, commit=commit)
@@ -604,7 +618,9 @@ def test_direct_commits_of_a_topic_that_was_made_anew_wait_for_what_was_gathered
     kafka.produce(topic, [order(1, name="new")])
     with pytest.raises(
         TopicChangedError,
-        match=f"{topic} was deleted .* come first: commit them, by `opal stream commit {table.uri}`",
+        match=(
+            f"{topic} was deleted .* come first: commit them, by `opal stream commit {table.uri}`"
+        ),
     ):
         read(table, kafka, topic, policies=going_on)
     assert gather(table).records == 1

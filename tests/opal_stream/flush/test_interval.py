@@ -1,4 +1,4 @@
-"""An interval of time against a real broker: repeated it reads the same range, and makes no commit that is there."""
+"""An interval of time with a real broker: a repeat reads the same range, and commits nothing."""
 
 import time
 from pathlib import Path
@@ -18,8 +18,8 @@ from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.ranges import Interval
 from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Kafka
-from tests.opal_stream.flush.test_stream import Shaky
 from tests.opal_stream.orders import ids, new_table, new_topic, order
+from tests.opal_stream.shaky import Shaky
 
 FOREVER = {"retention_ms": str(10**15)}  # the messages are of 1970
 DAY = Interval(start_ms=1000, end_ms=2000)
@@ -145,7 +145,7 @@ def test_a_commit_that_takes_long_is_no_silence_of_kafka(kafka: Kafka, table: Ta
 
 
 def _stop_after(run: IntervalRun, fetch: Any, timeout_s: float) -> Any:
-    """As if somebody stopped it after its first commit."""
+    """Stop the run after its first commit."""
     if run.totals.flushes:
         run.stop()
     return fetch(timeout_s)

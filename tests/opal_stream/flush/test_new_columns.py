@@ -1,4 +1,7 @@
-"""Columns that messages have and the table lacks, against a real broker and registry: nothing lost, nothing twice, whatever the policy."""
+"""Columns that messages have and the table lacks, with a real broker and registry.
+
+Whatever the policy, nothing is lost, and nothing is read twice.
+"""
 
 import json
 import signal
@@ -21,8 +24,8 @@ from opal_stream.flush.intake import MAX_REFUSED, Intake
 from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Kafka, Registry
 from tests.opal_lake.compacting import compact
-from tests.opal_stream.flush.test_stream import started, wait_for
-from tests.opal_stream.formats.test_registry import FIRST, SECOND, avro, head, nested, record
+from tests.opal_stream.flush.build import started, wait_for
+from tests.opal_stream.formats.build import FIRST, SECOND, avro, head, nested, record
 from tests.opal_stream.orders import (
     LAYOUT,
     SCHEMA,
@@ -53,10 +56,10 @@ def table(tmp_path: Path) -> Table:
 
 
 def of(table: Table, *columns: str) -> dict[int, tuple[Any, ...]]:
-    return {
-        row["id"]: tuple(row[name] for name in columns)
-        for row in table.read(columns=["id", *columns]).to_pylist()
-    }
+    values = {}
+    for row in table.read(columns=["id", *columns]).to_pylist():
+        values[row["id"]] = tuple(row[name] for name in columns)
+    return values
 
 
 def test_a_new_schema_of_the_registry_adds_its_columns_behind_what_was_read_by_older_ones(
@@ -80,10 +83,10 @@ def test_a_new_schema_of_the_registry_adds_its_columns_behind_what_was_read_by_o
         3: (0.5, [1, 2]),
         4: (None, None),
     }
-    operations = [
-        (commit.operation, [advance.end for advance in commit.positions.values()])
-        for commit in table.commits()
-    ]
+    operations = []
+    for commit in table.commits():
+        ends_of_commit = [advance.end for advance in commit.positions.values()]
+        operations.append((commit.operation, ends_of_commit))
     assert operations == [("ingest", [4]), ("add_columns", []), ("ingest", [2]), ("create", [])]
 
 
@@ -106,8 +109,8 @@ def test_one_run_and_two_runs_of_a_topic_of_several_schemas_give_the_same_rows(
         (7, {"size": 4, "name": "d"}),
     ]
     values = [
-        avro(number, schemas[number], record(place, **row))
-        for place, (number, row) in enumerate(rows, 1)
+        avro(number, schemas[number], record(position, **row))
+        for position, (number, row) in enumerate(rows, 1)
     ]
     formats = FormatOptions(format="avro", registry=registry.url, on_new_columns=policy)
     twice, once = new_table(tmp_path / "twice"), new_table(tmp_path / "once")
@@ -118,7 +121,9 @@ def test_one_run_and_two_runs_of_a_topic_of_several_schemas_give_the_same_rows(
     columns = ["name", *(["size"] if policy == "add" else [])]
     sizes = {1: 1, 2: None, 3: 2**40, 4: 4} if policy == "add" else {}
     names = {1: "a", 2: None, 3: None, 4: "d"}
-    expected = {place: (name, sizes[place]) if sizes else (name,) for place, name in names.items()}
+    expected = {
+        position: (name, sizes[position]) if sizes else (name,) for position, name in names.items()
+    }
     assert of(once, *columns) == of(twice, *columns) == expected
 
 
@@ -165,7 +170,10 @@ def test_by_default_a_stream_stops_at_the_first_message_with_a_column_that_the_t
     for _ in range(2):
         with pytest.raises(
             NewColumnsError,
-            match=rf"{topic}/0@2: the table has no column 'discount'\. .*--on-new-columns add, ignore",
+            match=(
+                rf"{topic}/0@2: the table has no column 'discount'\. .*--on-new-columns add, "
+                rf"ignore"
+            ),
         ):
             read(table, kafka, topic)
         assert (ids(table), ends(table)) == ([1, 2], [2])
@@ -180,7 +188,7 @@ def test_messages_with_new_columns_may_be_put_aside_and_other_bad_ones_still_sto
 ) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2, discount=0.5, tag="x"), order(3), b"nope"])
-    with pytest.raises(BadMessageError, match=rf"{topic}/0@3: the message is no JSON object"):
+    with pytest.raises(BadMessageError, match=rf"{topic}/0@3: the message is not a JSON object"):
         read(table, kafka, topic, formats=FormatOptions(on_new_columns="quarantine"))
     assert (ids(table), ends(table)) == ([1, 3], [3])
     [rejected] = [
@@ -202,7 +210,7 @@ def test_new_columns_may_be_left_out(kafka: Kafka, table: Table) -> None:
     assert (ids(table), "discount" in table.snapshot_at().spec.schema.names) == ([1], False)
 
 
-def test_members_of_nested_columns_that_the_table_lacks_stop_the_stream_or_are_put_aside_or_left_out(
+def test_new_members_of_nested_columns_stop_the_stream_or_are_put_aside_or_left_out(
     kafka: Kafka, tmp_path: Path
 ) -> None:
     topic = new_topic(kafka)
@@ -222,12 +230,18 @@ def test_members_of_nested_columns_that_the_table_lacks_stop_the_stream_or_are_p
             **asdict(LAYOUT),
         )
 
-    said = rf"{topic}/0@1: the table has no member 'address\.zip', and nested columns cannot get more\. "
+    said = (
+        rf"{topic}/0@1: the table has no member 'address\.zip', and nested columns cannot "
+        rf"get more\. "
+    )
     for policy, kind, way in (
         (
             "fail",
             NewColumnsError,
-            "Say .*--on-new-columns ignore leaves the members out, quarantine puts such messages aside",
+            (
+                "Choose .*--on-new-columns ignore leaves the members out, quarantine puts "
+                "such messages aside"
+            ),
         ),
         (
             "add",
@@ -258,7 +272,9 @@ def test_a_column_that_no_table_can_have_stops_the_stream_and_says_why(
 ) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), {**order(2), "_opal_x": 1}])
-    with pytest.raises(NewColumnsError, match=rf"{topic}/0@\d: .*'_opal_x'.* kept for the format"):
+    with pytest.raises(
+        NewColumnsError, match=rf"{topic}/0@\d: .*'_opal_x'.* reserved for the format"
+    ):
         read(table, kafka, topic, formats=FormatOptions(on_new_columns="add"))
     assert "_opal_x" not in table.snapshot_at().spec.schema.names
 
@@ -364,11 +380,11 @@ def test_two_processes_add_the_same_column_at_once_and_one_is_killed_in_the_midd
         wait(14)
         for process in processes:
             process.send_signal(signal.SIGTERM)
-        told = [process.communicate(timeout=60)[1] for process in processes]
+        report = [process.communicate(timeout=60)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0, 0], told
+    assert [process.returncode for process in processes] == [0, 0], report
     assert (ends(table), table.snapshot_at().root.rows) == ([7, 7], 14)
     expected = {n + 100 * p: (None if n < 3 or n == 6 else 0.5) for p in (0, 1) for n in range(7)}
     assert {number: row[0] for number, row in of(table, "discount").items()} == expected
@@ -390,7 +406,7 @@ def test_a_column_that_no_table_can_get_stops_the_stream_behind_what_came_before
     assert (totals.bad, ids(table), ends(table)) == (1, [1, 2], [3])
 
 
-def test_a_map_of_debezium_is_said_to_be_one(kafka: Kafka, tmp_path: Path) -> None:
+def test_the_message_for_a_map_of_debezium_calls_it_a_map(kafka: Kafka, tmp_path: Path) -> None:
     columns, topic = pa.schema([("id", pa.int64()), ("at", pa.int64())]), new_topic(kafka)
     table = Table.create(str(tmp_path / "t"), columns, keys=["id"], delta="at")
     fields = [{"field": "id", "type": "int64"}, {"field": "tags", "type": "map"}]
@@ -400,12 +416,15 @@ def test_a_map_of_debezium_is_said_to_be_one(kafka: Kafka, tmp_path: Path) -> No
     formats = FormatOptions(format="debezium-json", columns={"at": "@ts_ms"}, on_new_columns="add")
     with pytest.raises(
         NewColumnsError,
-        match=rf"{topic}/0@0: the table has no column 'tags', and cannot get it: 'tags' is a map in ",
+        match=(
+            rf"{topic}/0@0: the table has no column 'tags', and cannot get it: 'tags' is a "
+            rf"map in "
+        ),
     ):
         read(table, kafka, topic, formats=formats)
 
 
-def test_with_add_and_quarantine_what_cannot_be_added_is_put_aside_and_the_stream_goes_on(
+def test_with_quarantine_a_message_whose_column_cannot_be_added_is_put_aside(
     kafka: Kafka, table: Table
 ) -> None:
     topic = new_topic(kafka)
@@ -424,16 +443,16 @@ def test_with_add_and_quarantine_what_cannot_be_added_is_put_aside_and_the_strea
     assert (totals.bad, ends(table)) == (2, [5])
     assert of(table, "discount", "size") == {1: (None, None), 3: (0.5, None), 5: (None, 1)}
     [path] = (Path(table.uri) / "_opal/rejected").rglob("*.parquet")
-    kept = pq.read_table(path).to_pylist()
-    assert [row["source"] for row in kept] == [f"{topic}/0@1", f"{topic}/0@3"]
-    for row in kept:
+    remaining = pq.read_table(path).to_pylist()
+    assert [row["source"] for row in remaining] == [f"{topic}/0@1", f"{topic}/0@3"]
+    for row in remaining:
         assert row["reason"].startswith("the table has no column '_opal_x', and cannot get it: ")
 
 
 def taken_by_intake(
     table: Table, formats: FormatOptions, *batches: list[Any]
 ) -> tuple[dict[str, pa.DataType], dict[str, str]]:
-    """Return the columns of the table and the bad messages, after batches went through an intake."""
+    """Return the table's columns and the bad messages after batches of an intake."""
     intake = Intake(table, formats, "quarantine", lambda: None, lambda *_: None)
     reasons: dict[str, str] = {}
     for values in batches:
@@ -443,7 +462,7 @@ def taken_by_intake(
     return {column.name: column.type for column in schema}, reasons
 
 
-def test_what_a_column_is_refused_for_does_not_put_the_next_message_aside(
+def test_a_column_refused_by_one_schema_can_be_added_by_the_next_message(
     table: Table, registry: Registry
 ) -> None:
     schemas = {
@@ -485,7 +504,7 @@ def test_change_events_with_schemas_add_the_same_columns_in_one_batch_and_in_two
     assert (once[0]["x"], once[0]["day"], once[1]) == (pa.int32(), pa.date32(), {})
 
 
-def test_columns_beside_such_that_cannot_be_added_are_added_in_one_commit(
+def test_the_columns_that_can_be_added_are_added_in_one_commit(
     table: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
     new = {f"c{number}": number for number in range(5)}
@@ -498,7 +517,7 @@ def test_columns_beside_such_that_cannot_be_added_are_added_in_one_commit(
     assert len([text for text in caplog.messages if text.endswith("are put aside")]) == 1
 
 
-def test_of_columns_that_cannot_be_added_the_last_ones_are_remembered(table: Table) -> None:
+def test_only_the_last_columns_that_cannot_be_added_are_remembered(table: Table) -> None:
     intake = Intake(
         table, FormatOptions(on_new_columns="add"), "quarantine", lambda: None, lambda *_: None
     )
@@ -520,8 +539,8 @@ def test_a_column_that_no_file_can_hold_is_not_added(kafka: Kafka, table: Table)
     assert (totals.bad, ends(table)) == (1, [3])
     assert of(table, "deep") == {1: (deepest,), 3: (None,)}
     [path] = (Path(table.uri) / "_opal/rejected").rglob("*.parquet")
-    [kept] = pq.read_table(path).to_pylist()
-    assert "column 'deeper' nests too deep" in kept["reason"]
+    [remaining] = pq.read_table(path).to_pylist()
+    assert "column 'deeper' nests too deep" in remaining["reason"]
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
@@ -568,5 +587,5 @@ def test_a_column_of_avro_that_no_file_can_hold_is_put_aside(
     totals = read(table, kafka, topic, formats=formats, on_bad_message="quarantine")
     assert (totals.bad, ends(table), ids(table)) == (1, [2], [2])
     [path] = (Path(table.uri) / "_opal/rejected").rglob("*.parquet")
-    [kept] = pq.read_table(path).to_pylist()
-    assert "column 'deep' nests too deep" in kept["reason"]
+    [remaining] = pq.read_table(path).to_pylist()
+    assert "column 'deep' nests too deep" in remaining["reason"]

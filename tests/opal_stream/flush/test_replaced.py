@@ -1,4 +1,4 @@
-"""A table that is dropped and made anew under those that write to it: they say so, and write nothing more."""
+"""A table that is dropped and created again: its writers report that, and write nothing more."""
 
 import shutil
 import threading
@@ -64,15 +64,18 @@ def wait_for(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def make_anew(table: Table) -> tuple[Table, str]:
-    """And what is said of it."""
+def created_again(table: Table) -> tuple[Table, str]:
+    """Return the new table, and a pattern of the error about it."""
     was = table.log.head().root.table_id
     shutil.rmtree(table.uri)
     new = new_table(Path(table.uri).parent)
     now = new.log.head().root.table_id
     return (
         new,
-        f"{table.uri} is another table now, with id {now}: the one with id {was}, .* was dropped and made anew",
+        (
+            f"{table.uri} is another table now, with id {now}: the one with id {was}, .* was "
+            "dropped and created again"
+        ),
     )
 
 
@@ -84,11 +87,11 @@ def test_a_stream_says_so_and_a_start_reads_everything_into_the_new_one(
     running = new_stream(Table.open(table.uri), kafka, topic, until_empty=False)
     thread, failures = started(running)
     wait_for(lambda: ids(table) == [1])
-    new, said = make_anew(table)
+    new, said = created_again(table)
     kafka.produce(topic, [order(2)])
     thread.join(60)
     assert [type(failure) for failure in failures] == [TableReplacedError]
-    with pytest.raises(TableReplacedError, match=f"{said}.*start it again"):
+    with pytest.raises(TableReplacedError, match=f"{said}.*start the stream again"):
         raise failures[0]
     assert (new.log.head().version, read(new, kafka, topic).records, ids(new)) == (0, 2, [1, 2])
 
@@ -101,7 +104,7 @@ def test_so_does_a_process_that_gathers(kafka: Kafka, table: Table) -> None:
     )
     thread, failures = started(running)
     wait_for(lambda: len(gathered(table)) == 1)
-    new, said = make_anew(table)
+    new, said = created_again(table)
     kafka.produce(topic, [order(2)])
     thread.join(60)
     assert [type(failure) for failure in failures] == [TableReplacedError]
@@ -135,7 +138,7 @@ class Blind(Shaky):
 def test_a_store_that_fails_when_it_is_asked_who_was_first_is_asked_again(
     kafka: Kafka, table: Table, number: int
 ) -> None:
-    """At each read behind a commit that was said to have failed, also at the one that looks for another table."""
+    """Fail each read after a commit that seemed to fail, also that of the id."""
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])
     store = Blind(open_storage(table.uri))
@@ -162,7 +165,7 @@ def test_a_committer_leaves_the_files_of_the_new_one_alone(
     wait_for(lambda: ids(table) == [0, 1, 2])
     committer.stop()
     thread.join(60)
-    new, said = make_anew(table)
+    new, said = created_again(table)
     for number in range(versions - 1):  # its log may be longer than that of the old one
         new.set_properties({"fold_files": 10 + number})
     read(new, kafka, topic, commit="gathered")
@@ -184,7 +187,7 @@ def test_a_committer_with_nothing_to_do_looks_now_and_then_alone(table: Table) -
     before += cost
     committer._turn()
     assert len(store.trace) - before == cost + 1
-    _, said = make_anew(table)
+    _, said = created_again(table)
     committer._turn()
     committer._check_s -= 3
     with pytest.raises(TableReplacedError, match=said):
@@ -205,7 +208,7 @@ def test_a_supervisor_sees_it_and_a_table_that_is_gone_is_told_as_that(
     try:
         observer.look()
         shutil.rmtree(table.uri)
-        with pytest.raises(NotFoundError, match="is no Opal table"):
+        with pytest.raises(NotFoundError, match="is not an Opal table"):
             observer.look()
         new_table(Path(table.uri).parent)
         with pytest.raises(TableReplacedError, match="is another table now"):

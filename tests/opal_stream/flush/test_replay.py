@@ -1,4 +1,4 @@
-"""Messages that a stream put aside are ingested again once they can be read, each once, whatever happens."""
+"""Messages that were put aside are ingested once they can be read, each once."""
 
 import json
 from collections.abc import Sequence
@@ -57,8 +57,8 @@ def put_aside(
         applications={PARTITION: name},
         positions={PARTITION: table.position(str(name))},
     )
-    buffer.taken[PARTITION].low = writer.positions[PARTITION] or 100
-    buffer.taken[PARTITION].high = buffer.taken[PARTITION].low + len(messages)
+    buffer.consumed[PARTITION].low = writer.positions[PARTITION] or 100
+    buffer.consumed[PARTITION].high = buffer.consumed[PARTITION].low + len(messages)
     assert writer.flush(buffer, lambda: None, lambda: None) is not None
     return table
 
@@ -68,7 +68,7 @@ def ids(table: Table) -> list[int]:
 
 
 def states(table: Table) -> dict[str, int]:
-    """How many rejected rows are in which state."""
+    """Return the number of rejected rows by state."""
     counts: dict[str, int] = {}
     for job in table.rejected():
         counts[job["state"]] = counts.get(job["state"], 0) + job["rows"]
@@ -86,7 +86,9 @@ def test_replay_ingests_what_a_new_column_lets_in_and_nothing_the_second_time() 
     seen = table.read(columns=["id", "note", "total", "at"]).sort_by("id").to_pylist()
     known = new_spec(**dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), note=pa.string())
     messages = [row for row in good(decode(MESSAGES, PLAIN, known)) if row["id"] in (1, 2, 3)]
-    assert seen == [{name: row[name] for name in seen[0]} for row in messages]
+    columns = seen[0].keys()
+    for actual, message in zip(seen, messages, strict=True):
+        assert actual == {name: message[name] for name in columns}
     again = table.replay()
     assert (again.version, again.counts["rows"], again.counts["rejected"]) == (None, 0, 1)
     assert ids(table) == [1, 2, 3]
@@ -291,17 +293,17 @@ VALUES = [
 def test_what_is_read_again_is_what_the_stream_would_have_read(column: str, unit: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), (column, KINDS[column])])
     spec = plan_spec(schema, TableLayout(keys=["id"], delta="at"))
-    taken = 0
+    flushed = 0
     for value in VALUES:
         text = f'{{"id": 1, "at": 1, "{column}": {value}}}'
         try:
             row = row_of_json(text, spec.schema.fields, JsonForm(time_unit=unit))
         except ValueError:
             continue
-        taken += 1
+        flushed += 1
         [expected] = good(decode([text.encode()], FormatOptions(time_unit=unit), spec))
         assert pa.Table.from_pylist([row], schema=schema).to_pylist() == [expected], value
-    assert taken >= 2
+    assert flushed >= 2
 
 
 def test_a_key_without_a_column_says_what_would_take_it() -> None:

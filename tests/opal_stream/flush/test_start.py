@@ -1,4 +1,4 @@
-"""A stream that reads what comes from now on: where it begins is fixed once, whoever reads later, and dies in between."""
+"""A stream that reads only new messages: its start is fixed once, whoever reads later."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def lags(table: Table, kafka: Kafka, topic: str, commit: str) -> list[int]:
-    """As a supervisor sees them."""
+    """Return the positions that a supervisor sees."""
     options = StreamOptions(topics=[topic], start="latest", commit=commit)
     observer = Observer(table, Connection(bootstrap_servers=kafka.servers), options)
     try:

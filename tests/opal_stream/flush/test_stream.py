@@ -3,9 +3,8 @@
 import itertools
 import json
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
 
-from opal_lake.errors import CommitUnknownError, OpalError, StorageError
+from opal_lake.errors import CommitUnknownError, StorageError
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
@@ -30,7 +29,6 @@ from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.intake import _refuse
 from opal_stream.flush.options import StreamOptions
 from opal_stream.flush.stream import Stream
-from opal_stream.kafka import connection as connections
 from opal_stream.kafka.connection import Connection
 from opal_stream.operations.reading import FormatOptions, Policies
 from opal_stream.tracking.alarms import AlarmLimits, find_alarms
@@ -38,7 +36,17 @@ from opal_stream.tracking.event_files import EventReader, FolderSink
 from opal_stream.tracking.events import Tracker
 from opal_stream.tracking.status import read_status
 from tests.fixtures_kafka import Kafka, Registry, kafka_broker
-from tests.opal_stream.orders import batch, ends, ids, new_stream, new_table, new_topic, order, read
+from tests.opal_stream.flush.build import started, wait_for
+from tests.opal_stream.orders import (
+    batch,
+    ends,
+    ids,
+    new_stream,
+    new_table,
+    new_topic,
+    order,
+    read,
+)
 from tests.opal_stream.shaky import Shaky
 
 SLOW_S = 0.8
@@ -65,29 +73,6 @@ def test_what_stops_a_stream_is_said_in_plain_sentences(
 def test_a_reason_that_is_a_sentence_gets_no_second_full_stop(end: str) -> None:
     with pytest.raises(BadMessageError, match=r"^orders/3@100: no row\. Correct the source"):
         _refuse(batch([order(1)]), 0, f"no row{end}")
-
-
-def started(stream: Stream) -> tuple[threading.Thread, list[OpalError]]:
-    failures: list[OpalError] = []
-
-    def run() -> None:
-        try:
-            stream.run()
-        except OpalError as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread, failures
-
-
-def wait_for(
-    condition: Callable[[Table], object], table: Table, expected: object, timeout_s: float = 60
-) -> None:
-    until = time.monotonic() + timeout_s
-    while (found := condition(table)) != expected:
-        assert time.monotonic() < until, found
-        time.sleep(0.05)
 
 
 def test_a_run_goes_on_where_the_table_stands_and_not_where_the_group_does(
@@ -163,7 +148,9 @@ def test_a_bad_message_stops_the_stream_behind_what_came_before_it(
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2), b"nope", order(3)])
     for _ in range(2):
-        with pytest.raises(BadMessageError, match=rf"{topic}/0@2: the message is no JSON object"):
+        with pytest.raises(
+            BadMessageError, match=rf"{topic}/0@2: the message is not a JSON object"
+        ):
             read(table, kafka, topic)
         assert (ids(table), ends(table)) == ([1, 2], [2])
     assert read(table, kafka, topic, on_bad_message="quarantine").bad == 1
@@ -174,7 +161,7 @@ def test_a_bad_message_stops_the_stream_behind_what_came_before_it(
         for row in pq.read_table(path).to_pylist()
     ]
     assert rejected == {
-        "reason": "the message is no JSON object",
+        "reason": "the message is not a JSON object",
         "source": f"{topic}/0@2",
         "row": "nope",
     }
@@ -209,7 +196,10 @@ def test_offsets_that_expired_are_a_gap_that_fails_or_is_passed_by_policy(
     deleted.result(30)
     with pytest.raises(
         GapError,
-        match=rf"{topic}/0: the table stands at offset 4, but Kafka has nothing before 7 any more: 3 offsets",
+        match=(
+            rf"{topic}/0: the table stands at offset 4, but Kafka has nothing before 7 any "
+            rf"more: 3 offsets"
+        ),
     ):
         read(table, kafka, topic)
     assert (ids(table), ends(table)) == ([0, 1, 2, 3], [4])
@@ -279,7 +269,7 @@ def test_a_topic_that_was_made_anew_stops_the_stream_between_runs_and_during_one
     )
     with pytest.raises(
         TopicChangedError,
-        match=r"stands at offset 3 of the topic with id .* it was deleted and made anew",
+        match=r"stands at offset 3 of the topic with id .* it was deleted and created again",
     ):
         read(table, kafka, topic)
     assert (ids(table), ends(table)) == ([0, 1, 2], [3])
@@ -332,7 +322,7 @@ def test_of_two_processes_that_read_one_partition_one_stops_and_nothing_is_there
     for stream, (thread, _) in zip(streams, runs, strict=True):
         stream.stop()
         thread.join(30)
-    failures = [failure for _, found in runs for failure in found]
+    failures = [failure for _, actual in runs for failure in actual]
     assert [type(failure) for failure in failures] == [TakenOverError]
     assert "another process reads it for this table" in str(failures[0])
     read(table, kafka, topic)
@@ -349,7 +339,7 @@ def test_processes_may_share_a_topic_by_partitions(kafka: Kafka, table: Table) -
         kafka.produce(topic, [order(partition)], partition=partition)
     assert read(table, kafka, topic, partitions=(0, 2)).records == 2
     assert (read(table, kafka, topic, partitions=(1,)).records, ids(table)) == (1, [0, 1, 2])
-    with pytest.raises(UnknownTopicError, match="no partition 7"):
+    with pytest.raises(UnknownTopicError, match="unknown partition 7"):
         read(table, kafka, topic, partitions=(1, 7))
 
 
@@ -447,14 +437,13 @@ def away(broker: Kafka) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_rows_in_hand_wait_for_a_broker_that_is_away_for_longer_than_for_a_store(
-    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    table: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connections, "TIMEOUT_S", 1.0)
     with kafka_broker() as broker:
         topic = new_topic(broker)
         broker.produce(topic, [order(1)])
         options = {"until_empty": False, "limits": FlushLimits(interval_s=3), "give_up_s": 1.0}
-        stream = new_stream(table, broker, topic, **options)
+        stream = new_stream(table, broker, topic, timeout_s=1.0, **options)
         thread, failures = started(stream)
         wait_for(ids, table, [1])
         broker.produce(topic, [order(2)])
@@ -472,15 +461,14 @@ def test_rows_in_hand_wait_for_a_broker_that_is_away_for_longer_than_for_a_store
 @pytest.mark.slow
 @pytest.mark.parametrize("is_in_hand", [True, False])
 def test_the_wait_for_a_broker_has_an_end_with_rows_in_hand_and_without(
-    is_in_hand: bool, table: Table, monkeypatch: pytest.MonkeyPatch
+    is_in_hand: bool, table: Table
 ) -> None:
-    monkeypatch.setattr(connections, "TIMEOUT_S", 1.0)
     with kafka_broker() as broker:
         topic = new_topic(broker)
         broker.produce(topic, [order(1)])
         options = {"until_empty": False, "limits": FlushLimits(interval_s=2)}
         thread, failures = started(
-            new_stream(table, broker, topic, broker_timeout_s=3.0, **options)
+            new_stream(table, broker, topic, timeout_s=1.0, broker_timeout_s=3.0, **options)
         )
         wait_for(ids, table, [1])
         if is_in_hand:

@@ -1,4 +1,7 @@
-"""Values that did not change stay those of the row's predecessor, in the batch, the table or among pending rows; or the message is bad."""
+"""Values that did not change are those of the row's predecessor, or the message is bad.
+
+The predecessor is in the batch, in the table, or among pending rows.
+"""
 
 import os
 import random
@@ -84,7 +87,7 @@ def test_null_is_a_value_that_stays(flushes: Flushes) -> None:
 @pytest.mark.parametrize("apart", [False, True], ids=["in one flush", "in two"])
 def test_a_late_row_takes_the_value_of_its_own_predecessor(flushes: Flushes, apart: bool) -> None:
     events = [event("c", FULL, 1), event("u", SECOND, 9), update(CHANGED, 5)]
-    assert commit(flushes, *([[one] for one in events] if apart else [events])) == {1: SECOND}
+    assert commit(flushes, *([[entry] for entry in events] if apart else [events])) == {1: SECOND}
     assert stored(flushes.table, event_time=5) == {1: CHANGED}
 
 
@@ -97,9 +100,11 @@ def test_a_replay_changes_nothing(flushes: Flushes) -> None:
 
 def test_keys_in_one_flush_do_not_mix(flushes: Flushes) -> None:
     rows = [row(n, n, note=f"n{n}", data=b"%d" % n, tags=[n]) for n in range(50)]
-    changed = [{**one, "small": -1} for one in rows]
-    events = [event("c", one, 1) for one in rows] + [update(one, 2) for one in reversed(changed)]
-    assert commit(flushes, events) == {one["id"]: one for one in changed}
+    changed = [{**entry, "small": -1} for entry in rows]
+    events = [event("c", entry, 1) for entry in rows] + [
+        update(entry, 2) for entry in reversed(changed)
+    ]
+    assert commit(flushes, events) == {entry["id"]: entry for entry in changed}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,7 @@ def test_keys_in_one_flush_do_not_mix(flushes: Flushes) -> None:
     ids=["no row", "a later row", "a delete"],
 )
 @pytest.mark.parametrize("apart", [False, True], ids=["in one flush", "in two"])
-def test_a_row_of_which_it_cannot_be_known_is_put_aside(
+def test_a_row_whose_left_out_values_cannot_be_known_is_put_aside(
     flushes: Flushes, before: list[Any], why: str, apart: bool
 ) -> None:
     other = row(2, 1, note="n")
@@ -213,7 +218,10 @@ def test_a_damaged_file_makes_bad_messages_of_its_rows_alone(tmp_path: Path) -> 
 
 @dataclass(slots=True)
 class Model:
-    """Rows of each key as (lsn, arrival, values or None for a delete); pending ones too. `bad` counts the messages put aside."""
+    """The rows of each key as (lsn, arrival, values or None for a delete).
+
+    Pending rows are among them. `bad` counts the messages put aside.
+    """
 
     rows: dict[int, list[tuple[int, int, dict[str, Any] | None]]] = field(default_factory=dict)
     arrived: int = 0
@@ -224,12 +232,12 @@ class Model:
         self.arrived += 1
 
     def flush(self, changes: Sequence["Change"]) -> None:
-        """In the order of the rule: a row that is late in the flush counts for those after it."""
+        """Add changes in the order of the rule: a late row counts for those after it."""
         numbered = [(change.lsn, n, change) for n, change in enumerate(changes, self.arrived)]
         self.arrived += len(changes)
-        for lsn, arrival, change in sorted(numbered, key=lambda one: one[:2]):
+        for lsn, arrival, change in sorted(numbered, key=lambda entry: entry[:2]):
             known = self.rows.setdefault(change.key, [])
-            before = max((one for one in known if one[:2] < (lsn, arrival)), default=None)
+            before = max((entry for entry in known if entry[:2] < (lsn, arrival)), default=None)
             values = change.values
             if change.unchanged and (before is None or before[2] is None):
                 self.bad += 1
@@ -240,17 +248,17 @@ class Model:
             known.append((lsn, arrival, values))
 
     def at(self, lsn: int) -> dict[int, dict[str, Any]]:
-        found = {}
+        actual = {}
         for key, rows in self.rows.items():
-            newest = max((one for one in rows if one[0] <= lsn), default=None)
+            newest = max((entry for entry in rows if entry[0] <= lsn), default=None)
             if newest is not None and newest[2] is not None:
-                found[key] = newest[2]
-        return found
+                actual[key] = newest[2]
+        return actual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Of the source's table; `values` are all that the row has after it, None for a delete."""
+    """A change of the source's table; `values` of the row after it, None for a delete."""
 
     op: str
     key: int
@@ -272,14 +280,14 @@ LAST = 1 << 40
 
 @st.composite
 def sources(draw: st.DrawFn) -> list[Change]:
-    """Changes of a few keys. An update leaves out some of the large values that it did not change."""
+    """Draw changes of a few keys; an update leaves out some unchanged large values."""
     now: dict[int, dict[str, Any]] = {}
     changes: list[Change] = []
     for lsn in range(1, draw(st.integers(2, 25))):
         key = draw(st.integers(1, 3))
         before = now.get(key)
         if before is None:
-            values = row(key, lsn, **{name: draw(one) for name, one in LARGE_VALUES.items()})
+            values = row(key, lsn, **{name: draw(entry) for name, entry in LARGE_VALUES.items()})
             changes.append(Change(op="c", key=key, lsn=lsn, values=values))
         elif draw(st.integers(0, 7)) == 0:
             changes.append(Change(op="d", key=key, lsn=lsn, values=None))
@@ -302,7 +310,10 @@ def sources(draw: st.DrawFn) -> list[Change]:
 
 @st.composite
 def deliveries(draw: st.DrawFn) -> tuple[bool, list[Any]]:
-    """Flushes of the changes in order with replays, or of any of them in any order; pauses, pending batches, kills between."""
+    """Draw flushes of changes, in order with replays, or of any of them in any order.
+
+    Pauses, pending batches and kills come between.
+    """
     changes = draw(sources())
     is_in_order = draw(st.booleans())
     order = changes if is_in_order else draw(st.permutations(changes))
@@ -358,8 +369,11 @@ class World:
 
     def ingest(self, changes: Sequence[Change]) -> None:
         """Whole rows, which are pending."""
-        rows = [{**(one.values or row(one.key)), "lsn": one.lsn, "op": one.op} for one in changes]
-        deleted = [one.values is None for one in changes]
+        rows = [
+            {**(entry.values or row(entry.key)), "lsn": entry.lsn, "op": entry.op}
+            for entry in changes
+        ]
+        deleted = [entry.values is None for entry in changes]
         self.table.ingest(pa.Table.from_pylist(rows, SCHEMA), deleted)
         for change in changes:
             self.model.add(change.key, change.lsn, change.values)
@@ -372,7 +386,7 @@ class World:
 
 
 def play(is_gathered: bool, is_in_order: bool, steps: Sequence[Any]) -> None:
-    """What comes of it is what the model says, at each time; and in order, it is the source itself."""
+    """Compare each result with the model, and changes in order with the source."""
     world = World(is_gathered=is_gathered)
     for what, changes in steps:
         world.step(what, changes)
@@ -391,16 +405,16 @@ def play(is_gathered: bool, is_in_order: bool, steps: Sequence[Any]) -> None:
 
 @settings(max_examples=8)
 @given(is_gathered=st.booleans(), delivery=deliveries())
-def test_a_table_is_its_source_whatever_is_left_out(is_gathered: bool, delivery: Any) -> None:
+def test_a_table_equals_its_source_whichever_unchanged_values_are_left_out(
+    is_gathered: bool, delivery: Any
+) -> None:
     play(is_gathered, *delivery)
 
 
 @pytest.mark.slow
 @settings(max_examples=HISTORIES)
 @given(is_gathered=st.booleans(), delivery=deliveries())
-def test_a_table_is_its_source_whatever_is_left_out_at_length(
-    is_gathered: bool, delivery: Any
-) -> None:
+def test_a_table_equals_its_source_in_many_histories(is_gathered: bool, delivery: Any) -> None:
     play(is_gathered, *delivery)
 
 
@@ -438,7 +452,7 @@ def test_values_are_looked_up_again_when_a_winner_brings_a_row_between(metadata:
     assert stored(flushes.table) == {1: last, 2: {**CHANGED, "id": 2}}
 
 
-def test_a_winner_with_other_keys_makes_nothing_be_done_again() -> None:
+def test_values_are_not_looked_up_again_for_a_winner_with_other_keys() -> None:
     store = Between(MemoryStorage())
     flushes = Flushes(table=new_table(store))
     flushes.flush(event("c", FULL, 1))
@@ -483,14 +497,14 @@ def test_an_ingest_that_makes_no_rows_visible_refuses_rows_that_lack_values() ->
     assert result.counts["rejected"] == 1
 
 
-# Equal deltas in a partitioned table: whichever row ids the tasks give, they decide what the predecessor is
+# Equal deltas in a partitioned table: the row ids that tasks give decide which is the predecessor
 
 PLACES = ("a", "b", "c")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A message; `values` lacks those that did not change. The serial is kept in `small`."""
+    """Return a message; `values` lacks unchanged ones, and `small` is the serial."""
 
     key: int
     lsn: int
@@ -516,8 +530,10 @@ def rows_with_ids(table: Table) -> list[dict[str, Any]]:
         pq.read_table(pa.BufferReader(table.storage.get(path)))
         for path in table.snapshot_at().files
     ]
-    rows = [one for part in parts for one in part.to_pylist()]
-    return sorted(rows, key=lambda one: (one["lsn"], one["_opal_segment"], one["_opal_offset"]))
+    rows = [entry for part in parts for entry in part.to_pylist()]
+    return sorted(
+        rows, key=lambda entry: (entry["lsn"], entry["_opal_segment"], entry["_opal_offset"])
+    )
 
 
 @pytest.mark.parametrize("partition", ["note", "data"])
@@ -535,18 +551,18 @@ def test_in_a_partitioned_table_values_of_equal_deltas_come_in_the_order_of_row_
         batch = [sent(chance) for _ in range(chance.randint(4, 12))]
         numbered = dict(enumerate(batch, len(messages)))
         messages |= numbered
-        stream.flush(*(one.message(serial) for serial, one in numbered.items()))
+        stream.flush(*(entry.message(serial) for serial, entry in numbered.items()))
     stored_rows = rows_with_ids(table)
-    for place, one in enumerate(stored_rows):
-        message = messages[one["small"]]
+    for position, entry in enumerate(stored_rows):
+        message = messages[entry["small"]]
         expected = dict(message.values)
-        for other in stored_rows[:place]:
+        for other in stored_rows[:position]:
             # A row that a later flush brings does not change what was filled
-            is_known = other["_opal_segment"] >> 32 <= one["_opal_segment"] >> 32
-            if is_known and other["id"] == one["id"]:
+            is_known = other["_opal_segment"] >> 32 <= entry["_opal_segment"] >> 32
+            if is_known and other["id"] == entry["id"]:
                 expected |= {name: other[name] for name in message.unchanged}
-        assert {name: one[name] for name in ("note", "data")} == expected
-    good = {one["small"] for one in stored_rows}
+        assert {name: entry[name] for name in ("note", "data")} == expected
+    good = {entry["small"] for entry in stored_rows}
     for serial in messages.keys() - good:
         bad = messages[serial]
         assert bad.unchanged

@@ -1,6 +1,7 @@
-"""Random messages in Avro, written by an encoder of its own, and what each of them means in a column, by plain Python.
+"""Random messages in Avro, by its own encoder, and their meaning in a column, by plain Python.
 
-A value is given as it is written: a number for a timestamp, bytes for a decimal, and the number of the branch beside the value of a union.
+A value is given as it is written: a number for a timestamp, bytes for a decimal, and the number of
+the branch next to the value of a union.
 Times and dates are compared as numbers, so that they may lie beyond the years of Python.
 """
 
@@ -47,7 +48,7 @@ def base(node: Node) -> str:
 
 
 def encoded(node: Node, value: Any) -> bytes:
-    """The bytes that Avro writes."""
+    """Return the bytes that Avro writes."""
     if isinstance(node, list):
         number, inner = value
         return _long(number) + encoded(node[number], inner)
@@ -76,11 +77,11 @@ def _bytes(value: bytes) -> bytes:
 
 
 def _long(number: int) -> bytes:
-    rest, found = (number << 1) ^ (number >> 63), bytearray()
+    rest, actual = (number << 1) ^ (number >> 63), bytearray()
     while rest > 0x7F:
-        found.append((rest & 0x7F) | 0x80)
+        actual.append((rest & 0x7F) | 0x80)
         rest >>= 7
-    return bytes([*found, rest])
+    return bytes([*actual, rest])
 
 
 _ENCODED: dict[str, Callable[[Any], bytes]] = {
@@ -97,7 +98,7 @@ _ENCODED: dict[str, Callable[[Any], bytes]] = {
 
 
 def plain(node: Node) -> Node:
-    """The schema without what values mean."""
+    """Return a schema without logical types."""
     if isinstance(node, list):
         return [plain(branch) for branch in node]
     if not isinstance(node, dict):
@@ -112,7 +113,7 @@ def plain(node: Node) -> Node:
 
 
 def without_branches(node: Node, value: Any) -> Any:
-    """The value as fastavro reads it."""
+    """Return a value as fastavro reads it."""
     if isinstance(node, list):
         number, inner = value
         return without_branches(node[number], inner)
@@ -130,7 +131,7 @@ def without_branches(node: Node, value: Any) -> Any:
 
 
 def fitted(node: Node, value: Any, kind: pa.DataType) -> Any:
-    """What a column holds of a value; a MisfitError where it cannot."""
+    """Return what a column holds of a value; raise MisfitError if it cannot."""
     if isinstance(node, list):
         number, inner = value
         return fitted(node[number], inner, kind)
@@ -287,10 +288,10 @@ def _of_uuid(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, bytes) and pa.types.is_binary(kind):
         return value
     try:
-        found = UUID(bytes=value) if isinstance(value, bytes) else UUID(value)
+        actual = UUID(bytes=value) if isinstance(value, bytes) else UUID(value)
     except ValueError as error:
         raise MisfitError from error
-    return _only(str(found), pa.types.is_string(kind))
+    return _only(str(actual), pa.types.is_string(kind))
 
 
 def _decimal(value: bytes, scale: int) -> Decimal:
@@ -320,26 +321,26 @@ _OF_PLAIN: dict[str, Callable[[Any, pa.DataType], Any]] = {
 
 
 def new_members(node: Node, kind: pa.DataType, path: str) -> list[str]:
-    """The members that a column lacks, of all branches."""
-    found: list[str] = []
+    """Return the members of all branches that a column lacks."""
+    actual: list[str] = []
     for branch in branches(node):
         if base(branch) == "array" and pa.types.is_list(kind):
-            found += new_members(branch["items"], kind.value_type, f"{path}[]")
+            actual += new_members(branch["items"], kind.value_type, f"{path}[]")
         elif base(branch) == "map" and pa.types.is_map(kind):
-            found += new_members(branch["values"], kind.item_type, f"{path}[]")
+            actual += new_members(branch["values"], kind.item_type, f"{path}[]")
         elif base(branch) == "record" and pa.types.is_struct(kind):
             known = {member.name: member.type for member in kind}
             for field in branch["fields"]:
-                place = f"{path}.{field['name']}"
+                member_path = f"{path}.{field['name']}"
                 if field["name"] in known:
-                    found += new_members(field["type"], known[field["name"]], place)
+                    actual += new_members(field["type"], known[field["name"]], member_path)
                 else:
-                    found.append(place)
-    return list(dict.fromkeys(found))
+                    actual.append(member_path)
+    return list(dict.fromkeys(actual))
 
 
-def held(array: Any) -> list[Any]:
-    """The values of a column as this model has them."""
+def plain_values(array: Any) -> list[Any]:
+    """Return the values of a column in the form of this model."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     kind = array.type
@@ -351,19 +352,19 @@ def held(array: Any) -> list[Any]:
         return list(array.to_pylist())
     values = [array[number] for number in range(len(array))]
     if pa.types.is_struct(kind):
-        columns = {member.name: held(array.field(member.name)) for member in kind}
+        columns = {member.name: plain_values(array.field(member.name)) for member in kind}
         return [
             {name: column[number] for name, column in columns.items()} if value.is_valid else None
             for number, value in enumerate(values)
         ]
     if pa.types.is_list(kind):
-        return [held(value.values) if value.is_valid else None for value in values]
+        return [plain_values(value.values) if value.is_valid else None for value in values]
     return [_entries(value) if value.is_valid else None for value in values]
 
 
 def _entries(value: Any) -> list[tuple[str, Any]]:
     entries = value.values
-    return list(zip(held(entries.field(0)), held(entries.field(1)), strict=True))
+    return list(zip(plain_values(entries.field(0)), plain_values(entries.field(1)), strict=True))
 
 
 # Random schemas and values
@@ -444,12 +445,15 @@ _VALUES: dict[str, Sequence[Any]] = {
 
 @dataclass(slots=True, kw_only=True)
 class Maker:
-    """Schemas and values by a source of chance. Names of types are used again: with other members, or in another namespace."""
+    """A generator of schemas and values.
+
+    Names of types are used again, with other members or in another namespace.
+    """
 
     random: Random
 
     def schema(self, columns: Sequence[str], kinds: Sequence[pa.DataType]) -> Node:
-        """A record with some of these columns, in any order, and sometimes with others."""
+        """Return a record with some columns, in any order, and sometimes with others."""
         pairs = [*zip(columns, kinds, strict=True)]
         fields = [
             self._field(name, self.node_for(kind))
@@ -482,12 +486,12 @@ class Maker:
         )
 
     def node(self, depth: int = 0) -> Node:
-        """Of any type."""
+        """Return a value of any type."""
         count = self.random.choice((1, 1, 1, 2, 3))
         return self._nullable([self._any(depth) for _ in range(count)])
 
     def value(self, node: Node) -> Any:
-        """Of a type, as it is written."""
+        """Return a value of a type, as it is written."""
         pick = self.random.choice
         if isinstance(node, list):
             number = self.random.randrange(len(node))
@@ -512,15 +516,15 @@ class Maker:
         return (self.random.randrange(count) == 0) is not not_
 
     def _nullable(self, nodes: list[Node]) -> Node:
-        """A union has each plain type once, and each name."""
+        """Return the types of a union: each plain type once, and each name."""
         kinds: dict[str, Node] = {}
         for branch in nodes:
             key = branch["name"] if isinstance(branch, dict) and "name" in branch else base(branch)
             kinds.setdefault(key, branch)
-        found = list(kinds.values())
+        actual = list(kinds.values())
         if self._one_in(2):
-            found.insert(self.random.choice((0, len(found))), "null")
-        return found if len(found) > 1 else found[0]
+            actual.insert(self.random.choice((0, len(actual))), "null")
+        return actual if len(actual) > 1 else actual[0]
 
     def _natural(self, kind: pa.DataType) -> Node:
         pick = self.random.choice
@@ -609,7 +613,10 @@ def _logical(kind: str, name: str) -> Node:
 
 
 def _named_apart(schema: Node) -> Node:
-    """With a number behind a name that stands for another type before: a schema defines each name once."""
+    """Return a schema that defines each name once.
+
+    A name that stands for another type before gets a number.
+    """
     known: dict[str, Node] = {}
 
     def walked(node: Node) -> Node:

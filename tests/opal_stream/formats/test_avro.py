@@ -1,4 +1,4 @@
-"""Each message of Avro is read by the schema that it was written with, whatever stands beside it."""
+"""Each message of Avro is read by the schema that it was written with."""
 
 import io
 import logging
@@ -16,7 +16,7 @@ from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.formats.registry import SchemaRegistry
 from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
-from tests.opal_stream.formats.test_registry import head
+from tests.opal_stream.formats.build import head
 from tests.opal_stream.orders import bad, batch, good, new_spec
 
 UTC_TIME, LOCAL_TIME = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -65,7 +65,7 @@ def decoder_of(registry: Registry, policy: str = "ignore", **columns: pa.DataTyp
 def in_two_forms(
     registry: Registry, kind: pa.DataType, *pairs: tuple[Any, Any]
 ) -> tuple[Decoded, list[Decoded]]:
-    """A column in these forms, in one batch in both orders, and each message alone."""
+    """Check a column in some forms: in one batch in both orders, and each alone."""
     values = []
     for number, (node, value) in enumerate(pairs, 1):
         schema = schema_of(x=node)
@@ -84,7 +84,12 @@ def in_two_forms(
         (UTC_TIME, ("string", "2023-11-14T22:13:20.0000000"), (MILLIS, MOMENT), MOMENT),
         (UTC_TIME, ("long", MOMENT_MS), (MILLIS, MOMENT), MOMENT),
         (UTC_TIME, (["null", "long"], MOMENT_MS), (MICROS, MOMENT), MOMENT),
-        (UTC_TIME, (connect("long", "MicroTimestamp"), MOMENT_MS * 1_000), (MILLIS, MOMENT), MOMENT),
+        (
+            UTC_TIME,
+            (connect("long", "MicroTimestamp"), MOMENT_MS * 1_000),
+            (MILLIS, MOMENT),
+            MOMENT,
+        ),
         (UTC_TIME, (NANOS, MOMENT_MS * 1_000_000), ("long", MOMENT_MS), MOMENT),
         (LOCAL_TIME, ("long", MOMENT_MS), (MILLIS, MOMENT), MOMENT.replace(tzinfo=None)),
         (LOCAL_TIME, (MILLIS, MOMENT), ("long", MOMENT_MS), MOMENT.replace(tzinfo=None)),
@@ -97,11 +102,21 @@ def in_two_forms(
             (VARIABLE, {"scale": 1, "value": b"\x7b"}),
             Decimal("12.30"),
         ),
-        (pa.string(), (AMOUNT, Decimal("0.12")), (VARIABLE, {"scale": 2, "value": b"\x0c"}), "0.12"),
+        (
+            pa.string(),
+            (AMOUNT, Decimal("0.12")),
+            (VARIABLE, {"scale": 2, "value": b"\x0c"}),
+            "0.12",
+        ),
         (pa.string(), ("string", "22:13:20"), (TIME, MOMENT.time()), "22:13:20"),
         (pa.string(), (COLOUR, "RED"), ("string", "RED"), "RED"),
         (pa.string(), ("bytes", b"RED"), (COLOUR, "RED"), "RED"),
-        (pa.string(), ({"type": "string", "logicalType": "uuid"}, UUID(UUID_TEXT)), ("string", UUID_TEXT), UUID_TEXT),
+        (
+            pa.string(),
+            ({"type": "string", "logicalType": "uuid"}, UUID(UUID_TEXT)),
+            ("string", UUID_TEXT),
+            UUID_TEXT,
+        ),
         (pa.string(), (BITS, UUID(UUID_TEXT).bytes), ("string", UUID_TEXT), UUID_TEXT),
     ],
 )  # fmt: skip
@@ -110,7 +125,7 @@ def test_a_column_in_two_forms_has_the_value_of_each(
 ) -> None:
     together, alone = in_two_forms(registry, kind, first, second)
     assert [row["x"] for row in good(together)] == [expected] * 4
-    assert [row["x"] for one in alone for row in good(one)] == [expected] * 2
+    assert [row["x"] for entry in alone for row in good(entry)] == [expected] * 2
 
 
 def test_each_branch_of_a_union_is_read_as_what_it_is(registry: Registry) -> None:
@@ -217,7 +232,7 @@ def test_a_topic_may_hold_a_union_of_records_each_with_its_own_columns(registry:
     ]
     decoded = decoder_of(registry, "fail", x=pa.string()).decode(batch(values))
     assert decoded.new is not None
-    assert decoded.new.found == {1: ("y",)}
+    assert decoded.new.names == {1: ("y",)}
 
 
 def written_in_union(registry: Registry, identity: int, name: str, row: Any) -> bytes:
@@ -228,7 +243,7 @@ def written_in_union(registry: Registry, identity: int, name: str, row: Any) -> 
     return head(1) + body.getvalue()
 
 
-def test_members_in_any_branch_of_a_union_are_told_of(registry: Registry) -> None:
+def test_new_members_in_any_branch_of_a_union_are_reported(registry: Registry) -> None:
     inner = {"type": "record", "name": "Inner", "fields": [{"name": "zip", "type": "string"}]}
     schema = schema_of(x=["null", "string", inner])
     registry.register(1, schema)
@@ -288,7 +303,7 @@ def test_a_text_of_digits_beyond_microseconds_is_a_bad_message(
         ("int", {**AMOUNT, "scale": 1}, {"scale": 2, "value": Decimal(1)}),
     ],
 )
-def test_a_record_of_other_types_is_not_a_decimal_with_its_scale(
+def test_a_variable_scale_decimal_with_fields_of_other_types_is_refused(
     registry: Registry, scale: Any, value: Any, given: Any
 ) -> None:
     fields = [{"name": "scale", "type": scale}, {"name": "value", "type": value}]

@@ -1,6 +1,7 @@
-"""A batch of Avro decodes as its messages alone do, and each message as what its own schema says, whatever comes before it or with it.
+"""A batch of Avro decodes as its messages alone do, each by its own schema.
 
-Random schemas and values against a model in plain Python, for every policy of new columns, in change events and alone. `OPAL_AVRO_BATCHES`
+Random schemas and values against a model in plain Python, for every policy of new columns, in
+change events and alone. `OPAL_AVRO_BATCHES`
 says how many batches the slow test tries.
 """
 
@@ -31,9 +32,9 @@ from tests.opal_stream.formats.avro_model import (
     MisfitError,
     encoded,
     fitted,
-    held,
     new_members,
     plain,
+    plain_values,
     without_branches,
 )
 from tests.opal_stream.orders import batch, new_spec
@@ -54,7 +55,7 @@ class Message:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """Of messages, by position: rows, what is wrong, and columns and members that somebody has to decide on."""
+    """The result of messages by position: rows, mistakes, new columns and members."""
 
     spec: TableSpec
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class Outcome:
 def made(
     seed: int, registry: Registry, client: SchemaRegistry
 ) -> tuple[TableSpec, bool, list[Message]]:
-    """A table, and messages of some schemas for it, as change events or alone."""
+    """Return a table, and messages of some schemas, as change events or alone."""
     random = Random(seed)
     maker = Maker(random=random)
     kinds = random.sample(KINDS, len(COLUMNS))
@@ -101,7 +102,7 @@ def _event(schema: Any) -> Any:
 def decoded_by(
     spec: TableSpec, options: FormatOptions, client: SchemaRegistry, messages: Sequence[Message]
 ) -> Outcome:
-    """By a decoder that has seen nothing before, and adds columns as a stream does."""
+    """Decode with a new decoder, and add columns as a stream does."""
     values = batch([message.value for message in messages])
     decoder = Decoder(spec, options)
     _of(client, decoder)
@@ -118,42 +119,42 @@ def decoded_by(
 
 
 def _of(client: SchemaRegistry, decoder: Decoder) -> None:
-    """With a client that has asked for the schemas already."""
+    """Return a decoder whose client has asked for the schemas already."""
     decoder.parser.registry = client  # type: ignore[attr-defined]
 
 
 def outcome(decoded: Decoded, spec: TableSpec) -> Outcome:
-    found = Outcome(bad={bad.position: bad.reason for bad in decoded.bad}, spec=spec)
+    actual = Outcome(bad={bad.position: bad.reason for bad in decoded.bad}, spec=spec)
     rows = decoded.rows.filter(pa.compute.is_null(decoded.rows["_opal_bad"]))
-    places = [int(place.rpartition("@")[2]) - 100 for place in rows["_opal_source"].to_pylist()]
+    places = [int(source.rpartition("@")[2]) - 100 for source in rows["_opal_source"].to_pylist()]
     assert places == sorted(places), "rows are in the order of their messages"
-    columns = {name: held(rows[name]) for name in arrow_schema(spec.schema).names}
-    for number, place in enumerate(places):
-        found.rows[place] = {name: column[number] for name, column in columns.items()}
+    columns = {name: plain_values(rows[name]) for name in arrow_schema(spec.schema).names}
+    for number, index in enumerate(places):
+        actual.rows[index] = {name: column[number] for name, column in columns.items()}
     if decoded.new is not None:
-        for place in decoded.new.positions:
-            names = {*decoded.new.found.get(place, ()), *decoded.new.paths(place)}
-            found.new[place] = names
-    return found
+        for index in decoded.new.positions:
+            names = {*decoded.new.names.get(index, ()), *decoded.new.paths(index)}
+            actual.new[index] = names
+    return actual
 
 
 def alone(
     spec: TableSpec, options: FormatOptions, client: SchemaRegistry, messages: Sequence[Message]
 ) -> Outcome:
-    """Each message as if there were no other, after those before it have changed the table."""
+    """Decode each message alone, after those before it have changed the table."""
     whole = Outcome(spec=spec)
     for position, message in enumerate(messages):
-        one = decoded_by(spec, options, client, [message])
-        for all_found, found in (
-            (whole.rows, one.rows),
-            (whole.bad, one.bad),
-            (whole.new, one.new),
+        entry = decoded_by(spec, options, client, [message])
+        for all_found, actual in (
+            (whole.rows, entry.rows),
+            (whole.bad, entry.bad),
+            (whole.new, entry.new),
         ):
-            if found:
-                all_found[position] = found[0]
-        if options.on_new_columns == "add" and one.new:
+            if actual:
+                all_found[position] = actual[0]
+        if options.on_new_columns == "add" and entry.new:
             break
-        spec = whole.spec = one.spec
+        spec = whole.spec = entry.spec
     names = arrow_schema(spec.schema).names
     whole.rows = {
         position: {name: row.get(name) for name in names} for position, row in whole.rows.items()
@@ -164,7 +165,7 @@ def alone(
 def modelled(
     spec: TableSpec, policy: str, message: Message
 ) -> tuple[dict[str, Any] | None, set[str]]:
-    """The row, None where it is a bad message; and what the table lacks of it."""
+    """Return the row, None for a bad message, and what the table lacks of it."""
     nodes = {field["name"]: field["type"] for field in message.schema["fields"]}
     kinds = dict(zip(*_parts(spec), strict=True))
     members = [
@@ -190,15 +191,17 @@ def _parts(spec: TableSpec) -> tuple[list[str], list[pa.DataType]]:
     return schema.names, schema.types
 
 
-def same(one: Any, other: Any) -> bool:
-    """Exactly: of one type, a double to the bit; only what is not a number is as good as another such."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+def same(entry: Any, other: Any) -> bool:
+    """Return whether two values are the same, of one type; a NaN is like another."""
+    if isinstance(entry, dict) and isinstance(other, dict):
+        return entry.keys() == other.keys() and all(
+            same(entry[name], other[name]) for name in entry
+        )
+    if isinstance(entry, list | tuple) and isinstance(other, list | tuple):
+        return len(entry) == len(other) and all(map(same, entry, other))
+    if isinstance(entry, float) and isinstance(other, float) and math.isnan(entry):
         return math.isnan(other)
-    return type(one) is type(other) and bool(one == other)
+    return type(entry) is type(other) and bool(entry == other)
 
 
 def check(seed: int, registry: Registry, client: SchemaRegistry) -> int:
@@ -211,33 +214,33 @@ def check(seed: int, registry: Registry, client: SchemaRegistry) -> int:
         columns={"op": "@op"} if is_event else {},
         on_new_columns=policy,
     )
-    place = f"seed {seed}, policy {policy}"
+    case = f"seed {seed}, policy {policy}"
     together = decoded_by(spec, options, client, messages)
     apart = alone(spec, options, client, messages)
     stop = min([*apart.new, len(messages)]) if policy == "add" else len(messages)
     rows, wrong = before(stop, together)
     lone_rows, lone_wrong = before(stop, apart)
-    assert same(rows, lone_rows), place
-    assert wrong.keys() == lone_wrong.keys(), place
+    assert same(rows, lone_rows), case
+    assert wrong.keys() == lone_wrong.keys(), case
     if policy != "add":  # a column that a later message adds may be another reason
-        assert wrong == lone_wrong, place
-    assert together.new == apart.new, place
-    assert together.spec.schema == apart.spec.schema, place
+        assert wrong == lone_wrong, case
+    assert together.new == apart.new, case
+    assert together.spec.schema == apart.spec.schema, case
     for position, message in enumerate(messages[:stop]):
         row, new = modelled(together.spec, policy, message)
-        assert (position in together.bad) == (row is None), (place, position, message)
+        assert (position in together.bad) == (row is None), (case, position, message)
         if row is not None:
             own = {name: together.rows[position][name] for name in row}
-            assert same(own, row), (place, position, message, own, row)
+            assert same(own, row), (case, position, message, own, row)
         if policy == "fail":
-            assert together.new.get(position, set()) == new, (place, position)
+            assert together.new.get(position, set()) == new, (case, position)
     return len(wrong)
 
 
-def before(stop: int, found: Outcome) -> tuple[dict[int, Any], dict[int, str]]:
+def before(stop: int, actual: Outcome) -> tuple[dict[int, Any], dict[int, str]]:
     """Rows and bad messages up to where a stream stops."""
-    rows = {position: row for position, row in found.rows.items() if position < stop}
-    return rows, {position: reason for position, reason in found.bad.items() if position < stop}
+    rows = {position: row for position, row in actual.rows.items() if position < stop}
+    return rows, {position: reason for position, reason in actual.bad.items() if position < stop}
 
 
 def _check_all(seeds: range, registry: Registry) -> None:
@@ -267,6 +270,6 @@ def test_the_model_writes_what_fastavro_reads(registry: Registry) -> None:
         for message in [] if is_event else messages:
             body = io.BytesIO(message.value[5:])
             written = fastavro.parse_schema(plain(message.schema))
-            found = fastavro.schemaless_reader(body, written, None)
-            assert found == without_branches(message.schema, message.row)
+            actual = fastavro.schemaless_reader(body, written, None)
+            assert actual == without_branches(message.schema, message.row)
             assert body.read() == b""

@@ -1,4 +1,4 @@
-"""Debezium's change events: inserts, updates, deletes, tombstones, with and without the schema around them."""
+"""Debezium's change events: inserts, updates, deletes, tombstones, with and without schema."""
 
 from typing import Any
 
@@ -6,20 +6,10 @@ import pyarrow as pa
 import pytest
 
 from opal_stream.operations.reading import FormatOptions
+from tests.opal_stream.formats.build import event
 from tests.opal_stream.orders import bad, decode, good, new_spec, order
 
 OPTIONS = FormatOptions(format="debezium-json", columns={"at": "@ts_ms", "op": "@op"})
-
-
-def event(op: str, before: Any, after: Any, moment: int, *, schema: bool = False) -> Any:
-    payload = {
-        "before": before,
-        "after": after,
-        "op": op,
-        "ts_ms": 1_700_000_000_000 + moment,
-        "source": {"lsn": moment, "db": "shop"},
-    }
-    return {"schema": {"type": "struct", "fields": []}, "payload": payload} if schema else payload
 
 
 @pytest.mark.parametrize("schema", [False, True])

@@ -1,4 +1,4 @@
-"""Keys, headers and times of messages as columns; tombstones; deletes as the table's condition says."""
+"""Keys, headers and times of messages as columns; tombstones; deletes by the condition."""
 
 import pyarrow as pa
 import pytest
@@ -128,7 +128,8 @@ def test_a_tombstone_of_a_table_whose_delta_is_no_timestamp_says_what_to_write(
     decoded = decode([{"id": 1, "at": 1}, None, None], spec=spec, keys=[None, b"1", b"x"])
     reasons = bad(decoded)
     assert reasons["orders/3@101"] == (
-        f"a tombstone has no value for the delta column 'at', which is no timestamp: fill it from each message, as by --column {filled}"
+        "a tombstone has no value for the delta column 'at', which is not a timestamp: "
+        f"fill it from each message, as by --column {filled}"
     )
     assert "x" in reasons["orders/3@102"], "a key that is none is said first"
     name, what = filled.split("=")
@@ -198,7 +199,7 @@ def test_a_message_for_which_the_condition_divides_by_zero_is_bad() -> None:
     "options, message",
     [
         (FormatOptions(format="avro"), "needs the address of a schema registry"),
-        (FormatOptions(columns={"at": "@op"}), "nothing is called '@op'"),
+        (FormatOptions(columns={"at": "@op"}), "unknown path '@op'"),
         (FormatOptions(columns={"when": "@timestamp"}), "column 'when' is not in the table"),
     ],
 )

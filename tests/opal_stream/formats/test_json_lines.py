@@ -1,4 +1,4 @@
-"""JSON messages to rows: times in both forms, and each bad message found without the good ones being lost."""
+"""JSON messages to rows: times in both forms, and bad messages apart from good ones."""
 
 import json
 import subprocess
@@ -101,10 +101,10 @@ def test_numbers_are_of_the_unit_that_the_stream_names() -> None:
 @pytest.mark.parametrize(
     "message, reason",
     [
-        (b"nope", "no JSON object"),
-        (b"", "no JSON object"),
-        (b"  ", "no JSON object"),
-        (b"[1]", "no JSON object"),
+        (b"nope", "not a JSON object"),
+        (b"", "not a JSON object"),
+        (b"  ", "not a JSON object"),
+        (b"[1]", "not a JSON object"),
         (b'{"id":1', "JSON parse error"),
         (b'{"id":1}{"id":2}', "more than one JSON object"),
         (b'{"id":1}\n{"id":2}', "more than one JSON object"),
@@ -124,10 +124,10 @@ def test_a_bad_message_is_named_with_what_is_wrong_and_the_others_go_in(
     assert [row["id"] for row in good(decoded)] == [1, 2, 3]
     assert list(bad(decoded)) == ["orders/3@101"]
     assert reason in bad(decoded)["orders/3@101"]
-    [kept] = [row for row in decoded.rows.to_pylist() if row["_opal_bad"]]
-    assert (kept["_opal_source"], kept["_opal_row"]) == (
+    [remaining] = [row for row in decoded.rows.to_pylist() if row["_opal_bad"]]
+    assert (remaining["_opal_source"], remaining["_opal_row"]) == (
         "orders/3@101",
-        message.decode() if message.isascii() else kept["_opal_row"],
+        message.decode() if message.isascii() else remaining["_opal_row"],
     )
 
 
@@ -190,7 +190,7 @@ print(bad(decode(values, FormatOptions(format=form, on_new_columns=policy))))
 
 
 def deep(levels: int, shape: str) -> bytes:
-    """A value that nests so deep."""
+    """Return a value of some levels."""
     begin, end = SHAPES[shape]
     times = levels // (begin.count(b"[") + begin.count(b"{"))
     return begin * times + b"1" + end * times
@@ -215,8 +215,8 @@ def test_a_message_that_nests_too_deep_is_a_bad_one_and_does_not_end_the_process
     assert done.returncode == 0, done.stderr[-1000:]
     levels = 40_001 + ["json", "debezium-json", "payload"].index(form)
     reason = f"the message nests {levels:,} levels deep, and {MAX_DEPTH} are read"
-    told = {f"orders/3@{100 + number}": reason for number in range(len(SHAPES))}
-    assert done.stdout.decode().strip() == str(told)
+    report = {f"orders/3@{100 + number}": reason for number in range(len(SHAPES))}
+    assert done.stdout.decode().strip() == str(report)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -229,9 +229,9 @@ def test_the_limit_of_depth_is_exact_and_holds_where_new_columns_count(
     most, beyond = b"[" + least + b"]", b"[[" + least + b"]]"
     decoded = decode([order_with(most), order_with(beyond)], options)
     reason = f"the message nests {MAX_DEPTH + 1} levels deep, and {MAX_DEPTH} are read"
-    told = bad(decoded)
-    assert told.get("orders/3@101") == (None if policy == "ignore" else reason)
-    assert ("orders/3@100" in told) == (policy == "quarantine")
+    report = bad(decoded)
+    assert report.get("orders/3@101") == (None if policy == "ignore" else reason)
+    assert ("orders/3@100" in report) == (policy == "quarantine")
     if policy in ("fail", "add"):
         assert decoded.new is not None
         assert decoded.new.positions == [0]
@@ -252,9 +252,9 @@ def test_the_depth_of_a_text_without_an_end_is_read_in_linear_time(end: bytes) -
 
 
 @pytest.mark.slow_but_one
-@pytest.mark.parametrize("place", ["column", "member", "element"])
+@pytest.mark.parametrize("level", ["column", "member", "element"])
 @pytest.mark.parametrize("form", ["json", "debezium-json"])
-def test_time_is_linear_in_the_members_that_the_table_lacks(form: str, place: str) -> None:
+def test_time_is_linear_in_the_members_that_the_table_lacks(form: str, level: str) -> None:
     spec = new_spec(
         id=pa.int64(),
         op=pa.string(),
@@ -266,7 +266,7 @@ def test_time_is_linear_in_the_members_that_the_table_lacks(form: str, place: st
     def took_s(members: int) -> float:
         more = {f"m{number}": number for number in range(members)}
         within = {"column": more, "member": {"address": more}, "element": {"lines": [more]}}
-        row = {"id": 1, "op": "I", "at": 5, **within[place]}
+        row = {"id": 1, "op": "I", "at": 5, **within[level]}
         value = row if form == "json" else {"before": None, "after": row, "op": "c", "ts_ms": 5}
         options = FormatOptions(format=form, on_new_columns="quarantine")
 

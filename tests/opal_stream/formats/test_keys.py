@@ -12,7 +12,7 @@ from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
-from tests.opal_stream.formats.test_registry import FIRST, avro, head, record
+from tests.opal_stream.formats.build import FIRST, avro, head, record
 from tests.opal_stream.orders import bad, batch, good, new_spec, order
 
 TEXT = pa.string()
@@ -40,7 +40,7 @@ def tombstones(keys: list[bytes | None], kind: pa.DataType = TEXT, **options: An
 
 
 def filled(keys: list[bytes | None], kind: pa.DataType = TEXT, **options: Any) -> Decoded:
-    """The column `id` of messages that have a value, from their keys."""
+    """Decode messages that have a value, with the column `id` from their keys."""
     chosen = FormatOptions(**options, columns={"id": "@key"})
     values = [{"op": "I", "at": 1} for _ in keys]
     return Decoder(spec_of(kind), chosen).decode(batch(values, keys=keys))
@@ -78,8 +78,8 @@ def test_a_key_of_two_readings_is_refused_where_no_format_of_keys_is_given(
     assert [row["id"] for row in good(decoded)] == ["x"]
     [reason] = bad(decoded).values()
     assert reason == (
-        f"key: {key.decode()} is a value of JSON, or a text that looks like one; say which of "
-        "both by --key-format: json (or the format of the registry), or string"
+        f"key: {key.decode()} is a value of JSON, or a text that looks like one; choose by "
+        "--key-format: json (or the format of the registry), or string"
     )
 
 
@@ -139,7 +139,7 @@ def test_keys_of_avro_are_judged_alone_and_their_schemas_are_asked_for_once(
 
 
 def learned(reader: Decoder, messages: MessageBatch) -> list[int]:
-    """Learn all schemas of the messages; return the positions where `unseen` named a new one."""
+    """Learn all schemas of the messages; return where `unseen` found a new one."""
     positions: list[int] = []
     while (position := reader.unseen(messages)) is not None:
         positions.append(position)
@@ -152,7 +152,7 @@ def learned(reader: Decoder, messages: MessageBatch) -> list[int]:
 def test_schemas_of_keys_that_were_learned_are_enough_for_another_process(
     registry: Registry, key_format: str | None, column: dict[str, str]
 ) -> None:
-    """As a task of Spark, which does not reach the registry."""
+    """Return a decoder of a Spark task, which does not reach the registry."""
     registry.register(7, FIRST)
     registry.register(8, "long", "orders-key")
     registry.register(9, KEY_OF_FIRST, "orders-key")
@@ -212,7 +212,7 @@ def test_a_record_does_not_fill_a_column_and_a_plain_key_has_no_members(
     decoded = Decoder(spec_of(pa.int64()), options).decode(batch([order(1)] * 3, keys=keys))
     assert [row["id"] for row in good(decoded)] == [5]
     assert bad(decoded) == {
-        "orders/3@100": "key: the message is no Avro record",
+        "orders/3@100": "key: the message is not an Avro record",
         "orders/3@101": "key column 'id' is null",
     }
 

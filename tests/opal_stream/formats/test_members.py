@@ -1,4 +1,4 @@
-"""Members inside nested columns that the table lacks: in every format they are told of, or left out by the policy that says so."""
+"""New members of nested columns: every format reports them, or leaves them out by the policy."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from opal_stream.formats.decoder import Decoder
 from opal_stream.formats.schemas.json_types import json_schema_columns
 from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
-from tests.opal_stream.formats.test_registry import FIRST, avro, head, record
+from tests.opal_stream.formats.build import FIRST, avro, head, record
 from tests.opal_stream.orders import bad, batch, decode, good, new_spec
 
 ADDRESS = pa.struct([("city", pa.string()), ("geo", pa.struct([("lat", pa.float64())]))])
@@ -44,11 +44,10 @@ def row(number: int, more: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("form", ["json", "debezium-json", "payload"])
 @pytest.mark.parametrize("policy", ["add", "quarantine", "fail", "ignore"])
 def test_unknown_members_are_named_by_their_path(form: str, policy: str) -> None:
-    rows = [
-        row(number, more)
-        for number, more in enumerate([KNOWN[0], *(more for more, _ in UNKNOWN), *KNOWN[1:]])
-    ]
-    events = [{"before": None, "after": one, "op": "c", "ts_ms": 5} for one in rows]
+    unknown = [more for more, _ in UNKNOWN]
+    members = [KNOWN[0], *unknown, *KNOWN[1:]]
+    rows = [row(number, more) for number, more in enumerate(members)]
+    events = [{"before": None, "after": entry, "op": "c", "ts_ms": 5} for entry in rows]
     values = {
         "json": rows,
         "debezium-json": events,
@@ -69,14 +68,14 @@ def test_unknown_members_are_named_by_their_path(form: str, policy: str) -> None
         }
         assert {message.has_new_columns for message in decoded.bad} == {policy == "quarantine"}
         assert decoded.new is None
-        assert [one["id"] for one in good(decoded)] == [0, 5, 6]
+        assert [entry["id"] for entry in good(decoded)] == [0, 5, 6]
     else:
-        told = (
+        report = (
             {}
             if decoded.new is None
             else {position: decoded.new.text(position) for position in decoded.new.positions}
         )
-        assert (told, bad(decoded)) == (expected if policy == "fail" else {}, {})
+        assert (report, bad(decoded)) == (expected if policy == "fail" else {}, {})
     if policy == "ignore":
         assert good(decoded)[3]["lines"] == [{"sku": "a"}, {"sku": "b"}, {"sku": None}]
     assert good(decoded)[0]["address"] == PLAIN
@@ -89,13 +88,13 @@ def test_an_empty_member_is_none_whatever_other_messages_have_in_it(policy: str)
         "extra": {},
         "list": [[]],
     }
-    held = {
+    full = {
         "address": {"more": {"a": 1}, "tags": [1], "deep": [{"x": {"y": 1}}]},
         "extra": {"a": 1},
         "list": [[1]],
     }
     decoded = decode(
-        [row(0, empty), row(1, held), row(2, {})], FormatOptions(on_new_columns=policy), SPEC
+        [row(0, empty), row(1, full), row(2, {})], FormatOptions(on_new_columns=policy), SPEC
     )
     concerned = {message.position for message in decoded.bad} | {
         *(decoded.new.positions if decoded.new is not None else ())
@@ -116,15 +115,13 @@ def test_a_member_that_differs_in_case_only_makes_its_message_bad(policy: str) -
         "orders/3@100": reason.format("address.City", "address.city"),
         "orders/3@101": reason.format("lines[].SKU", "lines[].sku"),
     }
-    assert (decoded.new, [one["id"] for one in good(decoded)]) == (None, [2])
+    assert (decoded.new, [entry["id"] for entry in good(decoded)]) == (None, [2])
     assert not any(message.has_new_columns for message in decoded.bad), (
         "no policy of new columns puts them aside"
     )
 
 
-def test_a_new_column_and_an_unknown_member_of_one_message_are_both_told_and_no_column_is_added_for_it() -> (
-    None
-):
+def test_a_new_column_next_to_an_unknown_member_is_reported_and_not_added() -> None:
     values = [row(0, {"address": {"zip": 1}, "size": 1}), row(1, {"colour": "red"})]
     decoded = decode(values, FormatOptions(), SPEC)
     assert decoded.new is not None
@@ -134,7 +131,7 @@ def test_a_new_column_and_an_unknown_member_of_one_message_are_both_told_and_no_
     )
     decoded = decode(values, FormatOptions(on_new_columns="add"), SPEC)
     assert decoded.new is not None
-    assert (decoded.new.found, decoded.new.columns, decoded.new.members) == (
+    assert (decoded.new.names, decoded.new.columns, decoded.new.members) == (
         {1: ("colour",)},
         pa.schema([("colour", pa.string())]),
         {},
@@ -149,7 +146,7 @@ def test_members_of_the_row_before_a_change_are_not_asked_for() -> None:
         {"before": before, "after": None, "op": "d", "ts_ms": 5},
     ]
     decoded = decode(values, FormatOptions(format="debezium-json"), SPEC)
-    assert (decoded.new, bad(decoded), [one["address"]["city"] for one in good(decoded)]) == (
+    assert (decoded.new, bad(decoded), [entry["address"]["city"] for entry in good(decoded)]) == (
         None,
         {},
         ["x", "x"],
@@ -166,9 +163,9 @@ WIDE_PLACE = {
 }
 
 
-def with_places(place: Any) -> dict[str, Any]:
+def with_places(location: Any) -> dict[str, Any]:
     fields = [
-        {"name": "address", "type": ["null", place]},
+        {"name": "address", "type": ["null", location]},
         {"name": "places", "type": {"type": "map", "values": "Place"}},
         {"name": "stops", "type": {"type": "array", "items": "Place"}},
     ]
@@ -179,8 +176,12 @@ def with_places(place: Any) -> dict[str, Any]:
 def test_with_avro_the_schema_says_which_members_there_are(
     debezium: bool, registry: Registry
 ) -> None:
-    place = pa.struct([("city", pa.string())])
-    columns = {"address": place, "places": pa.map_(pa.string(), place), "stops": pa.list_(place)}
+    location = pa.struct([("city", pa.string())])
+    columns = {
+        "address": location,
+        "places": pa.map_(pa.string(), location),
+        "stops": pa.list_(location),
+    }
     spec = new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), **columns)
     values = []
     for number, kind in ((1, PLACE), (2, WIDE_PLACE)):
@@ -206,7 +207,7 @@ def test_with_avro_the_schema_says_which_members_there_are(
     assert bad(decoded) == {
         "orders/3@101": LACKS.format("s 'address.zip', 'places[].zip', 'stops[].zip'")
     }
-    assert [(one["id"], one["address"], one["places"]) for one in good(decoded)] == [
+    assert [(entry["id"], entry["address"], entry["places"]) for entry in good(decoded)] == [
         (1, {"city": "x"}, [("a", {"city": "y"})])
     ]
 
@@ -265,7 +266,7 @@ def test_json_for_a_table_with_a_map_is_refused_before_anything_is_read(
 ) -> None:
     with pytest.raises(
         InvalidInputError,
-        match="column 'm' is a map, or has one in it, which a stream fills from Avro alone",
+        match="column 'm' is a map, or has one in it, which only streams of Avro fill",
     ):
         Decoder(
             new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), m=kind),

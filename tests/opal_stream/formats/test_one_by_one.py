@@ -1,4 +1,4 @@
-"""A batch of messages decodes as its messages alone: the same rows, and the same messages are bad, for the same reasons.
+"""A batch decodes as its messages alone: the same rows, and bad ones for the same reasons.
 
 OPAL_JSON_BATCHES says how many batches the slow test decodes (10,000).
 """
@@ -114,8 +114,8 @@ def batches(draw: st.DrawFn) -> tuple[TableSpec, FormatOptions, MessageBatch]:
         on_new_columns=draw(st.sampled_from(["fail", "add", "ignore", "quarantine"])),
     )
     message = st.one_of(
-        (events() if is_debezium else rows()).map(lambda one: json.dumps(one).encode()),
-        (events() if is_debezium else rows()).map(lambda one: json.dumps(one).encode()),
+        (events() if is_debezium else rows()).map(lambda entry: json.dumps(entry).encode()),
+        (events() if is_debezium else rows()).map(lambda entry: json.dumps(entry).encode()),
         st.sampled_from([None, *BROKEN]),
     )
     values = draw(st.lists(message, min_size=2, max_size=8))
@@ -125,18 +125,18 @@ def batches(draw: st.DrawFn) -> tuple[TableSpec, FormatOptions, MessageBatch]:
 
 def of_all(decoded: Decoded) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
     """Rows, reasons and new columns by the place of the message."""
-    found = {row["_opal_source"]: row for row in decoded.rows.to_pylist()}
-    assert len(found) == decoded.rows.num_rows
+    actual = {row["_opal_source"]: row for row in decoded.rows.to_pylist()}
+    assert len(actual) == decoded.rows.num_rows
     reasons = {bad.source: bad.reason for bad in decoded.bad}
     new = decoded.new
     lacks: dict[str, Any] = {}
     for position in new.positions if new is not None else ():
         assert new is not None
-        names, own = new.found.get(position, ()), new.own(position)
+        names, own = new.names.get(position, ()), new.own(position)
         # Without a schema a type is that of all values of a batch
         types = [own.field(name).type for name in names] if new.is_of_schemas else None
         lacks[str(position)] = (names, new.paths(position), types)
-    return found, reasons, lacks
+    return actual, reasons, lacks
 
 
 def check(spec: TableSpec, options: FormatOptions, messages: MessageBatch) -> None:

@@ -16,7 +16,7 @@ from opal_stream.formats.decoder import Decoder
 from opal_stream.formats.schemas.avro_schema import AvroSchema
 from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
-from tests.opal_stream.formats.test_registry import FIRST, avro, decoder, head, record
+from tests.opal_stream.formats.build import FIRST, avro, decoder, head, record
 from tests.opal_stream.orders import SCHEMA, bad, batch, good, new_spec
 
 ZIP = {"type": "fixed", "name": "Zip", "namespace": "shop", "size": 2}
@@ -67,7 +67,7 @@ def test_types_of_references_are_read_and_each_is_asked_for_once(registry: Regis
 
 
 def test_the_events_of_a_union_of_references_are_rows(registry: Registry) -> None:
-    """As where a topic has events of several types."""
+    """Register schemas as of a topic with events of several types."""
     registry.register(1, FIRST, "order")
     registry.register(2, {**FIRST, "name": "Note"}, "note")
     registry.register(3, ["Order", "Note"], references=[("order", 1), ("note", 1)])
@@ -84,7 +84,7 @@ def test_a_new_column_has_the_type_of_a_reference(registry: Registry) -> None:
 
 
 def test_a_schema_keeps_its_references_in_another_process(registry: Registry) -> None:
-    """As a task of Spark, which does not reach the registry."""
+    """Return a decoder of a Spark task, which does not reach the registry."""
     register_order(registry)
     reader = decoder(registry, **COLUMNS)
     reader.learn(order_of(3))
@@ -204,7 +204,7 @@ def test_a_missing_reference_makes_messages_bad_until_it_exists(registry: Regist
 def test_a_version_with_a_missing_reference_makes_messages_bad_until_it_exists(
     registry: Registry,
 ) -> None:
-    """A new column has the widest type of all versions, whichever are complete at first."""
+    """A new column's type is the widest of all versions, also of incomplete ones."""
     sizes = [
         {**schema, "fields": [*schema["fields"], {"name": "size", "type": kind}]}
         for schema, kind in ((ORDER, "long"), (FIRST, "int"))
@@ -280,7 +280,7 @@ def test_a_broken_version_does_not_end_the_stream(registry: Registry) -> None:
 
 
 def test_a_reference_to_the_latest_version_is_refused(registry: Registry) -> None:
-    """It would be another schema later."""
+    """The latest version would be another schema later."""
     registry.register(3, ORDER, references=[("shop/address", -1)])
     assert reason_of(registry, 3).startswith(
         "schema 3 has a reference without a subject or a fixed version"
@@ -320,8 +320,8 @@ def test_a_registry_that_is_away_for_a_reference_stops_the_stream(
 
 def test_a_schema_whose_references_refer_to_each_other_is_one_definition_of_each_type() -> None:
     zip_place = references.Reference(subject="zip", version=1)
-    place = references.Reference(subject="address", version=1)
-    texts = {zip_place: json.dumps(ZIP), place: json.dumps(ADDRESS)}
+    position = references.Reference(subject="address", version=1)
+    texts = {zip_place: json.dumps(ZIP), position: json.dumps(ADDRESS)}
     schema = AvroSchema(json.dumps(ORDER), texts)
     address = schema.fields(schema.root)["address"]
     assert schema.fields(address)["zip"] == {"type": "fixed", "name": "shop.Zip", "size": 2}

@@ -1,13 +1,9 @@
 """Avro and JSON in a registry's wire format, against a registry over HTTP."""
 
-import io
 import json
-import struct
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 
@@ -19,45 +15,14 @@ from opal_stream.formats.registry import SchemaRegistry
 from opal_stream.formats.schemas.avro_schema import AvroSchema
 from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
+from tests.opal_stream.formats.build import FIRST, SECOND, avro, decoder, head, nested, record
 from tests.opal_stream.orders import bad, batch, good, new_spec, order
 
 MICROS = pa.timestamp("us", "UTC")
-MOMENT = {"type": "long", "logicalType": "timestamp-millis"}
-FIRST = {
-    "type": "record",
-    "name": "Order",
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "op", "type": "string"},
-        {"name": "at", "type": MOMENT},
-    ],
-}
-SECOND = {
-    **FIRST,
-    "fields": [*FIRST["fields"], {"name": "name", "type": ["null", "string"], "default": None}],
-}
 THIRD = {
     **FIRST,
     "fields": [*FIRST["fields"], {"name": "name", "type": "string", "default": "nobody"}],
 }
-
-
-def head(number: int) -> bytes:
-    return b"\0" + struct.pack(">I", number)
-
-
-def avro(number: int, schema: Any, record: Any) -> bytes:
-    sink = io.BytesIO()
-    fastavro.schemaless_writer(sink, fastavro.parse_schema(schema), record)
-    return head(number) + sink.getvalue()
-
-
-def record(number: int, **more: Any) -> dict[str, Any]:
-    return {"id": number, "op": "I", "at": datetime(2026, 1, 1, tzinfo=UTC), **more}
-
-
-def decoder(registry: Registry, form: str = "avro", **columns: pa.DataType) -> Decoder:
-    return Decoder(new_spec(**columns), FormatOptions(format=form, registry=registry.url))
 
 
 def test_records_are_read_by_the_schema_of_their_id_which_is_asked_for_once(
@@ -93,7 +58,10 @@ def test_records_of_an_older_schema_have_null_where_a_newer_one_has_a_default(
         (b"\0\0\0\0\x09rest", "no schema 9"),
         (
             b"{}",
-            "does not begin with a zero byte and the id of a schema, as what is written with a schema registry does",
+            (
+                "does not begin with a zero byte and the id of a schema, as what is written "
+                "with a schema registry does"
+            ),
         ),
         (head(1), ""),
         (head(1) + b"\xff" * 20, ""),
@@ -163,7 +131,9 @@ def test_change_events_in_avro(registry: Registry) -> None:
         for op, before, after in events
     ]
     decoded = Decoder(new_spec(), options).decode(batch([*values, None]))
-    assert [(found["id"], found["name"], found["_opal_deleted"]) for found in good(decoded)] == [
+    assert [
+        (actual["id"], actual["name"], actual["_opal_deleted"]) for actual in good(decoded)
+    ] == [
         (1, "a", False),
         (1, "a", True),
     ]
@@ -233,11 +203,11 @@ def test_where_a_new_schema_begins_is_told_until_it_is_learned(registry: Registr
             avro(1, FIRST, record(3)),
         ]
     )
-    found = []
+    actual = []
     while (position := reader.unseen(messages)) is not None:
-        found.append(position)
+        actual.append(position)
         reader.learn(messages.values[position])
-    assert found == [1, 2, 3]
+    assert actual == [1, 2, 3]
 
 
 def test_a_registry_that_is_away_stops_the_stream_and_makes_no_bad_messages(
@@ -334,23 +304,8 @@ def test_a_schema_of_a_deleted_subject_is_warned_of(
     assert "the versions of schema 1 (none is left, as of a deleted subject)" in message
 
 
-def nested(levels: int, shape: str) -> Any:
-    """A type of Avro that nests so many levels, as producers write it."""
-    kind: Any = "int"
-    for level in range(levels):
-        if shape == "array":
-            kind = {"type": "array", "items": kind}
-        elif shape == "map":
-            kind = {"type": "map", "values": kind}
-        else:
-            member = {"name": "a", "type": kind}
-            kind = {"type": "record", "name": f"R{level}", "fields": [member]}
-            kind = ["null", kind] if shape == "record" else ["null", "string", kind]
-    return kind
-
-
 def chain(levels: int, width: int) -> list[dict[str, Any]]:
-    """Fields of records each of which names the one before, so that the text does not nest."""
+    """Return fields of records each of which names the one before, without nesting."""
     fields, member = [], {"name": "a", "type": "int"}
     for level in range(levels):
         names = [{**member, "name": f"a{number}"} for number in range(width)]
@@ -383,7 +338,7 @@ def test_a_schema_of_avro_that_nests_too_deep_makes_its_messages_bad(
 
 
 @pytest.mark.parametrize("levels", [400, 2000])
-def test_a_schema_of_avro_whose_text_nests_too_deep_is_not_walked(
+def test_an_avro_schema_whose_text_nests_too_deep_is_refused(
     registry: Registry, levels: int
 ) -> None:
     text = json.dumps(with_fields({"name": "name", "type": "int"}))
@@ -441,8 +396,8 @@ def test_a_schema_of_another_kind_is_refused_by_its_name(
     messages = [head(7) + b'{"id": 1, "op": "I", "at": 1}', avro(7, FIRST, record(1))]
     decoded = decoder(registry, form).decode(batch(messages))
     assert good(decoded) == []
-    for told in bad(decoded).values():
-        assert f"schema 7 of {registry.url} {reason}" in told
+    for report in bad(decoded).values():
+        assert f"schema 7 of {registry.url} {reason}" in report
     assert registry.asked == [7]
 
 

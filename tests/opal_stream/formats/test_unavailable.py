@@ -1,4 +1,4 @@
-"""The placeholder of a value that did not change, in every form that Debezium's connectors give it, in JSON and in Avro."""
+"""The placeholder of a value that did not change, in every form, in JSON and Avro."""
 
 import base64
 import json
@@ -15,8 +15,7 @@ from opal_lake.errors import InvalidInputError
 from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
-from tests.opal_stream.formats.test_debezium_json import event
-from tests.opal_stream.formats.test_registry import avro
+from tests.opal_stream.formats.build import avro, event
 from tests.opal_stream.orders import bad, batch, good, new_spec
 
 TEXT = "__debezium_unavailable_value"
@@ -57,7 +56,7 @@ def spec_of(kind: pa.DataType) -> Any:
 
 
 def decode(value: Any, kind: pa.DataType, *, schema: bool = False, **options: Any) -> Decoded:
-    """An event of it alone, between two that have all values."""
+    """Return an event with the placeholder, between two that have all values."""
     rows = [{"id": 1}, {"id": 2, "large": value, "note": "n"}, {"id": 3}]
     values = [event("u", None, row, 1, schema=schema) for row in rows]
     return decode_all(values, kind, **options)
@@ -69,7 +68,7 @@ def decode_all(values: list[Any], kind: pa.DataType, **options: Any) -> Decoded:
 
 
 def unchanged(decoded: Decoded) -> dict[int, Any]:
-    """The rows that lack values, by id: of which columns, and what is in these."""
+    """Return the rows that lack values by id: their columns, and what these hold."""
     rows = [row for row in decoded.rows.to_pylist() if row["_opal_unchanged"] is not None]
     return {row["id"]: (json.loads(row["_opal_unchanged"]), row["large"]) for row in rows}
 
@@ -257,13 +256,13 @@ def test_every_form_in_avro_is_a_value_that_did_not_change(
     row = {
         "type": "record",
         "name": "Row",
-        "fields": [{"name": name, "type": one} for name, one in fields],
+        "fields": [{"name": name, "type": entry} for name, entry in fields],
     }
     members = [("after", row), ("op", "string"), ("ts_ms", "long")]
     envelope = {
         "type": "record",
         "name": "Event",
-        "fields": [{"name": name, "type": one} for name, one in members],
+        "fields": [{"name": name, "type": entry} for name, entry in members],
     }
     registry.register(9, envelope)
     options = FormatOptions(format="debezium-avro", registry=registry.url, columns=COLUMNS)

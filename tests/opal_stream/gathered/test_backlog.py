@@ -1,4 +1,4 @@
-"""How much may wait for the committer: what counts, and what a process does meanwhile."""
+"""The limit of files that wait for the committer, and what a process does at it."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.options import StreamOptions
-from opal_stream.flush.stream import Stream
+from opal_stream.flush.stream import Stream, Tuning
 from opal_stream.gathered import backlog as backlogs
 from opal_stream.gathered.backlog import LEAST_BYTES, MIB, Backlog, Gate
 from opal_stream.kafka.applications import Application
@@ -116,7 +116,6 @@ def test_a_process_waits_while_too_much_is_gathered_says_so_and_goes_on_behind_a
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("opal_stream.flush.stream._LOOK_S", 0.2)
     monkeypatch.setattr(backlogs, "LEAST_BYTES", MIB // 4)
     topic, metrics, connection = (
         new_topic(kafka),
@@ -126,7 +125,8 @@ def test_a_process_waits_while_too_much_is_gathered_says_so_and_goes_on_behind_a
     options = StreamOptions(
         topics=[topic], limits=FlushLimits(interval_s=0.05), commit="gathered", gathered_bytes=MIB
     )
-    stream = Stream(table, connection, options, Tracker(metrics=metrics))
+    tracker = Tracker(metrics=metrics)
+    stream = Stream(table, connection, options, tracker, tuning=Tuning(look_s=0.2))
     running = threading.Thread(target=stream.run)
     words = ["stream", "status", table.uri, "--gathered-mb"]
     with caplog.at_level(logging.WARNING):
@@ -148,7 +148,7 @@ def test_a_process_waits_while_too_much_is_gathered_says_so_and_goes_on_behind_a
                 in caplog.text
             )
             assert (
-                f"Is `opal stream commit {table.uri}` running, and what does it say?" in caplog.text
+                f"Check that `opal stream commit {table.uri}` runs, and read its log" in caplog.text
             )
             [row] = read_status(table, connection, gathered_bytes=MIB)
             assert row.note.startswith("held back: 4 gathered files")

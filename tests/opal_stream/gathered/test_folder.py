@@ -1,4 +1,4 @@
-"""The chain of gathered files, and every way in which processes that write it, and committers, can come between each other."""
+"""The chain of gathered files, and races between the processes that write and commit it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from opal_stream.gathered.backlog import Gate
 from opal_stream.gathered.file import Header
 from opal_stream.gathered.folder import chain_from
 from opal_stream.kafka.applications import Application
-from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition
 from opal_stream.operations.reading import FormatOptions
 from tests.kit.check import check_table
@@ -38,7 +38,7 @@ def header(low: int, high: int, *, first: bool = False) -> Header:
         table_id="t",
         application=APPLICATION,
         writer="w",
-        taken=Taken(low=low, high=high),
+        consumed=Consumed(low=low, high=high),
         first=first,
     )
 
@@ -58,22 +58,22 @@ def header(low: int, high: int, *, first: bool = False) -> Header:
 def test_a_chain_is_followed_from_the_position(
     ranges: Any, position: int | None, chain: Any, loose: Any
 ) -> None:
-    found = chain_from(position, [header(low, high, first=low == 0) for low, high in ranges])
-    assert [(one.low, one.high) for one in found.files] == chain
-    assert [(one.low, one.high) for one in found.loose] == loose
+    actual = chain_from(position, [header(low, high, first=low == 0) for low, high in ranges])
+    assert [(entry.low, entry.high) for entry in actual.files] == chain
+    assert [(entry.low, entry.high) for entry in actual.loose] == loose
 
 
 class Interrupted(ForwardingStore):
-    """Something else happens after a listing of the folder, or before a put or a delete there: once."""
+    """A store that runs something once after a listing, or before a put or a delete."""
 
     def __init__(self, inner: MemoryStorage) -> None:
         self.inner = inner
         self.between: dict[str, Callable[[], None]] = {}
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
-        found = [*self.inner.list(prefix, start_after)]
+        actual = [*self.inner.list(prefix, start_after)]
         self._come_between("list", prefix)
-        return iter(found)
+        return iter(actual)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
         self._come_between("put", path)
@@ -110,7 +110,7 @@ class Process:
                 applications={PARTITION: APPLICATION},
                 give_up_s=5,
             )
-            position = publisher.stands().get(str(APPLICATION))
+            position = publisher.read_positions().get(str(APPLICATION))
             publisher.positions[PARTITION] = position
             self.publisher, self.next = publisher, FIRST if position is None else position
         until = min(self.next + count, FIRST + MESSAGES)
@@ -138,7 +138,7 @@ class World:
         return Committer(table_on(self.store), CommitterOptions())
 
     def act(self, what: str, who: int, count: int) -> None:
-        """What a process does; nothing if this one is at something already."""
+        """Run a step of a process, unless this one is in a step already."""
         name = ("process" if what in ("flush", "restart") else "committer", who)
         if name in self.busy:
             return

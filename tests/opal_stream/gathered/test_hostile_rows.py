@@ -1,4 +1,4 @@
-"""Gathered files that stand for more than they are end in an error that names them, before a row is decoded."""
+"""Gathered files that claim too much fail with an error before a row is decoded."""
 
 import zlib
 from dataclasses import replace
@@ -12,7 +12,7 @@ from opal_lake.errors import FormatError
 from opal_stream.formats.rows import row_schema
 from opal_stream.gathered.file import Header, decode_header, decode_rows, encode_gathered
 from opal_stream.kafka.applications import Application
-from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition
 
 MANY = 4_000_000
@@ -35,12 +35,12 @@ def rows_of_table(count: int) -> pa.Table:
 def header() -> Header:
     partition = Partition(topic="orders", number=0)
     application = Application(stream="main", partition=partition, topic_id="id")
-    taken = Taken(low=0, high=5, records=5)
-    return Header(table_id="t", application=application, writer="w", taken=taken, first=True)
+    flushed = Consumed(low=0, high=5, records=5)
+    return Header(table_id="t", application=application, writer="w", consumed=flushed, first=True)
 
 
 def gathered(rows: pa.Table, compression: str | None = None) -> tuple[bytes, Header]:
-    """A file whose batches may be compressed within the frame that compresses all."""
+    """Return a file whose batches may be compressed within the compressed frame."""
     whole = encode_gathered(header(), rows)
     line = whole[: whole.index(b"\n") + 1]
     known = decode_header(line, header().path, "t")

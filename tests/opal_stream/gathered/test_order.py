@@ -1,4 +1,4 @@
-"""In which order a committer takes what was gathered: partitions in turn, and a topic that was made anew after the one before it."""
+"""The order of commits: partitions in turn, and a topic that was created again last."""
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
@@ -11,10 +11,10 @@ from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
 from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.formats.rows import fitted
-from opal_stream.gathered.file import MOST_BEFORE, Header, decode_header
+from opal_stream.gathered.file import MAX_BEFORE, Header, decode_header
 from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application, known_positions
-from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition
 from tests.opal_stream.orders import decode, gather, new_spec, order
 
@@ -40,12 +40,12 @@ def write(
     *,
     first: bool | None = None,
 ) -> None:
-    """A file of one message."""
+    """Write a file of one message."""
     own = Header(
         table_id=table.log.head().root.table_id,
         application=of,
         writer="w",
-        taken=Taken(low=low, high=low + 1, records=1),
+        consumed=Consumed(low=low, high=low + 1, records=1),
         first=low == 0 if first is None else first,
         after=None if after is None else tuple(after),
     )
@@ -54,15 +54,15 @@ def write(
 
 
 def committed(table: Table, turns: int = 50) -> list[str]:
-    """Which files, a commit each."""
+    """Return the files of each commit."""
     committer, before = Committer(table, CommitterOptions(bytes=1)), table.log.head().version
     for _ in range(turns):
         committer._turn()
     commits = [*table.commits()][: table.log.head().version - before]
     return [
-        f"{one.partition.topic}{one.topic_id}/{one.partition.number}:{advance.start}"
+        f"{item.partition.topic}{item.topic_id}/{item.partition.number}:{advance.start}"
         for commit in reversed(commits)
-        for one, advance in zip(
+        for item, advance in zip(
             known_positions(dict.fromkeys(commit.positions, 0)),
             commit.positions.values(),
             strict=True,
@@ -83,17 +83,17 @@ def test_partitions_take_turns_and_the_longest_waiting_one_begins(table: Table) 
 def test_a_topic_waits_for_those_before_it_whatever_they_are_called(
     table: Table, names: Sequence[str]
 ) -> None:
-    for place, name in reversed([*enumerate(names)]):  # the store's times say the opposite
+    for position, name in reversed([*enumerate(names)]):  # the store's times say the opposite
         for partition in (0, 1):
             for low in range(2):
-                write(table, application(name, partition), low, names[:place])
+                write(table, application(name, partition), low, names[:position])
     order_of = [entry[len("orders")] for entry in committed(table)]
     assert order_of == [name for name in names for _ in range(4)]
     assert table.read(columns=["name"]).column("name").to_pylist() == [f"{names[-1]}1"]
 
 
 def test_rows_of_a_topic_before_do_not_come_after_those_of_the_next_one(table: Table) -> None:
-    """As where a file that was damaged is put back."""
+    """A damaged file that is put back comes late."""
     write(table, application("a"), 5, ["z"], first=True)
     assert committed(table) == ["ordersa/0:5"]
     write(table, application("a"), 6, ["z"])
@@ -102,7 +102,10 @@ def test_rows_of_a_topic_before_do_not_come_after_those_of_the_next_one(table: T
     assert committed(table) == ["ordersa/0:6"]
     with pytest.raises(
         FormatError,
-        match=r"00\.rows holds rows of a topic that was deleted, .* its own would replace them; delete it",
+        match=(
+            r"00\.rows holds rows of a topic that was deleted, .* its own would replace "
+            r"them; delete it"
+        ),
     ):
         gather(table)
     write(table, application("c"), 0, ["a", "z"])
@@ -128,7 +131,7 @@ def test_topics_that_wait_for_each_other_do_not_while_others_go_on(table: Table)
 
 
 @pytest.mark.parametrize(
-    "after, found",
+    "after, actual",
     [
         ({"after": None}, None),
         ({"after": []}, ()),
@@ -136,9 +139,9 @@ def test_topics_that_wait_for_each_other_do_not_while_others_go_on(table: Table)
     ],
 )
 def test_a_header_need_not_name_what_comes_before(
-    table: Table, after: Mapping[str, object], found: tuple[str, ...] | None
+    table: Table, after: Mapping[str, object], actual: tuple[str, ...] | None
 ) -> None:
-    assert decode_header(*changed(table, after)).after == found
+    assert decode_header(*changed(table, after)).after == actual
 
 
 @pytest.mark.parametrize("after", [{}, {"after": 1}, {"after": "x"}, {"after": [1]}])
@@ -158,6 +161,6 @@ def changed(table: Table, after: Mapping[str, object]) -> tuple[bytes, str, str]
 
 
 def test_a_header_with_all_that_it_may_name_is_read(table: Table) -> None:
-    names = [f"{number:022d}" for number in range(MOST_BEFORE)]
+    names = [f"{number:022d}" for number in range(MAX_BEFORE)]
     write(table, application("a" * 22, topic="o" * 249), 0, names)
     assert len(committed(table)) == 1

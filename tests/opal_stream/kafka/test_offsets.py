@@ -1,4 +1,4 @@
-"""Where a partition is begun, as a pure decision; and the names under which a table keeps positions."""
+"""The begin of a partition, as a pure decision; and the names of positions."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from opal_lake.errors import InvalidInputError
 from opal_stream.errors import GapError, TopicChangedError
 from opal_stream.kafka.applications import Application, check_stream, known_positions
 from opal_stream.kafka.offsets import check_topic_ids, plan_begin
-from opal_stream.kafka.topics import Partition, Reach, _plain
+from opal_stream.kafka.topics import Partition, Reach, _url_safe
 from opal_stream.operations.reading import Policies
 
 ORDERS = Application(stream="main", partition=Partition(topic="orders", number=3), topic_id="abc")
@@ -24,7 +24,10 @@ def test_a_partition_begins_where_the_table_stands(
 def test_a_gap_fails_or_is_counted() -> None:
     with pytest.raises(
         GapError,
-        match=r"orders/3: the table stands at offset 2, but Kafka has nothing before 5 any more: 3 offsets",
+        match=(
+            r"orders/3: the table stands at offset 2, but Kafka has nothing before 5 any "
+            r"more: 3 offsets"
+        ),
     ):
         plan_begin(ORDERS, 2, REACH, Policies())
     assert plan_begin(ORDERS, 2, REACH, Policies(on_gap="continue")).missing == 3
@@ -51,6 +54,6 @@ def test_names_of_applications_are_read_back_and_those_of_others_are_left_alone(
     positions = {str(ORDERS): 7, "spark/1": 3, "kafka:other/orders@abc/0": 2}
     assert known_positions(positions, "main") == {ORDERS: 7}
     assert len(known_positions(positions)) == 2
-    assert _plain("a+b/c") == "a-b_c"
-    with pytest.raises(InvalidInputError, match="no name of a stream"):
+    assert _url_safe("a+b/c") == "a-b_c"
+    with pytest.raises(InvalidInputError, match="not a name of a stream"):
         check_stream("a/b")

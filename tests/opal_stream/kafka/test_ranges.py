@@ -31,7 +31,7 @@ def ranges(
         for number, (low, high) in reach.items()
     }
     try:
-        found = resolve_ranges(
+        actual = resolve_ranges(
             consumer,
             connection,
             known,
@@ -40,7 +40,7 @@ def ranges(
         )
     finally:
         consumer.close()
-    return [found[partition] for partition in sorted(known)]
+    return [actual[partition] for partition in sorted(known)]
 
 
 def test_a_range_ends_where_the_next_one_begins_and_an_open_one_at_the_end_of_the_partition(

@@ -1,4 +1,4 @@
-"""What a source says of the ends of partitions while nothing is fetched."""
+"""The ends of partitions that a source reports while nothing is fetched."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""Which partitions are chosen by numbers, and by topic and number."""
+"""The partitions that numbers choose, and topics with numbers."""
 
 import pytest
 
@@ -12,7 +12,7 @@ TOPICS = [
 
 
 @pytest.mark.parametrize(
-    "only, found",
+    "only, actual",
     [
         ([], ["orders/0", "orders/1", "orders/2", "users/0", "users/1"]),
         ([1], ["orders/1", "users/1"]),
@@ -20,8 +20,8 @@ TOPICS = [
         ([Partition(topic="orders", number=0)], ["orders/0"]),
     ],
 )
-def test_numbers_are_of_all_topics(only: list[int | Partition], found: list[str]) -> None:
-    assert [*map(str, chosen_partitions(TOPICS, only))] == found
+def test_numbers_are_of_all_topics(only: list[int | Partition], actual: list[str]) -> None:
+    assert [*map(str, chosen_partitions(TOPICS, only))] == actual
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,6 @@ def test_numbers_are_of_all_topics(only: list[int | Partition], found: list[str]
 )
 def test_what_is_not_there_is_named(only: int | Partition) -> None:
     with pytest.raises(
-        UnknownTopicError, match=f"no partition {only} of orders, users; correct --partitions"
+        UnknownTopicError, match=f"unknown partition {only} of orders, users; correct --partitions"
     ):
         chosen_partitions(TOPICS, [0, only])

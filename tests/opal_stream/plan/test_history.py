@@ -57,10 +57,8 @@ def test_the_command_spreads_by_load_and_keeps_what_is_even(
     words = ["stream", "plan", "--bootstrap-servers", kafka.servers, "--topic", topic]
     assert main([*words, "--processes", "2", "--json"]) == OK
     first = json.loads(capsys.readouterr().out)
-    shares = [
-        [part["partition"] for part in process["partitions"]] for process in first["processes"]
-    ]
-    assert sorted(part for share in shares for part in share) == [0, 1, 2, 3, 4]
+    parts = [part for process in first["processes"] for part in process["partitions"]]
+    assert sorted(part["partition"] for part in parts) == [0, 1, 2, 3, 4]
     assert first["without_history"] == [f"{topic}/4"]
     assert first["skew"] < 1.15
     (tmp_path / "plan.json").write_text(json.dumps(first))
@@ -87,17 +85,17 @@ def test_sizes_that_streams_counted_into_their_table_weigh(
     )
     words = ["--bootstrap-servers", kafka.servers, "--topic", name]
     assert main(["stream", "run", table.uri, *words, "--until-empty"]) == OK
-    for place, known in (("plan", False), (f"plan {table.uri}", True)):
+    for verb, known in (("plan", False), (f"plan {table.uri}", True)):
         capsys.readouterr()
-        assert main(["stream", *place.split(" "), *words, "--processes", "2", "--json"]) == OK
-        told = json.loads(capsys.readouterr().out)
+        assert main(["stream", *verb.split(" "), *words, "--processes", "2", "--json"]) == OK
+        report = json.loads(capsys.readouterr().out)
         small, large = sorted(
-            (part for process in told["processes"] for part in process["partitions"]),
+            (part for process in report["processes"] for part in process["partitions"]),
             key=lambda part: part["partition"],
         )
         assert (large["bytes"] > 30 * small["bytes"] > 0) == known
         assert (large["load"] > 5 * small["load"] > 0) == known
-        assert told["without_history"] == ([] if known else [f"{name}/0", f"{name}/1"])
+        assert report["without_history"] == ([] if known else [f"{name}/0", f"{name}/1"])
 
 
 @pytest.mark.usefixtures("opal_commands")

@@ -14,7 +14,11 @@ def loads(*values: float) -> dict[Partition, float]:
 
 
 def numbers(spread: Spread) -> list[list[int]]:
-    return [sorted(part.number for part in share) for share in spread.shares]
+    return [numbers_of(share) for share in spread.shares]
+
+
+def numbers_of(share: frozenset[Partition]) -> list[int]:
+    return sorted(part.number for part in share)
 
 
 LOADS = st.lists(st.floats(0, 1e6), min_size=1, max_size=24).map(lambda values: loads(*values))
@@ -22,13 +26,13 @@ LOADS = st.lists(st.floats(0, 1e6), min_size=1, max_size=24).map(lambda values: 
 
 @given(LOADS, st.integers(1, 8), st.integers(1, 8))
 def test_each_partition_is_in_one_share_and_the_spread_is_fair(
-    found: dict[Partition, float], before: int, processes: int
+    sizes: dict[Partition, float], before: int, processes: int
 ) -> None:
-    first = plan_spread(found, processes)
-    assert sorted(part for share in first.shares for part in share) == sorted(found)
-    assert max(first.loads) <= sum(found.values()) / processes + max(found.values()) + 1e-6
-    again = plan_spread(found, processes, plan_spread(found, before).shares)
-    assert sorted(part for share in again.shares for part in share) == sorted(found)
+    first = plan_spread(sizes, processes)
+    assert sorted(part for share in first.shares for part in share) == sorted(sizes)
+    assert max(first.loads) <= sum(sizes.values()) / processes + max(sizes.values()) + 1e-6
+    again = plan_spread(sizes, processes, plan_spread(sizes, before).shares)
+    assert sorted(part for share in again.shares for part in share) == sorted(sizes)
 
 
 def test_large_partitions_are_apart() -> None:
@@ -79,7 +83,7 @@ def test_capacity_gives_the_number_of_processes() -> None:
     assert processes_for(loads(*[10.0] * 10), 25) == 5  # two each: three would be too many
     assert processes_for(loads(100, 1, 1), 10) == 2  # one is larger than a process, and has its own
     assert processes_for(loads(1, 1), 10) == 1
-    with pytest.raises(InvalidInputError, match="carries nothing"):
+    with pytest.raises(InvalidInputError, match="capacity must be more than 0"):
         processes_for(loads(1), 0)
     with pytest.raises(InvalidInputError, match="at least 1"):
         plan_spread(loads(1), 0)

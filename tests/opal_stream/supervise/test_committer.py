@@ -1,4 +1,4 @@
-"""`opal stream run --processes --commit gathered` with a real broker: the committer is a child, too, whatever is killed."""
+"""`opal stream run --processes --commit gathered`: the committer is a child, too."""
 
 import asyncio
 import json
@@ -15,13 +15,13 @@ from opal_lake.errors import FormatError
 from opal_lake.exit_codes import DAMAGE, INPUT, OK, RETRY
 from opal_lake.table import Table
 from opal_stream.errors import ProcessError
-from opal_stream.supervise import process as processes
 from opal_stream.supervise.committer import WatchedCommitter
+from opal_stream.supervise.process import Tuning
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
 from tests.kit.check import check_table
 from tests.opal_stream.orders import ends, gather, gathered, ids, new_table, new_topic, order, read
-from tests.opal_stream.supervise.test_supervisor import (
+from tests.opal_stream.supervise.build import (
     children_of,
     command,
     committers_of,
@@ -69,11 +69,11 @@ def test_until_empty_all_is_committed_and_the_totals_are_those_of_the_commits(
     ]
     done = ended(table, kafka, topic, "--until-empty", "--json", *more)
     assert done.returncode == OK, done.stderr
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     paths = (tmp_path / "events").iterdir()
     events = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     versions = {event["version"] for event in events if event["event"] == "flush"}
-    assert told == {
+    assert report == {
         "table": table.uri,
         "records": count + 1,
         "bad": 0,
@@ -81,7 +81,7 @@ def test_until_empty_all_is_committed_and_the_totals_are_those_of_the_commits(
         "version": max(versions),
         "missing": 0,
     }
-    assert (told["version"], ids(table), gathered(table)) == (
+    assert (report["version"], ids(table), gathered(table)) == (
         table.log.head().version,
         [*range(count), 1000],
         [],
@@ -96,14 +96,15 @@ def test_until_empty_all_is_committed_and_the_totals_are_those_of_the_commits(
     again = ended(table, kafka, topic, "--until-empty")
     assert (again.returncode, again.stdout) == (OK, f"nothing new for {table.uri}\n"), again.stderr
     kafka.produce(topic, [order(2000)])
-    one = ended(table, kafka, topic, "--until-empty")
+    process = ended(table, kafka, topic, "--until-empty")
     assert (
-        one.stdout == f"read 1 message in 1 commit, version {told['version'] + 1} of {table.uri}\n"
+        process.stdout
+        == f"read 1 message in 1 commit, version {report['version'] + 1} of {table.uri}\n"
     )
 
 
-def told(events: Path) -> int:
-    """How many messages committers have told of: an event is written behind the line for the watcher."""
+def record_count(events: Path) -> int:
+    """Return the number of messages in the committers' events."""
     lines = (
         [line for path in events.iterdir() for line in path.read_text().splitlines()]
         if events.exists()
@@ -118,16 +119,17 @@ def test_a_committer_that_is_killed_is_started_again_and_sigterm_drains_all(
     topic, events = new_topic(kafka, 3), tmp_path / "events"
     count = fill(kafka, topic, (30, 20, 10))
     with supervised(table, kafka, topic, *GATHERED, "--json", "--tracking", str(events)) as process:
-        wait_until(lambda: told(events) == count)
+        wait_until(lambda: record_count(events) == count)
         assert len(ids(table)) == count
         [victim] = committers_of(topic)
         victim.kill()
         count = fill(kafka, topic, (5, 5, 5), count)
-        wait_until(lambda: told(events) == count)
+        wait_until(lambda: record_count(events) == count)
         [successor] = committers_of(topic)
         assert successor != victim
         assert len(children_of(topic)) == 2
-        successor.kill()  # and none comes before the end: only the last one can commit what is flushed then
+        # No other one comes before the end: only the last one can commit what is flushed then
+        successor.kill()
         count = fill(kafka, topic, (2, 2, 2), count)
         time.sleep(0.3)
         process.send_signal(signal.SIGTERM)
@@ -171,7 +173,7 @@ def test_sigterm_commits_what_the_processes_flush_at_their_end(kafka: Kafka, tab
 
 
 @pytest.mark.slow
-def test_a_supervisor_that_is_killed_leaves_no_committer_behind_and_another_commits_the_rest(
+def test_a_killed_supervisor_leaves_no_committer_and_the_next_one_commits_the_rest(
     kafka: Kafka, table: Table
 ) -> None:
     topic = new_topic(kafka, 2)
@@ -198,7 +200,10 @@ def test_it_may_run_elsewhere_and_two_do_no_harm(kafka: Kafka, table: Table) -> 
     )
     assert gather(table).records == count
     eager = "Committer(Table.open(sys.argv[1]), CommitterOptions(interval_s=0)).run()"
-    imports = "import sys; from opal_lake.table import Table; from opal_stream.flush.committer import Committer, CommitterOptions"
+    imports = (
+        "import sys; from opal_lake.table import Table; from opal_stream.flush.committer "
+        "import Committer, CommitterOptions"
+    )
     elsewhere = subprocess.Popen(
         [sys.executable, "-c", f"{imports}; {eager}", table.uri],
         stdout=subprocess.DEVNULL,
@@ -238,12 +243,12 @@ def test_a_committer_that_is_down_shows_in_the_metrics(
     topic, page = new_topic(kafka, 2), tmp_path / "m.prom"
 
     def value(name: str) -> float:
-        found = [
+        actual = [
             line
             for line in page.read_text().splitlines()
             if line.startswith(f'opal_stream_{name}{{process="committer"}}')
         ]
-        return float(found[0].split()[1]) if found else -1.0
+        return float(actual[0].split()[1]) if actual else -1.0
 
     def is_down() -> bool:
         for victim in committers_of(topic):
@@ -307,19 +312,16 @@ def test_processes_that_wait_for_a_committer_are_left_alone(kafka: Kafka, table:
         errors = process.communicate(timeout=60)[1]
     assert "started again" not in errors
     assert (
-        "nothing more is read: 16 gathered files, which count as 1 MiB, wait for a commit, and --gathered-mb is 1."
-        in errors
-    )
-    assert f"Is `opal stream commit {table.uri}` running" in errors
+        "nothing more is read: 16 gathered files, which count as 1 MiB, wait for a "
+        "commit, and --gathered-mb is 1."
+    ) in errors
+    assert f"Check that `opal stream commit {table.uri}` runs" in errors
     gather(table)
     assert ids(table) == [*range(count)]
 
 
 @pytest.mark.parametrize("code, kind", [(DAMAGE, FormatError), (RETRY, ProcessError)])
-def test_what_it_fails_of_for_good_ends_all(
-    code: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.01)
+def test_what_it_fails_of_for_good_ends_all(code: int, kind: type[Exception]) -> None:
     fails = [
         sys.executable,
         "-S",
@@ -328,7 +330,7 @@ def test_what_it_fails_of_for_good_ends_all(
     ]
 
     async def scene(*, stopped: bool) -> None:
-        committer = WatchedCommitter(lambda: fails, restarts=2)
+        committer = WatchedCommitter(lambda: fails, restarts=2, tuning=Tuning(first_pause_s=0.01))
         committer.start()
         if stopped:
             await committer.finish(asyncio.Event(), until_empty=True)

@@ -1,4 +1,4 @@
-"""Real processes that stand for streams: who may be there at once, who is touched by a plan, and what their ends mean."""
+"""Real processes in place of streams: which may run at once, and what their ends mean."""
 
 import asyncio
 import sys
@@ -13,10 +13,9 @@ from opal_lake.errors import FormatError
 from opal_lake.exit_codes import BUG, DAMAGE, INPUT, RETRY, exit_code
 from opal_stream.errors import StreamError
 from opal_stream.kafka.topics import Partition
-from opal_stream.supervise import process as processes
 from opal_stream.supervise.child import failure_of
 from opal_stream.supervise.fleet import Fleet
-from opal_stream.supervise.process import Outcome
+from opal_stream.supervise.process import Outcome, Tuning
 
 PARTS = [Partition(topic="orders", number=number) for number in range(5)]
 HOLDS = """
@@ -57,7 +56,7 @@ def holders(folder: Path) -> Fleet:
 
 
 async def until_held(folder: Path, shares: Collection[Collection[Partition]]) -> None:
-    expected = {str(part.number) for one in shares for part in one}
+    expected = {str(part.number) for entry in shares for part in entry}
     for _ in range(1000):
         if {path.name for path in folder.iterdir()} - {"starts"} == expected:
             return
@@ -67,12 +66,18 @@ async def until_held(folder: Path, shares: Collection[Collection[Partition]]) ->
     )
 
 
-SHARES = st.lists(st.integers(0, 2), min_size=len(PARTS), max_size=len(PARTS)).map(
-    lambda owners: [
-        share(*(number for number, owner in enumerate(owners) if owner == process))
-        for process in range(3)
-    ]
-)
+QUICK = Tuning(first_pause_s=0.01)
+
+
+def _shares_of(owners: list[int]) -> list[frozenset[Partition]]:
+    shares = []
+    for process in range(3):
+        owned = [number for number, owner in enumerate(owners) if owner == process]
+        shares.append(share(*owned))
+    return shares
+
+
+SHARES = st.lists(st.integers(0, 2), min_size=len(PARTS), max_size=len(PARTS)).map(_shares_of)
 
 
 @pytest.mark.slow(60)
@@ -90,7 +95,7 @@ def test_no_partition_is_ever_read_twice_and_each_always_in_the_end(
             await until_held(folder, plan)
             assert fleet.collect() == []  # nobody found a partition taken
             assert {number: child.share for number, child in fleet.children.items()} == {
-                n: one for n, one in enumerate(plan) if one
+                n: entry for n, entry in enumerate(plan) if entry
             }
         await fleet.end(fleet.children.values())
         return fleet
@@ -128,7 +133,10 @@ def test_who_keeps_its_share_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_one_that_does_not_end_is_killed() -> None:
-    deaf = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, file=sys.stderr, flush=True); time.sleep(60)"
+    deaf = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, "
+        "file=sys.stderr, flush=True); time.sleep(60)"
+    )
 
     async def scene() -> list[Outcome]:
         fleet = Fleet(lambda *_: [sys.executable, "-S", "-c", deaf], drain_s=0.2)
@@ -142,42 +150,47 @@ def test_one_that_does_not_end_is_killed() -> None:
 
 
 def test_one_that_cannot_be_started_is_tried_again_and_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(processes, "_LONGEST_PAUSE_S", 0.05)
+    tuning = Tuning(first_pause_s=0.05, longest_pause_s=0.05)
     caplog.set_level("INFO", "opal_stream.supervise")
-    held, late = tmp_path / "held", tmp_path / "python"
-    held.mkdir()
+    reading, late = tmp_path / "held", tmp_path / "python"
+    reading.mkdir()
 
     def words(number: int, parts: Collection[Partition]) -> list[str]:
         names = ",".join(str(part.number) for part in sorted(parts))
-        return [str(late) if number == 0 else sys.executable, "-S", "-c", HOLDS, str(held), names]
+        return [
+            str(late) if number == 0 else sys.executable,
+            "-S",
+            "-c",
+            HOLDS,
+            str(reading),
+            names,
+        ]
 
     async def scene() -> None:
-        fleet = Fleet(words, restarts=1000)
+        fleet = Fleet(words, restarts=1000, tuning=tuning)
         await fleet.take([share(0), share(1)])
         while fleet.restarts[0] < 2:
             await asyncio.sleep(0.01)
-        await until_held(held, [share(1)])
+        await until_held(reading, [share(1)])
         late.symlink_to(sys.executable)
-        await until_held(held, [share(0), share(1)])
+        await until_held(reading, [share(0), share(1)])
         assert (fleet.collect(), fleet.restarts[1]) == ([], 0)
         outcomes = await fleet.end(fleet.children.values())
         assert [outcome.failure for outcome in outcomes] == [None, None]
 
     asyncio.run(asyncio.wait_for(scene(), 30))
     assert (
-        f"process 0: the stream of orders/0 could not be started: [Errno 2] No such file or directory: '{late}'; started again"
-        in caplog.text
-    )
+        "process 0: the stream of orders/0 could not be started: [Errno 2] No such file "
+        f"or directory: '{late}'; started again"
+    ) in caplog.text
 
 
-def test_what_can_never_be_started_is_said_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.01)
-
+def test_a_process_that_cannot_be_started_fails_with_the_reason() -> None:
     async def scene() -> Exception:
-        fleet = Fleet(lambda *_: [sys.executable, "-c", "x" * 10_000_000], restarts=1)
+        words = [sys.executable, "-c", "x" * 10_000_000]
+        fleet = Fleet(lambda *_: words, restarts=1, tuning=QUICK)
         await fleet.take([share(0)])
         await asyncio.wait([fleet.children[0].watching])
         [(child, outcome)] = fleet.collect()
@@ -193,13 +206,16 @@ def test_what_can_never_be_started_is_said_in_the_end(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("code", [INPUT, DAMAGE, BUG, RETRY])
 def test_what_a_process_fails_of_is_what_the_supervisor_says(
-    code: int, monkeypatch: pytest.MonkeyPatch
+    code: int,
 ) -> None:
-    monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.01)
-    fails = f"import sys; print('opal stream: a hint', 'opal: orders/0@5: no JSON', sep=chr(10), file=sys.stderr); sys.exit({code})"
+    fails = (
+        "import sys; print('opal stream: a hint', 'opal: orders/0@5: no JSON', sep=chr(10), "
+        f"file=sys.stderr); sys.exit({code})"
+    )
 
     async def scene() -> Exception:
-        fleet = Fleet(lambda *_: [sys.executable, "-S", "-c", fails], restarts=2)
+        words = [sys.executable, "-S", "-c", fails]
+        fleet = Fleet(lambda *_: words, restarts=2, tuning=QUICK)
         await fleet.take([share(0, 1)])
         await asyncio.wait([fleet.children[0].watching])
         [(child, outcome)] = fleet.collect()

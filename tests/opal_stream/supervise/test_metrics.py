@@ -4,7 +4,7 @@ import re
 import urllib.request
 from pathlib import Path
 
-from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition
 from opal_stream.supervise.metrics import FleetMetrics
 from opal_stream.tracking.events import FlushEvents, Tracker
@@ -18,12 +18,12 @@ def test_samples_of_all_processes_are_on_one_page_each_with_its_process(tmp_path
         for number in range(2):
             [word] = fleet.words(number)
             tracker = Tracker(metrics=Metrics(path=word.removeprefix("--metrics-file=")))
-            taken = {
-                Partition(topic="orders", number=number): Taken(
+            consumed = {
+                Partition(topic="orders", number=number): Consumed(
                     low=0, high=3, records=3, bytes=30, oldest_ms=1, newest_ms=1
                 )
             }
-            tracker.flushed(FlushEvents(taken=taken, version=1, took_s=0.1, bad=0))
+            tracker.flushed(FlushEvents(consumed=consumed, version=1, took_s=0.1, bad=0))
         own = {
             "opal_stream_predicted_load": {0: 12.5, 1: 3.0},
             "opal_stream_restarts_total": {0: 2, "committer": 1},

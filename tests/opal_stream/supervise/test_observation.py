@@ -1,4 +1,4 @@
-"""What follows from two looks: stalls and arrivals."""
+"""Stalls and arrivals, which follow from two observations."""
 
 import pytest
 
@@ -15,12 +15,12 @@ def observed(
     is_held_back: bool = False,
     **places: tuple[int, int],
 ) -> Observation:
-    found = {{"a": A, "b": B}[name]: place for name, place in places.items()}
+    actual = {{"a": A, "b": B}[name]: index for name, index in places.items()}
     return Observation(
         at_s=at_s,
-        positions={part: position for part, (position, _) in found.items()},
-        ends={part: end for part, (_, end) in found.items()},
-        committed=None if committed is None else dict.fromkeys(found, committed),
+        positions={part: position for part, (position, _) in actual.items()},
+        ends={part: end for part, (_, end) in actual.items()},
+        committed=None if committed is None else dict.fromkeys(actual, committed),
         is_held_back=is_held_back,
     )
 

@@ -1,16 +1,15 @@
-"""One real process under its watcher: what it may write, how it may fail to start, and how it is made to end."""
+"""A real process under its watcher: its output, failures to start, and its end."""
 
 import asyncio
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
-import pytest
 
-from opal_stream.supervise import process as processes
-from opal_stream.supervise.process import Outcome, WatchedProcess
+from opal_stream.supervise.process import Outcome, Tuning, WatchedProcess
 
 TOTALS = "print('{\"records\": 3}', flush=True)"
 
@@ -18,12 +17,12 @@ TOTALS = "print('{\"records\": 3}', flush=True)"
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', file=sys.stderr, flush=True)"
 
 
-def watched(program: str, say: Callable[[str], None], **more: float) -> WatchedProcess:
+def watched(program: str, say: Callable[[str], None], **more: Any) -> WatchedProcess:
     words = [sys.executable, "-S", "-c", f"import os, signal, sys, time\n{program}"]
-    return WatchedProcess(lambda: (words, {}), say, reads="orders", **{"restarts": 0, **more})  # type: ignore[arg-type]
+    return WatchedProcess(lambda: (words, {}), say, reads="orders", **{"restarts": 0, **more})
 
 
-def watch(program: str, **more: float) -> tuple[Outcome, list[str]]:
+def watch(program: str, **more: Any) -> tuple[Outcome, list[str]]:
     said: list[str] = []
     process = watched(program, said.append, **more)
     return asyncio.run(asyncio.wait_for(process.watch(), 20)), said[1:]
@@ -38,7 +37,8 @@ def test_a_line_of_any_length_is_read_and_cut() -> None:
 
 def test_what_a_process_tells_may_be_long_and_have_lines_before_it() -> None:
     outcome, _ = watch(
-        "print('a library says hello'); print('{\"records\": 3, \"open\": [\"' + 'x' * 200_000 + '\"]}')"
+        "print('a library says hello'); print('{\"records\": 3, \"open\": [\"' + 'x' * "
+        "200_000 + '\"]}')"
     )
     assert (outcome.totals["records"], len(outcome.totals["open"][0])) == (3, 200_000)
 
@@ -49,10 +49,16 @@ def test_what_one_told_before_it_failed_counts_with_what_its_successor_tells(
     tells = (
         'print(\'{"table": "t", "records": %d, "version": %d}\' % (records, version), flush=True)'
     )
-    first = f"records, version = 2, 7\n{tells}\nrecords, version = 3, 8\n{tells}\nos.kill(os.getpid(), signal.SIGKILL)"
+    first = (
+        f"records, version = 2, 7\n{tells}\nrecords, version = 3, "
+        f"8\n{tells}\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
     second = f"records, version = 5, 4\n{tells}"
     marker = str(tmp_path / "began")
-    program = f"if not os.path.exists({marker!r}):\n open({marker!r}, 'w').close()\n exec({first!r})\nexec({second!r})"
+    program = (
+        f"if not os.path.exists({marker!r}):\n open({marker!r}, 'w').close()\n "
+        f"exec({first!r})\nexec({second!r})"
+    )
     outcome, _ = watch(program, restarts=1)
     assert (outcome.failure, outcome.totals) == (None, {"table": "t", "records": 8, "version": 8})
     (tmp_path / "began").unlink()
@@ -65,12 +71,12 @@ def test_one_that_tells_nothing_readable_is_done_all_the_same() -> None:
     assert (outcome.failure, outcome.totals, said) == (
         None,
         {},
-        ["it has ended, and its counts are not known: it told 'bye'"],
+        ["it has ended, and its counts are unknown: it wrote 'bye'"],
     )
 
 
 def test_a_process_is_read_while_it_drains() -> None:
-    """Else it would wait for a reader, and be killed."""
+    """A process without a reader would wait for one, and be killed."""
     said: list[str] = []
     # Written without sys.stderr: the signal may come while that still prints "ready"
     talks = (
@@ -95,7 +101,10 @@ def test_a_process_is_read_while_it_drains() -> None:
 def test_one_that_hangs_when_its_time_is_over_is_killed_with_all_that_it_started(
     tmp_path: Path,
 ) -> None:
-    starts = f"import subprocess\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(subprocess.Popen(['sleep', '60']).pid))"
+    starts = (
+        f"import subprocess\nopen({str(tmp_path / 'pid')!r}, "
+        "'w').write(str(subprocess.Popen(['sleep', '60']).pid))"
+    )
     outcome, said = watch(f"{starts}\n{DEAF}\ntime.sleep(60)", run_for_s=0.5, drain_s=0.5)
     assert "it was ended by signal 9, 0.5 s after it was asked to end" in str(outcome.failure)
     assert not outcome.is_final
@@ -121,12 +130,11 @@ def test_one_that_hangs_is_killed_by_a_watcher_that_ends() -> None:
     assert not is_running(asyncio.run(scene()))
 
 
-def test_what_a_process_leaves_behind_is_not_awaited_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(processes, "BEAT_S", 0.1)
+def test_what_a_process_leaves_behind_is_not_awaited_for_ever() -> None:
     outcome, said = watch(
-        "import subprocess\nsubprocess.Popen(['sleep', '60']); sys.exit('opal: no')", drain_s=0.3
+        "import subprocess\nsubprocess.Popen(['sleep', '60']); sys.exit('opal: no')",
+        drain_s=0.3,
+        tuning=Tuning(beat_s=0.1),
     )
     assert (outcome.code, str(outcome.failure).splitlines()[-1]) == (1, "opal: no")
     assert said == ["opal: no", "what it started has not ended in 0.3 s, and is killed"]

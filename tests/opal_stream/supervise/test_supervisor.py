@@ -1,4 +1,4 @@
-"""`opal stream run --processes` with a real broker: whatever dies or moves, the table is the model, and nothing is left behind."""
+"""`opal stream run --processes`: whatever dies or moves, all is read once, and all ends."""
 
 import json
 import shutil
@@ -7,11 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from opal_lake.cli import main
@@ -22,7 +19,6 @@ from opal_stream.gathered.backlog import LEAST_BYTES
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.spread import Shares, Spread
-from opal_stream.supervise import supervisor as supervisors
 from opal_stream.supervise.metrics import FleetMetrics
 from opal_stream.supervise.observation import Observation, Observer
 from opal_stream.supervise.planner import Planner
@@ -30,7 +26,15 @@ from opal_stream.supervise.supervisor import FleetOptions, Supervisor
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
 from tests.kit.check import check_table
-from tests.opal_stream.orders import ends, ids, new_table, new_topic, order
+from tests.opal_stream.orders import ends, ids, new_table, new_topic
+from tests.opal_stream.supervise.build import (
+    children_of,
+    command,
+    fill,
+    share_of,
+    supervised,
+    wait_until,
+)
 
 __all__ = ["metadata", "opal_commands"]
 
@@ -42,89 +46,6 @@ SKEWED = (400, 200, 50, 50, 20, 10)  # messages by partition
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     return new_table(tmp_path)
-
-
-def fill(kafka: Kafka, topic: str, counts: tuple[int, ...], first: int = 0) -> int:
-    """Orders with ids of their own; the next one."""
-    for partition, count in enumerate(counts):
-        kafka.produce(
-            topic, [order(first + number) for number in range(count)], partition=partition
-        )
-        first += count
-    return first
-
-
-TABLES: dict[str, str] = {}  # of each topic: a committer knows no topic
-
-
-def command(table: Table, kafka: Kafka, topic: str, *more: str) -> list[str]:
-    TABLES[topic] = table.uri
-    words = [
-        "stream",
-        "run",
-        table.uri,
-        "--bootstrap-servers",
-        kafka.servers,
-        "--topic",
-        topic,
-        *more,
-    ]
-    return [sys.executable, "-m", "opal_lake.cli", *words]
-
-
-@contextmanager
-def supervised(
-    table: Table, kafka: Kafka, topic: str, *more: str
-) -> "Iterator[subprocess.Popen[str]]":
-    words = command(table, kafka, topic, *more)
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-        wait_until(lambda: not watched_of(topic), "processes were left behind")
-
-
-def watched_of(topic: str) -> list[psutil.Process]:
-    """Whatever a supervisor started."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        words = process.info["cmdline"] or []
-        if (
-            {f"--topic={topic}", TABLES.get(topic)} & {*words}
-            and "--watched" in words
-            and process.info["status"] != psutil.STATUS_ZOMBIE
-        ):
-            found.append(process)
-    return found
-
-
-def children_of(topic: str) -> list[psutil.Process]:
-    """The processes that read, by what they read."""
-    return sorted((process for process in watched_of(topic) if share_of(process)), key=share_of)
-
-
-def committers_of(topic: str) -> list[psutil.Process]:
-    return [process for process in watched_of(topic) if "commit" in process.info["cmdline"]]
-
-
-def share_of(process: psutil.Process) -> str:
-    return next(
-        (
-            word.partition("=")[2]
-            for word in process.info["cmdline"]
-            if word.startswith("--partitions=")
-        ),
-        "",
-    )
-
-
-def wait_until(holds: Callable[[], bool], what: str = "", most_s: float = 60) -> None:
-    until = time.monotonic() + most_s
-    while not holds():
-        assert time.monotonic() < until, what
-        time.sleep(0.2)
 
 
 def test_until_empty_each_reads_about_as_much_and_all_is_read_once(
@@ -146,8 +67,8 @@ def test_until_empty_each_reads_about_as_much_and_all_is_read_once(
         command(table, kafka, topic, *words), capture_output=True, text=True, timeout=120
     )
     assert done.returncode == OK, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["records"], told["missing"], told["version"]) == (
+    report = json.loads(done.stdout)
+    assert (report["records"], report["missing"], report["version"]) == (
         count,
         0,
         table.log.head().version,
@@ -165,7 +86,7 @@ def test_until_empty_each_reads_about_as_much_and_all_is_read_once(
 
 
 @pytest.mark.slow
-def test_processes_that_gather_stand_where_their_files_end_and_one_committer_makes_their_rows_visible(
+def test_processes_that_gather_stand_where_their_files_end_until_one_committer_commits(
     kafka: Kafka, table: Table
 ) -> None:
     topic = new_topic(kafka, 3)
@@ -217,7 +138,7 @@ def test_a_message_that_stops_one_stops_all_and_is_said(kafka: Kafka, table: Tab
         timeout=120,
     )
     assert done.returncode == INPUT
-    assert f"opal: {topic}/2@0: the message is no JSON object" in done.stderr.splitlines()[-1]
+    assert f"opal: {topic}/2@0: the message is not a JSON object" in done.stderr.splitlines()[-1]
     assert not children_of(topic)
     assert set(ids(table)) <= {*range(40)}
     words = ["--processes", "2", "--until-empty", "--on-bad-message", "quarantine", "--json"]
@@ -261,7 +182,7 @@ def test_a_child_that_is_killed_is_started_again_and_sigterm_flushes_all(
 
 
 @pytest.mark.slow
-def test_a_supervisor_that_is_killed_leaves_nothing_behind_and_another_goes_on(
+def test_a_killed_supervisor_leaves_no_process_and_the_next_one_continues(
     kafka: Kafka, table: Table
 ) -> None:
     topic = new_topic(kafka, 4)
@@ -309,10 +230,7 @@ class Turning(Planner):
 
     def plan(self, seen: Observation, current: Shares = ()) -> Spread:
         parts, self.turn = sorted(seen.ends), self.turn + 1
-        shares = tuple(
-            frozenset(part for part in parts if (part.number + self.turn) % 4 // 2 == process)
-            for process in range(2)
-        )
+        shares = (self._share(parts, 0), self._share(parts, 1))
         changed = tuple(
             number
             for number, share in enumerate(shares)
@@ -320,13 +238,14 @@ class Turning(Planner):
         )
         return Spread(shares=shares, loads=(1.0, 1.0), changed=changed)
 
+    def _share(self, parts: list[Partition], process: int) -> frozenset[Partition]:
+        return frozenset(part for part in parts if (part.number + self.turn) % 4 // 2 == process)
+
 
 @pytest.mark.slow
 def test_partitions_that_move_while_they_are_read_are_neither_lost_nor_doubled(
-    kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, table: Table
 ) -> None:
-    monkeypatch.setattr(supervisors, "LOOK_S", 0.5)
-    monkeypatch.setattr(supervisors, "Planner", Turning)
     topic, over = new_topic(kafka, 4), threading.Event()
     count, shared = 0, command(table, kafka, topic, "--json", "--watched", "60s")
     connection, options = Connection(bootstrap_servers=kafka.servers), StreamOptions(topics=[topic])
@@ -338,9 +257,10 @@ def test_partitions_that_move_while_they_are_read_are_neither_lost_nor_doubled(
         table,
         connection,
         options,
-        FleetOptions(processes=2, replan_s=4, restarts=0),
+        FleetOptions(processes=2, replan_s=4, restarts=0, look_s=0.5),
         words,
         metrics=FleetMetrics(),
+        planner=Turning(table, connection, options, processes=2),
     )
     running = threading.Thread(target=lambda: (supervisor.run(), over.set()))
     running.start()
@@ -388,7 +308,11 @@ def test_plans_go_by_what_waits_and_capacity_finds_how_many(kafka: Kafka, table:
     observer.close()
     assert {part.number: seen.lag(part) for part in seen.ends} == dict(enumerate(SKEWED))
     spread = Planner(table, connection, options, processes=2).plan(seen)
-    assert sorted(sum(seen.lag(part) for part in share) for share in spread.shares) == [330, 400]
+
+    def lag_of(share: frozenset[Partition]) -> int:
+        return sum(seen.lag(part) for part in share)
+
+    assert sorted(lag_of(share) for share in spread.shares) == [330, 400]
     by_capacity = Planner(table, connection, options, capacity=410 / 3600)
     first = by_capacity.plan(seen)
     assert len(first.shares) == 2

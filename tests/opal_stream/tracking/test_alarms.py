@@ -11,7 +11,7 @@ import pytest
 
 from opal_lake.cli import main
 from opal_lake.exit_codes import FINDINGS, INPUT, OK
-from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition
 from opal_stream.tracking.alarms import AlarmLimits, find_alarms
 from opal_stream.tracking.event_files import EventReader, FolderSink
@@ -71,12 +71,16 @@ def test_a_status_beyond_its_limits_is_an_alarm(
 
 
 def flush(tracker: Tracker, low: int, high: int, records: int, topic_id: str = "t1") -> None:
-    taken = Taken(
+    consumed = Consumed(
         low=low, high=high, records=records, bytes=records, oldest_ms=time.time_ns() // 1_000_000
     )
     tracker.flushed(
         FlushEvents(
-            taken={PARTITION: taken}, version=1, took_s=0.1, bad=0, topic_ids={"orders": topic_id}
+            consumed={PARTITION: consumed},
+            version=1,
+            took_s=0.1,
+            bad=0,
+            topic_ids={"orders": topic_id},
         )
     )
 

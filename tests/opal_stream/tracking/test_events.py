@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,24 +15,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.taken import Taken
-from opal_stream.kafka.topics import Partition
-from opal_stream.tracking import event_files
-from opal_stream.tracking.event_files import EventReader, FolderSink
-from opal_stream.tracking.events import FlushEvents, TopicSink, Tracker
+from opal_stream.tracking.event_files import EventReader, FileLimits, FolderSink
+from opal_stream.tracking.events import TopicSink, Tracker
 from opal_stream.tracking.metrics import Metrics
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import new_topic
-
-PARTITION = Partition(topic="orders", number=1)
-
-
-def flush(high: int) -> FlushEvents:
-    moment_ms = time.time_ns() // 1_000_000 - 2_000
-    taken = Taken(
-        low=0, high=high, records=high, bytes=10 * high, oldest_ms=moment_ms, newest_ms=moment_ms
-    )
-    return FlushEvents(taken={PARTITION: taken}, version=4, took_s=0.25, bad=1)
+from tests.opal_stream.tracking.build import PARTITION, flush
 
 
 def test_events_go_to_a_topic(kafka: Kafka) -> None:
@@ -132,10 +119,9 @@ def test_one_that_is_away_when_a_stream_begins_stops_nothing(tmp_path: Path) -> 
 
 FILLS = """
 import resource, sys
-from opal_stream.tracking import event_files
-from opal_stream.tracking.event_files import EventReader, FolderSink
+from opal_stream.tracking.event_files import EventReader, FileLimits, FolderSink
 from opal_stream.tracking.events import Tracker
-from tests.opal_stream.tracking.test_events import flush
+from tests.opal_stream.tracking.build import flush
 tracker = Tracker([FolderSink(sys.argv[1])])
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 for high in range(1, 7):
@@ -169,7 +155,7 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
 
 
 def written(folder: Path, began: datetime, *lines: str) -> Path:
-    """A file of another process, that was written last when it began."""
+    """Write a file of another process, last written when it began."""
     path = folder / f"other-1-{began:%Y%m%d}-1.jsonl"
     path.write_text("".join(lines))
     os.utime(path, (began.timestamp(), began.timestamp()))
@@ -212,9 +198,7 @@ def test_only_what_the_last_day_needs_is_read(tmp_path: Path) -> None:
     assert 3 <= reader.broken <= 3 + near_the_begin
 
 
-def test_files_are_of_a_day_and_a_size_and_old_ones_are_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_of_a_day_and_a_size_and_old_ones_are_deleted(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     old, young = (
         written(tmp_path, now - timedelta(days=8), "x"),
@@ -229,8 +213,7 @@ def test_files_are_of_a_day_and_a_size_and_old_ones_are_deleted(
     path = tmp_path / f"{socket.gethostname()}-{os.getpid()}-{datetime.now(UTC):%Y%m%d}-1.jsonl"
     FolderSink(str(tmp_path)).send([{"n": 2}])
     assert path.read_text() == '{"n": 1}\n{"n": 2}\n'
-    monkeypatch.setattr(event_files, "_FILE_BYTES", 10)
-    monkeypatch.setattr(event_files, "KEPT_BYTES", 500)
+    sink = FolderSink(str(tmp_path), limits=FileLimits(file_bytes=10, kept_bytes=500))
     of_the_day = written(
         tmp_path, now - timedelta(hours=23), line_of(now - timedelta(hours=23), 7) + "x" * 600
     )

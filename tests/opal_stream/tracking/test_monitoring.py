@@ -11,7 +11,7 @@ import yaml
 
 from opal_lake.cli import main
 from opal_lake.exit_codes import OK
-from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition
 from opal_stream.supervise.metrics import FleetMetrics
 from opal_stream.tracking.events import FlushEvents, Tracker
@@ -22,13 +22,8 @@ __all__ = ["metadata", "opal_commands"]
 
 FOLDER = Path(str(files("opal_stream.tracking"))) / "monitoring"
 DASHBOARD = json.loads((FOLDER / "grafana_dashboard.json").read_text(encoding="utf-8"))
-RULES = [
-    rule
-    for group in yaml.safe_load((FOLDER / "prometheus_alerts.yaml").read_text(encoding="utf-8"))[
-        "groups"
-    ]
-    for rule in group["rules"]
-]
+ALERTS = yaml.safe_load((FOLDER / "prometheus_alerts.yaml").read_text(encoding="utf-8"))
+RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 PANELS = {
     panel["title"]: [target["expr"] for target in panel["targets"]] for panel in DASHBOARD["panels"]
 }
@@ -45,13 +40,13 @@ OF_OTHERS = {"instance", "job", "process"}  # labels that a scrape or a supervis
 
 
 def exported() -> dict[str, tuple[str, set[str]]]:
-    """Kind and labels of each metric that a stream with one partition exports, and its supervisor."""
+    """Return kind and labels of each metric of a stream and its supervisor."""
     fleet = FleetMetrics()
     fleet.gather(dict.fromkeys(OF_SUPERVISOR, MappingProxyType({0: 1.0})), {0})
     metrics = Metrics()
     tracker, partition = Tracker(metrics=metrics), Partition(topic="orders", number=0)
-    taken = Taken(low=0, high=3, records=3, bytes=30, oldest_ms=1, newest_ms=1)
-    tracker.flushed(FlushEvents(taken={partition: taken}, version=1, took_s=0.1, bad=0))
+    consumed = Consumed(low=0, high=3, records=3, bytes=30, oldest_ms=1, newest_ms=1)
+    tracker.flushed(FlushEvents(consumed={partition: consumed}, version=1, took_s=0.1, bad=0))
     tracker.gap(partition, 3, 5)
     tracker.gathered(7, 1.5)
     tracker.seen({partition: (5, 9)})
@@ -74,21 +69,19 @@ def test_everything_declared_is_exported_and_shown() -> None:
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_an_expression_fits_the_metrics(expression: str) -> None:
-    metrics, found = exported(), SELECTOR.findall(expression)
-    assert found
-    for name, selector, span in found:
+    metrics, actual = exported(), SELECTOR.findall(expression)
+    assert actual
+    for name, selector, span in actual:
         kind, labels = metrics[name]
         assert set(re.findall(r"(\w+)=~", selector)) <= labels | OF_OTHERS
         assert span or kind == "gauge", "a counter is read by rate or increase over a span"
         if span:
-            assert re.search(
-                rf"({'rate|increase' if kind == 'counter' else 'avg_over_time'})\({name}",
-                expression,
-            )
-        for kept in re.findall(r"by \(([^)]*)\)", expression):
-            assert set(kept.split(", ")) <= labels | OF_OTHERS
+            functions = "rate|increase" if kind == "counter" else "avg_over_time"
+            assert re.search(rf"({functions})\({name}", expression)
+        for remaining in re.findall(r"by \(([^)]*)\)", expression):
+            assert set(remaining.split(", ")) <= labels | OF_OTHERS
     assert all(
-        expression.count(one) == expression.count(other) for one, other in ("()", "{}", "[]")
+        expression.count(entry) == expression.count(other) for entry, other in ("()", "{}", "[]")
     )
 
 

@@ -9,7 +9,7 @@ from opal_lake.errors import FormatError
 from opal_lake.log.commit import canonical_json, seal
 from opal_lake.storage.memory import MemoryStorage
 from opal_stream.traffic.documents import TrafficFolder, decode_traffic, encode_traffic
-from opal_stream.traffic.hours import MOST_WEEKS, WEEK, Traffic, Volume
+from opal_stream.traffic.hours import MAX_WEEKS, WEEK, Traffic, Volume
 from tests.kit.check import check_table
 from tests.kit.ids import CountingIds
 from tests.opal_lake.shop import create
@@ -18,7 +18,7 @@ TABLE = "table"
 NUMBERS = st.integers(0, 2**62)
 MEANS = st.dictionaries(
     st.integers(0, WEEK - 1),
-    st.tuples(st.integers(1, MOST_WEEKS), st.builds(Volume, NUMBERS, NUMBERS)),
+    st.tuples(st.integers(1, MAX_WEEKS), st.builds(Volume, NUMBERS, NUMBERS)),
 )
 TRAFFIC = st.builds(
     Traffic,
@@ -43,15 +43,15 @@ def documents(storage: MemoryStorage) -> list[str]:
 
 @given(st.dictionaries(st.text(min_size=1, max_size=20), TRAFFIC, max_size=4))
 def test_a_document_comes_back_as_it_was(traffic: dict[str, Traffic]) -> None:
-    found = decode_traffic(encode_traffic(TABLE, traffic), "path", TABLE)
-    assert found.keys() == traffic.keys()
-    for name, one in found.items():
-        assert (one.hour, one.position, one.means.keys()) == (
+    actual = decode_traffic(encode_traffic(TABLE, traffic), "path", TABLE)
+    assert actual.keys() == traffic.keys()
+    for name, item in actual.items():
+        assert (item.hour, item.position, item.means.keys()) == (
             traffic[name].hour,
             traffic[name].position,
             traffic[name].means.keys(),
         )
-        for slot, (weeks, mean) in one.means.items():
+        for slot, (weeks, mean) in item.means.items():
             assert weeks == traffic[name].means[slot][0]
             assert mean == pytest.approx(traffic[name].means[slot][1])
 
@@ -78,9 +78,9 @@ def test_what_the_format_does_not_have_is_refused(hours: object) -> None:
 
 def test_a_writer_leaves_one_document() -> None:
     storage = MemoryStorage()
-    one = folder(storage)
+    item = folder(storage)
     for hour in range(5):
-        one.write({"a": counted(hour), "b": counted(1)}, hour)
+        item.write({"a": counted(hour), "b": counted(1)}, hour)
     assert len(documents(storage)) == 1
     assert folder(storage).read()["a"].current == Volume(4, 40)
 
@@ -91,14 +91,14 @@ def test_parts_that_move_between_writers_are_counted_once_and_old_documents_go()
     first.write({"a": counted(1), "b": counted(1)}, 1000)
     second.write({"c": counted(1)}, 1000)
     second.write({"c": counted(2), "b": counted(2)}, 1000)  # also where its clock does not move
-    assert {name: one.current.messages for name, one in folder(storage).read().items()} == {
+    assert {name: item.current.messages for name, item in folder(storage).read().items()} == {
         "a": 1,
         "b": 2,
         "c": 2,
     }
     assert len(documents(storage)) == 2
     first.write({"a": counted(3)}, 500)  # or is behind
-    assert {name: one.current.messages for name, one in folder(storage).read().items()} == {
+    assert {name: item.current.messages for name, item in folder(storage).read().items()} == {
         "a": 3,
         "b": 2,
         "c": 2,
@@ -122,7 +122,7 @@ def test_whatever_writers_write_the_last_count_of_each_part_stays(
     for at, (writer, names, moment_ms) in enumerate(steps):
         writers[writer].write({name: counted(at) for name in names}, moment_ms)
         model |= dict.fromkeys(names, at)
-    assert {name: one.current.messages for name, one in folder(storage).read().items()} == model
+    assert {name: item.current.messages for name, item in folder(storage).read().items()} == model
     assert len(documents(storage)) <= len(model)
 
 

@@ -18,9 +18,9 @@ def observed(hours: dict[int, float]) -> Traffic:
 
 
 def predicted(traffic: Traffic, hour: int) -> float:
-    found = traffic.predict(hour)
-    assert found.bytes == pytest.approx(100 * found.messages)
-    return found.messages
+    actual = traffic.predict(hour)
+    assert actual.bytes == pytest.approx(100 * actual.messages)
+    return actual.messages
 
 
 def test_the_week_begins_on_monday() -> None:

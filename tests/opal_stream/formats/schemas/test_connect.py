@@ -1,4 +1,4 @@
-"""The schema that Kafka Connect puts beside a change event: types of new columns, decimals, and times of several units."""
+"""The schema of Kafka Connect in a change event: types of new columns, decimals and times."""
 
 import base64
 import json
@@ -273,7 +273,7 @@ def test_a_schema_that_is_none_stops_no_process(schema: dict[str, Any]) -> None:
 def test_a_schema_that_is_nested_too_deeply_makes_its_message_bad() -> None:
     deep = b"[" * 5000 + b"]" * 5000
     value = b'{"schema":' + deep + b',"payload":{"after":{"id":1},"op":"c","source":{"lsn":7}}}'
-    assert "none of Kafka Connect" in bad(decode([value], OPTIONS, spec()))["orders/3@100"]
+    assert "not one of Kafka Connect" in bad(decode([value], OPTIONS, spec()))["orders/3@100"]
 
 
 def test_what_json_cannot_hold_exactly_is_a_bad_message() -> None:
@@ -293,7 +293,7 @@ def test_what_json_cannot_hold_exactly_is_a_bad_message() -> None:
             {"d": "1000"},
             "decimals in base64 within a list or an object",
         ),
-        (times, pa.timestamp("us"), 3_600_000_000, "it is a time of day, which is no timestamp"),
+        (times, pa.timestamp("us"), 3_600_000_000, "it is a time of day, which is not a timestamp"),
         (
             {**decimal("x", 0), "parameters": {"scale": "99999999999"}},
             pa.decimal128(14, 2),

@@ -14,5 +14,5 @@ def test_times_are_text_and_what_was_only_null_is_no_column() -> None:
     new = inferred_columns({"x": pa.array([None, 1]), "y": pa.array([2.5, 1.5]), "z": pa.nulls(2)})
     assert new is not None
     assert new.columns == pa.schema([("x", pa.int64()), ("y", pa.float64())])
-    assert new.found == {0: ("y",), 1: ("x", "y")}
+    assert new.names == {0: ("y",), 1: ("x", "y")}
     assert inferred_columns({"z": pa.nulls(2)}) is None
