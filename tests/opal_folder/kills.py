@@ -1,10 +1,14 @@
-"""Mutations that kill themselves before each step that others can see: a folder or file made, renamed, linked, removed, a request sent.
+"""Mutations that kill themselves before each step that others can see.
 
-    python -m tests.opal_folder.kills FOLDER-OR-S3-URI [--every 7 --first 8] [--random 152 --seed 7] [--endpoint URL]
+Such a step is a folder or file made, renamed, linked or removed, or a request sent.
 
-Kills before the steps FIRST, FIRST + EVERY and so on; and then before random ones, also the runs that complete what another one left,
-until RANDOM more were killed. After each kill a reader must see the old master or the new one, never the old one again once the new one
-was there, and the next run must complete it. Prints how many there were.
+    python -m tests.opal_folder.kills FOLDER-OR-S3-URI [--every 7 --first 8]
+        [--random 152 --seed 7] [--endpoint URL]
+
+It kills before the steps FIRST, FIRST + EVERY and so on. Then it kills before random steps, also of
+the runs that complete what another one left, until RANDOM more were killed. After each kill a
+reader must see the old master or the new one, never the old one again once the new one was there,
+and the next run must complete it. It prints how many there were.
 """
 
 import argparse
@@ -16,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from opal_folder import journal
-from opal_folder.mutation import open_place, run_mutation
+from opal_folder.mutation import open_master, run_mutation
 from opal_lake.storage import open_storage
 from tests.opal_folder.plain_merge import LINES, NEW, OLD, PlainMerge, content, job, text_of
 
@@ -77,7 +81,7 @@ def before_random_ones(
         _prepare(uri, options)
         while kills < number and _run_killed(uri, chance.randrange(_STEPS_OF_A_RUN), options):
             kills += 1
-            seen = content(open_place(f"{uri}/master", options), options)
+            seen = content(open_master(f"{uri}/master", options), options)
             assert seen in possible, (turn, seen)
             possible = possible if seen == OLD else (NEW,)
         _check(uri, options, possible)
@@ -122,27 +126,27 @@ def _kill_at(step: int, uri: str) -> None:
 
 def _mutate(uri: str, options: dict[str, str]) -> Any:
     paths = [f"{uri}/incr/{name}" for name in LINES]
-    place = open_place(f"{uri}/master", options)
-    return run_mutation(place, job(*paths, token="token"), PlainMerge(options), options)
+    folder = open_master(f"{uri}/master", options)
+    return run_mutation(folder, job(*paths, token="token"), PlainMerge(options), options)
 
 
 def _check(uri: str, options: dict[str, str], possible: tuple[Mapping[str, str], ...]) -> None:
-    place = open_place(f"{uri}/master", options)
-    seen = content(place, options)
+    folder = open_master(f"{uri}/master", options)
+    seen = content(folder, options)
     assert seen in possible, seen
     result = _mutate(uri, options)
-    assert content(place, options) == NEW
+    assert content(folder, options) == NEW
     assert result.counts["files"] == 3
     decided = [
         run
-        for run in journal.runs(place.side)
-        if (outcome := journal.read_outcome(place.side, run)) and outcome.is_decided
+        for run in journal.runs(folder.side)
+        if (outcome := journal.read_outcome(folder.side, run)) and outcome.is_decided
     ]
     assert len(decided) == 1
     assert list(open_storage(f"{uri}/incr", options).list("")) == []
-    assert not list(place.side.list("working/"))
-    assert not list(place.side.list("staged/"))
-    assert len(list(place.side.list("done/"))) == 3
+    assert not list(folder.side.list("working/"))
+    assert not list(folder.side.list("staged/"))
+    assert len(list(folder.side.list("done/"))) == 3
     again = _mutate(uri, options)
     assert again.repeated
     assert again.counts == result.counts

@@ -1,9 +1,12 @@
-"""A merge of `id,value` lines without Spark, so that what is around a merge can be tried hundreds of times."""
+"""A merge of `id,value` lines without Spark.
+
+So the steps around a merge can be tried hundreds of times.
+"""
 
 from pathlib import Path
 
+from opal_folder.master_folder import MasterFolder, MasterForm
 from opal_folder.mutation import Merged, Work
-from opal_folder.place import MasterForm, Place
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.mutate import Mutate
 from opal_lake.s3a import is_s3
@@ -20,7 +23,7 @@ def job(*increments: str, **more: object) -> Mutate:
 
 
 class PlainMerge:
-    """As `run_mutation` calls it."""
+    """The function that `run_mutation` calls."""
 
     def __init__(self, options: dict[str, str] | None = None) -> None:
         self.options = options or {}
@@ -60,10 +63,10 @@ class PlainMerge:
         return open_storage(root, self.options if is_s3(root) else {}).get(path).decode().split()
 
 
-def content(place: Place, options: dict[str, str] | None = None) -> dict[str, str]:
-    """What readers see."""
+def content(folder: MasterFolder, options: dict[str, str] | None = None) -> dict[str, str]:
+    """Return the content that readers see."""
     merge = PlainMerge(options)
-    lines = [line for file in place.master_files() for line in merge._lines(file.root, file.path)]
+    lines = [line for file in folder.master_files() for line in merge._lines(file.root, file.path)]
     assert len(lines) == len({line.split(",")[0] for line in lines})
     return dict(line.split(",") for line in lines)
 

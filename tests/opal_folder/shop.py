@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from opal_folder.mutation import Merged, Work, open_place, run_mutation
+from opal_folder.mutation import Merged, Work, open_master, run_mutation
 from opal_lake.result import JobResult
 from opal_lake.storage import Storage, open_storage
 from tests.opal_folder.plain_merge import OLD, PlainMerge, content, job, text_of
@@ -13,7 +13,7 @@ class Shop:
 
     def __init__(self, uri: str, options: dict[str, str]) -> None:
         self.uri, self.options = uri, options
-        self.place = open_place(f"{uri}/master", options)
+        self.place = open_master(f"{uri}/master", options)
         self.put("master", "part-0", text_of(OLD).decode())
 
     def source(self, folder: str) -> Storage:

@@ -1,4 +1,4 @@
-"""Which files are increments, and what their names say."""
+"""Files that are increments, and the values of their names."""
 
 import os
 from pathlib import Path
@@ -12,8 +12,8 @@ from opal_lake.storage import open_storage
 from tests.opal_folder.plain_merge import fill
 
 
-def names(found: list[Increment]) -> list[str]:
-    return [increment.name for increment in found]
+def names(increments: list[Increment]) -> list[str]:
+    return [increment.name for increment in increments]
 
 
 def listed(*paths: object) -> list[Increment]:
@@ -39,10 +39,10 @@ def test_a_folder_a_pattern_and_a_file_name_increments(incr: Path) -> None:
 
 def test_a_pattern_may_find_nothing_and_a_path_that_is_not_there_is_a_mistake(incr: Path) -> None:
     assert listed(incr / "*.json") == []
-    with pytest.raises(InvalidInputError, match="no increment"):
+    with pytest.raises(InvalidInputError, match="does not exist"):
         listed(incr / "z.csv")
     for path in ("file:///no such file", "file:/no such file", "/no such file"):
-        with pytest.raises(InvalidInputError, match="there is no increment"):
+        with pytest.raises(InvalidInputError, match="does not exist: it is neither a file"):
             listed(path)
     with pytest.raises(InvalidInputError, match="credentials"):
         listed("s3://key:secret@bucket/incr")

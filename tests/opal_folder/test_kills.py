@@ -1,4 +1,7 @@
-"""kill -9 before every step of a run: readers see the old master or the new one, and the next run completes it."""
+"""kill -9 before every step of a run.
+
+Readers see the old master or the new one, and the next run completes it.
+"""
 
 import os
 import subprocess

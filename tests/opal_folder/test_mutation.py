@@ -1,4 +1,4 @@
-"""A run around its merge: what moves, what is kept, what a repeat does, and what a failure leaves."""
+"""A run around its merge: files that move, files that stay, repeats and failures."""
 
 import errno
 import json
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from opal_folder import local_place
+from opal_folder import local_master
 from opal_folder.increments import list_increments
 from opal_folder.journal import Claim, Outcome, decide, write_claim
-from opal_folder.mutation import Merged, Work, bytes_of, open_place, recover, run_mutation
+from opal_folder.mutation import Merged, Work, bytes_of, open_master, recover, run_mutation
 from opal_lake.errors import ConflictError, InvalidInputError, PreReleaseError, StorageError
 from opal_lake.storage import open_storage
 from tests.opal_folder.plain_merge import NEW, OLD, PlainMerge, content, fill, job, text_of
@@ -33,38 +33,41 @@ def test_the_bytes_of_a_run_are_those_of_master_and_increments(shop: Shop) -> No
 
 
 def test_what_a_run_would_refuse_its_size_refuses_before(shop: Shop) -> None:
-    """But not what the run would not look at: a known token's increments, and those that a stopped run took."""
-    place, asked = shop.place.uri, job(f"{shop.uri}/incr/1.csv")
+    """The count leaves out what the run would not read.
+
+    These are a known token's increments, and those that a stopped run took.
+    """
+    uri, asked = shop.place.uri, job(f"{shop.uri}/incr/1.csv")
     for asked_for, message in (
-        (asked, "there is no increment"),
+        (asked, "does not exist: it is neither a file"),
         (job(f"{shop.uri}/master"), "lies in the master"),
     ):
         with pytest.raises(InvalidInputError, match=message):
-            bytes_of(place, asked_for, shop.options)
+            bytes_of(uri, asked_for, shop.options)
     shop.arrive({"1.csv": "a,9\n"})
-    taken = Claim(
+    claim = Claim(
         run=1,
         token=None,
         increments=tuple(list_increments(asked.increments, shop.options, lambda _: False)),
         backups=1,
     )
-    write_claim(shop.place.side, taken)
+    write_claim(shop.place.side, claim)
     shop.source("incr").delete(["1.csv"])
-    assert bytes_of(place, asked, shop.options) == len(text_of(OLD))
+    assert bytes_of(uri, asked, shop.options) == len(text_of(OLD))
     shop.arrive({"1.csv": "a,9\n"})
     assert shop.run(token="t").version == 2
     missing = job(f"{shop.uri}/incr/2.csv", token="u")
     known = job(f"{shop.uri}/incr/2.csv", token="t")
-    assert bytes_of(place, known, shop.options) == 0
-    with pytest.raises(InvalidInputError, match="there is no increment"):
-        bytes_of(place, missing, shop.options)
+    assert bytes_of(uri, known, shop.options) == 0
+    with pytest.raises(InvalidInputError, match="does not exist: it is neither a file"):
+        bytes_of(uri, missing, shop.options)
     shop.put("table/_delta_log", "0.json", "{}")
     with pytest.raises(InvalidInputError, match="is a Delta table"):
         bytes_of(f"{shop.uri}/table", missing, shop.options)
 
 
 def test_a_run_that_a_pre_release_began_is_left_as_it_is(shop: Shop) -> None:
-    """What that moved into the working folder is perhaps nowhere else."""
+    """A file that moved into the working folder is perhaps nowhere else."""
     claim = {"run": 1, "token": None, "increments": [], "backups": 3, "copied": False}
     shop.put("master.mutate", "runs/00000001/claim.json", json.dumps(claim))
     shop.put("master.mutate", "working/00000001/000000-1.csv", "a,9\n")
@@ -158,7 +161,7 @@ def test_old_masters_are_kept_as_told(shop: Shop) -> None:
 
 
 def test_a_run_that_changes_nothing_or_fails_keeps_all_backups(shop: Shop) -> None:
-    def kept() -> list[str]:
+    def backups_left() -> list[str]:
         return [
             name
             for name in shop.names("master.mutate")
@@ -168,17 +171,17 @@ def test_a_run_that_changes_nothing_or_fails_keeps_all_backups(shop: Shop) -> No
     for number in range(3):
         shop.arrive({f"{number}.csv": f"a,{number + 10}\n"})
         shop.run(backups=3)
-    before = kept()
+    before = backups_left()
     shop.arrive({"same.csv": "a,12\n"})
     shop.run(backups=0)
     shop.arrive({"bad.csv": "bad\n"})
     with pytest.raises(InvalidInputError, match="has a bad row"):
         shop.run(backups=0)
-    assert set(before) <= set(kept())
+    assert set(before) <= set(backups_left())
     shop.source("incr").delete(["bad.csv"])
     shop.arrive({"3.csv": "a,13\n"})
     shop.run(backups=0)
-    assert not set(before) & set(kept())
+    assert not set(before) & set(backups_left())
 
 
 def test_records_of_old_runs_go_and_what_they_merged_is_still_known(tmp_path: Path) -> None:
@@ -212,7 +215,7 @@ def test_increments_in_the_master_are_refused_however_their_path_is_written(
     monkeypatch.chdir(tmp_path)
     for increments in ("master/part-0", "./master", f"file://{tmp_path}/master"):
         with pytest.raises(InvalidInputError, match="lies in the master"):
-            run_mutation(open_place("master"), job(increments), PlainMerge())
+            run_mutation(open_master("master"), job(increments), PlainMerge())
     assert shop.content() == OLD
 
 
@@ -246,7 +249,7 @@ def test_a_local_file_with_a_colon_is_refused_by_its_name(
 
 
 def test_a_run_that_was_taken_over_decides_nothing(shop: Shop) -> None:
-    """As another run does that believes this one dead: its outcome is there first."""
+    """Another run that believes this one dead has written an outcome first."""
     shop.arrive({"1.csv": "a,10\n"})
     merge = PlainMerge(shop.options)
 
@@ -291,7 +294,7 @@ def test_an_increment_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> 
 
 
 def test_a_copy_whose_original_could_not_be_deleted_goes(tmp_path: Path) -> None:
-    """As on another file system that can only be read."""
+    """A file on another file system that can only be read."""
     shop = Shop(str(tmp_path), {})
     shop.arrive({"1.csv": "a,10\n"})
 
@@ -309,16 +312,16 @@ def test_a_copy_whose_original_could_not_be_deleted_goes(tmp_path: Path) -> None
 def test_an_increment_of_another_file_system_is_on_the_disk_before_its_original_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a rename does not reach, as the system says."""
+    """A rename does not reach another file system, as the system reports."""
     shop = Shop(str(tmp_path), {})
     shop.arrive({"1.csv": "a,10\n"})
     rename, fsync, source = os.rename, os.fsync, tmp_path / "incr" / "1.csv"
     synced: list[str] = []
 
-    def by_copy(one: object, other: object) -> None:
-        if str(one) == str(source):
+    def by_copy(origin: object, target: object) -> None:
+        if str(origin) == str(source):
             raise OSError(errno.EXDEV, "another file system")
-        rename(one, other)  # type: ignore[arg-type]  # as os.rename takes them
+        rename(origin, target)  # type: ignore[arg-type]  # as os.rename takes them
 
     def noted(file: int) -> None:
         fsync(file)
@@ -337,8 +340,8 @@ def test_two_runs_at_once_exclude_each_other(tmp_path: Path) -> None:
     shop = Shop(str(tmp_path), {})
     shop.arrive({"1.csv": "a,10\n"})
     code = f"""
-from opal_folder.mutation import open_place
-with open_place({shop.uri + "/master"!r}).lock():
+from opal_folder.mutation import open_master
+with open_master({shop.uri + "/master"!r}).lock():
     print("locked", flush=True)
     input()
 """
@@ -359,7 +362,7 @@ def test_a_reader_never_finds_a_mixture_or_nothing(tmp_path: Path) -> None:
 
     def read() -> None:
         while not stop.is_set():
-            folder = os.open(master, os.O_RDONLY)  # there is no moment without a master
+            folder = os.open(master, os.O_RDONLY)  # at no moment is the master missing
             opened = [
                 os.open(name, os.O_RDONLY, dir_fd=folder)
                 for name in os.listdir(folder)
@@ -406,11 +409,11 @@ def test_what_was_listed_before_a_swap_is_gone_by_path_and_there_for_who_holds_i
 def test_without_a_call_that_exchanges_folders_two_renames_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken_after: int
 ) -> None:
-    """And a crash between them is put right by the next run."""
+    """The next run repairs a crash between the renames."""
     shop = Shop(str(tmp_path), {})
     shop.arrive({"1.csv": "a,10\n"})
     renamed, rename = [0], os.rename
-    monkeypatch.setattr(local_place, "exchange", lambda one, other: False)
+    monkeypatch.setattr(local_master, "exchange", lambda first, second: False)
 
     def failing(source: object, target: object) -> None:
         if str(tmp_path / "master") in (str(source), str(target)):
@@ -448,7 +451,7 @@ def test_what_the_file_system_refuses_is_said_and_changes_nothing(
     stone.parent.mkdir(exist_ok=True)
     stone.write_text("a file where a folder has to be")
     with pytest.raises(
-        StorageError, match=r"the file system refused a step .* see to the cause, then run it again"
+        StorageError, match=r"the file system refused a step .* remove the cause, then run it again"
     ):
         shop.run()
     assert (shop.names("incr"), (tmp_path / "master" / "part-0").read_bytes()) == (
@@ -462,7 +465,7 @@ def test_what_the_file_system_refuses_is_said_and_changes_nothing(
 
 def test_a_new_master_needs_no_folder(tmp_path: Path) -> None:
     fill(tmp_path / "incr", {"1.csv": "a,10\n"})
-    place = open_place(str(tmp_path / "lake" / "master"))
+    folder = open_master(str(tmp_path / "lake" / "master"))
     (tmp_path / "lake").mkdir()
-    assert run_mutation(place, job(str(tmp_path / "incr")), PlainMerge()).version == 1
-    assert content(place) == {"a": "10"}
+    assert run_mutation(folder, job(str(tmp_path / "incr")), PlainMerge()).version == 1
+    assert content(folder) == {"a": "10"}

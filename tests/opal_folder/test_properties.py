@@ -54,7 +54,7 @@ def test_delimiters_are_taken() -> None:
     assert (arguments["delimiter"], arguments["output_options"]) == (";", {"sep": "|"})
 
 
-def test_parameters_of_other_jobs_are_named_and_mistakes_refused() -> None:
+def test_parameters_of_other_jobs_are_listed_and_misspelt_ones_refused() -> None:
     assert arguments_of({"id.field.ordinals": "0", "num.reducer": "3"})[1] == ["num.reducer"]
     with pytest.raises(InvalidInputError, match=r"did you mean 'deleted\.op\.code'"):
         arguments_of({"id.field.ordinals": "0", "delete.op.code": "D"})
@@ -64,7 +64,7 @@ def test_parameters_of_other_jobs_are_named_and_mistakes_refused() -> None:
     "given, said",
     [
         ({}, "id.field.ordinals=0"),
-        ({"id.field.ordinals": "id"}, "no ordinal"),
+        ({"id.field.ordinals": "id"}, "not an ordinal"),
         (
             {
                 "id.field.ordinals": "0",

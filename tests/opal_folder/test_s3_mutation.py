@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from opal_folder import mutation, s3_place
+from opal_folder import mutation
 from opal_folder.increments import Increment, list_increments
-from opal_folder.mutation import Merged, Work, open_place, recover, run_mutation
-from opal_folder.place import MasterFile
-from opal_folder.s3_place import S3Place
+from opal_folder.master_folder import MasterFile
+from opal_folder.mutation import Merged, Work, open_master, recover, run_mutation
+from opal_folder.s3_master import S3Master
 from opal_lake.errors import ConflictError, InvalidInputError
 from opal_lake.storage.s3 import S3Storage
 from tests.opal_folder.plain_merge import LINES, NEW, OLD, PlainMerge, job
@@ -91,10 +91,10 @@ def test_a_run_that_listed_what_another_one_merges_does_not_begin(
     listed = list_increments
 
     def beside_another(*arguments: Any) -> Any:
-        found = listed(*arguments)
+        increments = listed(*arguments)
         monkeypatch.setattr(mutation, "list_increments", listed)
         shop.run()
-        return found
+        return increments
 
     shop.arrive(LINES)
     monkeypatch.setattr(mutation, "list_increments", beside_another)
@@ -110,14 +110,14 @@ def test_a_run_whose_number_others_have_used_and_forgotten_does_not_begin(
     listed = list_increments
 
     def beside_others(*arguments: Any) -> Any:
-        found = listed(*arguments)
+        increments = listed(*arguments)
         monkeypatch.setattr(mutation, "list_increments", listed)
         shop.put("incr", "bad.csv", "bad\n")
         with pytest.raises(InvalidInputError, match="has a bad row"):
             shop.run()
         shop.source("incr").delete(["bad.csv"])
         shop.run(increments=[f"{shop.uri}/other/1.csv"])
-        return found
+        return increments
 
     shop.arrive(LINES)
     shop.put("other", "1.csv", "a,8\n")
@@ -163,11 +163,11 @@ def test_an_increment_that_is_replaced_while_it_is_taken_is_refused(
 
 
 def test_what_a_killed_run_copied_does_not_go_back(shop: Shop) -> None:
-    """It may be a copy of what another run has merged."""
+    """A file may be a copy of what another run has merged."""
     shop.arrive(LINES)
     increments = [
-        found.to_dict()
-        for found in list_increments([f"{shop.uri}/incr"], shop.options, lambda _: False)
+        increment.to_dict()
+        for increment in list_increments([f"{shop.uri}/incr"], shop.options, lambda _: False)
     ]
     claim = {"run": 1, "token": None, "increments": increments, "backups": 3}
     shop.put("master.mutate", "runs/00000001/claim.json", json.dumps(claim))
@@ -214,7 +214,7 @@ def test_of_the_master_s_folder_retention_deletes_only_what_the_first_run_found(
 
 
 def _while_others_write(shop: Shop, work: Work) -> Merged:
-    """Somebody puts a file beside the master's, and replaces one of them."""
+    """Somebody puts a file next to the master's, and replaces one of them."""
     merged = PlainMerge(shop.options)(work)
     shop.put("master", "during.csv", "y,1\n")
     shop.source("master").delete(["part-1"])
@@ -244,7 +244,7 @@ def test_files_that_a_newer_master_still_has_are_kept(shop: Shop) -> None:
 
 
 def test_a_master_may_be_called_by_either_scheme(shop: Shop) -> None:
-    """Also of files that an older run made, and of those that no run did."""
+    """The same holds for files that an older run made, and for those of no run."""
     shop.put("master", "part-1", "e,5\n")
 
     def only_a(work: Work) -> Merged:
@@ -259,8 +259,8 @@ def test_a_master_may_be_called_by_either_scheme(shop: Shop) -> None:
         [("s3", only_a), ("s3a", only_new), ("s3", only_new), ("s3a", only_new)]
     ):
         shop.arrive({f"{number}.csv": f"a{number},{number}\n"})
-        place = open_place(shop.place.uri.replace("s3://", f"{scheme}://"), shop.options)
-        run_mutation(place, job(f"{shop.uri}/incr/*.csv", backups=0), merge, shop.options)
+        folder = open_master(shop.place.uri.replace("s3://", f"{scheme}://"), shop.options)
+        run_mutation(folder, job(f"{shop.uri}/incr/*.csv", backups=0), merge, shop.options)
         assert shop.content() == {
             **OLD,
             "e": "5",
@@ -274,8 +274,8 @@ def test_a_master_may_be_called_by_either_scheme(shop: Shop) -> None:
 def requests_after(
     shop: Shop, s3_options: dict[str, str], former: Sequence[int]
 ) -> dict[int, Counter[str]]:
-    """Of a run, and of the same command again, which finds nothing, after so many runs."""
-    found = {}
+    """Return the requests of a run, and of the same command again, after so many runs."""
+    verbs: dict[int, Counter[str]] = {}
     for number in range(max(former) + 1):
         shop.arrive({f"{number}.csv": f"a,{number + 10}\n"})
         named = [f"{shop.uri}/incr/{number}.csv"]
@@ -283,8 +283,8 @@ def requests_after(
             assert shop.run(increments=named).version == number + 1
             assert shop.run(increments=named).version is None
         if number in former:
-            found[number] = requests.verbs
-    return found
+            verbs[number] = requests.verbs
+    return verbs
 
 
 def test_a_run_costs_as_much_after_a_few_runs_as_after_more(
@@ -297,7 +297,7 @@ def test_a_run_costs_as_much_after_a_few_runs_as_after_more(
         f"{run:08d}" for run in range(7, 11)
     }
     assert shop.run(increments=[f"{shop.uri}/incr/0.csv"]).version is None
-    with pytest.raises(InvalidInputError, match="there is no increment"):
+    with pytest.raises(InvalidInputError, match="does not exist: it is neither a file"):
         shop.run(increments=[f"{shop.uri}/incr/csv"])
 
 
@@ -307,12 +307,12 @@ def test_a_reader_beside_a_run_that_forgets_those_before_finds_the_newest_master
     """All runs that it has listed are forgotten before it reads the first of them."""
     get = S3Storage.get
 
-    def late(self: S3Storage, path: str, *place: Any) -> bytes:
+    def late(self: S3Storage, path: str, *span: Any) -> bytes:
         if path == "runs/00000001/outcome.json":
             monkeypatch.setattr(S3Storage, "get", get)
             shop.arrive({"2.csv": "a,11\n"})
             shop.run(backups=0)
-        return get(self, path, *place)
+        return get(self, path, *span)
 
     shop.arrive({"1.csv": "a,10\n"})
     shop.run(backups=3)
@@ -341,21 +341,20 @@ def test_a_run_costs_as_much_after_100_runs_as_after_10(
 def test_what_lies_between_increments_is_not_listed(
     shop: Shop,
     s3_options: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
     names: list[str],
     gone: list[str],
     lists: int,
 ) -> None:
-    """With pages of three objects instead of a thousand."""
-    monkeypatch.setattr(s3_place, "_PAGE", 3)
+    """Pages have three objects instead of a thousand."""
     shop.arrive(dict.fromkeys([*(f"m{number}.csv" for number in range(9)), *names], "a,1\n"))
     increments = [
         Increment(root=f"{shop.uri}/incr", path=name, size=4, modified_us=0)
         for name in [*names, *gone]
     ]
+    master = replace(S3Master.open(shop.place.uri, s3_options), page_objects=3)
     with counted(s3_options) as requests:
-        found = list(S3Place.open(shop.place.uri, s3_options)._lying(increments))
-    sizes = [(increment.path, there and there[0]) for increment, there in found]
+        with_stamps = list(master._with_stamps(increments))
+    sizes = [(increment.path, stamp and stamp[0]) for increment, stamp in with_stamps]
     assert sizes == [(name, 4) for name in names] + [(name, None) for name in gone]
     assert requests.verbs["LIST"] == lists
 
@@ -376,18 +375,18 @@ def test_runs_that_fail_cost_no_more_each_time(shop: Shop, s3_options: dict[str,
 def test_a_run_that_was_given_up_on_and_forgotten_decides_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others have taken its increments over, and have deleted its documents, right before it decides."""
-    remember = S3Place.remember
+    """Others took its increments over and deleted its documents before it decides."""
+    remember = S3Master.remember
 
-    def overtaken(self: S3Place, run: int, master: Sequence[MasterFile]) -> None:
-        monkeypatch.setattr(S3Place, "remember", remember)
+    def overtaken(self: S3Master, run: int, master: Sequence[MasterFile]) -> None:
+        monkeypatch.setattr(S3Master, "remember", remember)
         for number in range(3):
             shop.run(backups=0)
             shop.arrive({f"{number}.csv": f"x,{number}\n"})
 
     shop.arrive({"1.csv": "a,10\n"})
-    monkeypatch.setattr(S3Place, "remember", overtaken)
-    with pytest.raises(ConflictError, match="have done with the increments of this one: try again"):
+    monkeypatch.setattr(S3Master, "remember", overtaken)
+    with pytest.raises(ConflictError, match="have finished the increments of this one: try again"):
         shop.run()
     assert shop.content() == {**OLD, "a": "10", "x": "1"}
     shop.run()
