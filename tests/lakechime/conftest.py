@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Of an empty database."""
+    """Return the URL of an empty database."""
     make: Callable[[], str] = (
         request.getfixturevalue("new_postgres")
         if request.param == "postgres"

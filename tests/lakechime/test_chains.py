@@ -1,4 +1,4 @@
-"""Chains of snapshots: the range of an incremental read, and everything that makes it wrong is said."""
+"""Chains of snapshots: the range of an incremental read, and its problems."""
 
 import random
 from dataclasses import replace
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakechime import ChainError, DataChangeEvent, InvalidEventError, chain
 from lakechime.chains import ProblemKind
-from tests.lakechime.made import TABLE, hive, made
+from tests.lakechime.build import TABLE, hive, made
 
 
 def kinds(events: list[DataChangeEvent]) -> list[ProblemKind]:
@@ -61,7 +61,7 @@ def test_a_restore_is_said(tag: str) -> None:
 
 
 def test_a_snapshot_that_is_current_again_is_a_restore() -> None:
-    """Rolled back to 1, as Iceberg tells it: the current snapshot is an older one, and the next one comes after it."""
+    """Roll back to 1, as Iceberg does: the next snapshot follows an older one."""
     events = [made(1), made(2), made(3, before=1)]
     assert ProblemKind.FORK in kinds(events)
 
@@ -88,7 +88,7 @@ def test_events_without_snapshots_make_no_chain() -> None:
 
 
 def test_nothing_and_several_tables_are_no_chain() -> None:
-    with pytest.raises(InvalidEventError, match="no events to chain"):
+    with pytest.raises(InvalidEventError, match="got no events"):
         chain([])
     with pytest.raises(InvalidEventError, match="events of 2 tables"):
         chain([made(1), made(1, table="other")])
@@ -102,7 +102,7 @@ def test_nothing_and_several_tables_are_no_chain() -> None:
 def test_a_chain_without_problems_is_one_and_all_others_have_some(
     links: list[tuple[int, int | None]],
 ) -> None:
-    """Whatever producers tell: every snapshot is there once, and without a problem each one comes after the one before."""
+    """Check random events: without a problem each snapshot follows the one before."""
     events = [made(number, before=before) for number, before in links if number != before]
     if not events:
         return

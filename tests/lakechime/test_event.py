@@ -1,4 +1,4 @@
-"""Events: what fits, what is refused and how that is said, and JSON there and back."""
+"""Events: their limits, their errors, and JSON there and back."""
 
 import json
 import pickle
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lakechime import DataChangeEvent, InvalidEventError, OperationType, TableFormat
 from lakechime.store.digests import dedup_key, partition_key
-from tests.lakechime.made import hive, made
+from tests.lakechime.build import hive, made
 
 TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
 VALUE = st.recursive(
@@ -57,53 +57,56 @@ def test_json_there_and_back_is_the_same_event(event: DataChangeEvent) -> None:
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"table": ""}, "table='' is no name"),
+        ({"table": ""}, "table='' is not a valid name"),
         ({"table": "a\nb"}, "without control characters"),
         ({"table": "x" * 513}, "1 to 512 characters"),
-        ({"table": 7}, "table=7 is no name"),
+        ({"table": 7}, "table=7 is not a valid name"),
         ({"cluster": "\x00"}, "cluster="),
-        ({"table": "\ud800"}, "is no name"),
-        ({"partition": "2026-11-24"}, "is no list; write one value a level"),
+        ({"table": "\ud800"}, "is not a valid name"),
+        ({"partition": "2026-11-24"}, "is not a list; write one value a level"),
         ({"partition": ()}, "has 1 to 32 levels, and this one has 0"),
         ({"partition": (1,) * 33}, "this one has 33"),
         ({"partition": ("x" * 5_000,)}, "more than 4,096 bytes"),
-        ({"partition": (float("nan"),)}, "is no JSON"),
-        ({"partition": ({1: 2},)}, "is no JSON"),
-        ({"partition": (object(),)}, "is no JSON"),
+        ({"partition": (float("nan"),)}, "is not JSON"),
+        ({"partition": ({1: 2},)}, "is not JSON"),
+        ({"partition": (object(),)}, "is not JSON"),
         ({"partition": ("\ud800",)}, "has an unpaired surrogate"),
         ({"snapshot_id": None}, "has no snapshot_id; only HIVE may leave it out"),
-        ({"snapshot_id": 7}, "snapshot_id=7 is no id of a snapshot"),
-        ({"snapshot_id": ""}, "is no id of a snapshot"),
+        ({"snapshot_id": 7}, "snapshot_id=7 is not a valid id of a snapshot"),
+        ({"snapshot_id": ""}, "is not a valid id of a snapshot"),
         ({"prev_snapshot_id": "3"}, "names itself as prev_snapshot_id"),
-        ({"snapshot_ts": 1.5}, "snapshot_ts=1.5 is no whole number from 0 on, in milliseconds"),
-        ({"snapshot_ts": True}, "is no whole number"),
-        ({"snapshot_ts": -1}, "is no whole number"),
-        ({"seq": 1 << 63}, "seq=9223372036854775808 is no whole number from 0 on"),
+        ({"snapshot_ts": 1.5}, "snapshot_ts=1.5 is not a whole number from 0 on, in milliseconds"),
+        ({"snapshot_ts": True}, "is not a whole number"),
+        ({"snapshot_ts": -1}, "is not a whole number"),
+        ({"seq": 1 << 63}, "seq=9223372036854775808 is not a whole number from 0 on"),
         (
             {"table_format": "PARQUET"},
-            "table_format='PARQUET' is unknown; write one of HIVE, ICEBERG, DELTA, HUDI, PAIMON, OPAL",
+            (
+                "table_format='PARQUET' is unknown; "
+                "write one of HIVE, ICEBERG, DELTA, HUDI, PAIMON, OPAL"
+            ),
         ),
         (
             {"operation_type": "UPSERT"},
             "operation_type='UPSERT' is unknown; write one of APPEND, DELETE, UPDATE",
         ),
-        ({"tags": ["a"]}, "is no mapping"),
-        ({"tags": {"a": 1}}, "tag a has the value 1, which is no text"),
-        ({"tags": {"": "1"}}, "is no name of a tag"),
-        ({"tags": {"a\n": "1"}}, "is no name of a tag"),
-        ({"tags": {"a": "\x00"}}, "no database keeps"),
-        ({"tags": {"a": "x" * 1_000_000}}, "has 1,000,000 characters, and at most 1,024 are kept"),
+        ({"tags": ["a"]}, "is not a mapping"),
+        ({"tags": {"a": 1}}, "tag a has the value 1, which is not a text"),
+        ({"tags": {"": "1"}}, "is not a valid name of a tag"),
+        ({"tags": {"a\n": "1"}}, "is not a valid name of a tag"),
+        ({"tags": {"a": "\x00"}}, "databases cannot store"),
+        ({"tags": {"a": "x" * 1_000_000}}, "has 1,000,000 characters, and may have 1,024"),
         (
             {"tags": {f"t{number}": "" for number in range(65)}},
             "at most 64 tags, and this one has 65",
         ),
         (
             {"tags": {f"t{number}": "x" * 1_000 for number in range(20)}},
-            "the tags take .* bytes, and at most 16,384 are kept",
+            "the tags take .* bytes, and may take 16,384",
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_short_sentence(
+def test_an_invalid_field_of_an_event_is_refused_in_one_short_sentence(
     change: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidEventError, match=said) as refused:
@@ -121,12 +124,12 @@ def test_what_does_not_fit_is_refused_in_one_short_sentence(
         ('{"table": "t", "snapshot_id": "1"}', "needs table_format"),
         ("{}", "needs table and table_format"),
         ("[]", "is a JSON object"),
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ("null", "is a JSON object"),
     ],
 )
-def test_json_that_is_no_event_is_refused(text: str, said: str) -> None:
+def test_json_that_is_not_an_event_is_refused(text: str, said: str) -> None:
     with pytest.raises(InvalidEventError, match=said):
         DataChangeEvent.from_json(text)
 

@@ -26,7 +26,7 @@ from tests.fixtures_lakechime import PATIENCE_S, serving, wait_until
 
 @pytest.fixture(autouse=True)
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where nobody says it: beside Airflow."""
+    """Use the default location, in AIRFLOW_HOME."""
     for name in ("LAKECHIME_URL", "LAKECHIME_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
@@ -88,7 +88,7 @@ def test_one_event_by_options_then_as_a_list(
     )
     assert (
         run(capsys, "register", "shop.orders", "--snapshot", "1", *more)
-        == "was there already: shop.orders as seq 1\n"
+        == "was registered already: shop.orders as seq 1\n"
     )
     gap = run(
         capsys,
@@ -132,7 +132,7 @@ def test_json_lines_from_standard_input(
     )
     assert (
         run(capsys, "register", "-")
-        == "registered 3 events; 1 were there already; 1 predecessor unknown\n"
+        == "registered 3 events; 1 were registered already; 1 predecessor unknown\n"
     )
     feed(monkeypatch, line(10))
     [answer] = json.loads(run(capsys, "register", "-", "--json"))
@@ -144,7 +144,8 @@ def test_json_lines_from_standard_input(
     feed(monkeypatch, line(11), '{"table": "t", "tabel_format": "DELTA"}')
     said = run(capsys, "register", "-", code=INPUT)
     assert re.fullmatch(
-        r"lakechime: line 2 of standard input: an event has no field 'tabel_format'; its fields are .*\n",
+        r"lakechime: line 2 of standard input: an event has no field 'tabel_format'; "
+        r"its fields are .*\n",
         said,
     )
     assert json.loads(run(capsys, "events", "--json"))["events"][-1]["event"]["snapshot_id"] == "11"
@@ -156,21 +157,21 @@ def test_json_lines_from_standard_input(
         ("register t", "--format is missing; write one of HIVE, ICEBERG"),
         ("register t --format DELTA", "only HIVE may leave it out"),
         ("register t --format HIVE --tag x", "write --tag NAME=VALUE"),
-        ("register t --format HIVE --partition-json {", "is no JSON"),
-        ("register t --format HIVE --partition-json 7", "is no list"),
+        ("register t --format HIVE --partition-json {", "is not JSON"),
+        ("register t --format HIVE --partition-json 7", "is not a list"),
         ("register - --format HIVE", "--format is for one event"),
         ("events --after 1 --from 2026-11-24", "use one of them"),
         ("events --from 2026-11-24", "are for one table"),
         ("expire --older-than soon", "is not a span of time"),
         ("migrate --to 9999", "the revisions are base, v0001"),
         ("check --database mysql://host/db", "mysql is neither"),
-        ("sync t=iceberg:nowhere:x.y", "say where it is: in the file of tables under options"),
+        ("sync t=iceberg:nowhere:x.y", "give its address: in the file of tables under options"),
         ("migrate --database http://host", "is a service, which upgrades its own database"),
         ("serve --database http://host", "is a service itself"),
         ("serve --certificate c.pem", "both --certificate and --key"),
-        ("serve", "there is no token"),
+        ("serve", "has no token"),
         ("serve --no-auth --host 0.0.0.0", "--no-auth would let everybody"),
-        ("token revoke nobody", "there is no token nobody"),
+        ("token revoke nobody", "unknown token nobody"),
     ],
 )
 def test_mistakes_are_one_clear_line(
@@ -183,7 +184,7 @@ def test_mistakes_are_one_clear_line(
 @pytest.mark.parametrize(
     "words, said",
     [
-        ("regster t", "there is no command 'regster', did you mean 'register'?"),
+        ("regster t", "unknown command 'regster', did you mean 'register'?"),
         ("register t --forma HIVE", "'--forma' is not known to lakechime register"),
         ("register t --format FLAT", "invalid choice"),
         ("events t --from yesterday", "'yesterday' is not a moment"),
@@ -264,7 +265,9 @@ def test_expire_says_whom_it_waits_for_and_who_is_gone_is_forgotten(
     told = run(capsys, "expire", "--older-than", "0s").splitlines()
     assert told[0] == "deleted 1 event"
     assert told[1].startswith("kept for report: it is at 1, 2 events behind, and moved last at 20")
-    assert told[2:] == ["a consumer that is gone for good: lakechime forget CONSUMER --yes"]
+    assert told[2:] == [
+        "to forget a consumer that is permanently gone: lakechime forget CONSUMER --yes"
+    ]
     assert "(its watermarks: events); add --yes" in run(capsys, "forget", "report", code=INPUT)
     assert run(capsys, "forget", "report", "--yes") == "deleted 1 watermark of report\n"
     assert "consumer report has no watermark" in run(
@@ -379,7 +382,10 @@ def test_a_port_that_is_taken_is_said(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def loaded(code: str, *modules: str) -> Sequence[str]:
-    program = f"import sys; {code}; print(*({modules!r} and [name for name in {modules!r} if name in sys.modules]))"
+    program = (
+        f"import sys; {code}; "
+        f"print(*({modules!r} and [name for name in {modules!r} if name in sys.modules]))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(SOURCES)},

@@ -1,4 +1,4 @@
-"""`lakechime sync` and `lakechime watch`: what tables say by their own logs, once and again and again."""
+"""Tests of `lakechime sync` and `lakechime watch`."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from opal_lake.exit_codes import FINDINGS, INPUT, OK
 from opal_lake.table import Table
 from tests.fixtures_cli import SOURCES
 from tests.fixtures_lakechime import wait_until
-from tests.lakechime.producers.told import events_of
+from tests.lakechime.producers.build import events_of
 
 ROWS = pa.table({"id": [1], "at": [1]})
 
@@ -75,7 +75,7 @@ def test_one_that_fails_does_not_stop_the_others(
 ) -> None:
     assert main(["sync", f"none=delta:{tmp_path}/none", f"shop.orders=opal:{opal.uri}"]) == FINDINGS
     shown = capsys.readouterr()
-    assert "none: there is no Delta table" in shown.err
+    assert "none has no Delta table" in shown.err
     assert "registered 2 events" in shown.out
     assert main(["sync", f"none=delta:{tmp_path}/none"]) == INPUT
     assert main(["sync"]) == INPUT
@@ -119,7 +119,7 @@ def test_a_file_is_watched_until_the_end_is_asked_for(
     assert watcher.returncode == OK, said
     assert "registered 1 event of 1 snapshot: shop.orders, up to snapshot 2" in shown
     assert "watching 2 tables, every 1 s" in said
-    assert "web.none: there is no Delta table" in said
+    assert "none has no Delta table" in said
     assert "next look in 2 s" in said
 
 
@@ -145,4 +145,4 @@ def test_a_partition_is_registered_by_its_path_with_what_is_complete(
     )
     assert main([*words, "--partition", "x"]) == INPUT
     assert main([*words, "--complete", "daily=much"]) == INPUT
-    assert "no percentage" in capsys.readouterr().err
+    assert "not a percentage" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Delta tables written by deltalake: their log's versions that change data are events, once and in order."""
+"""Delta tables written by deltalake: versions that change data are events."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from lakechime.chains import ProblemKind
 from lakechime.producers.delta import DeltaSource
 from lakechime.producers.delta_log import commit_from_bytes
 from lakechime.producers.outbox import Synced, Target, sync
-from tests.lakechime.producers.told import check_chain, events_of, gaps_of
+from tests.lakechime.producers.build import check_chain, events_of, gaps_of
 
 NAME = "web.clicks"
 SCHEMA = pa.schema([("id", pa.int64()), ("dt", pa.string()), ("hour", pa.int32())])
@@ -50,7 +50,7 @@ def test_versions_that_change_data_are_events(client: LakeChime, path: str) -> N
     DeltaTable(path).update({"id": "id + 10"}, predicate="id = 4")
     DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "false"})
     look(client, path)
-    told = [
+    reported = [
         (event.snapshot_id, event.prev_snapshot_id, event.partition, event.operation_type.value)
         for event in events_of(client, NAME)
     ]
@@ -63,7 +63,7 @@ def test_versions_that_change_data_are_events(client: LakeChime, path: str) -> N
         )
     )
     assert compacted["version"] == 4
-    assert told == [
+    assert reported == [
         ("0", None, ("2026-11-01", 3), "APPEND"),
         ("0", None, ("2026-11-02", 4), "APPEND"),
         ("1", "0", (None, 5), "APPEND"),
@@ -107,11 +107,11 @@ def test_versions_that_were_cleaned_away_are_said(client: LakeChime, path: str) 
     cleaned(path, 0, 1, 2, 3)
     write(path, (9, "a", 1))
     synced = look(client, path)
-    told = [
+    reported = [
         (event.snapshot_id, event.prev_snapshot_id, event.tags.get("lost_snapshots"))
         for event in events_of(client, NAME)
     ]
-    assert told == [
+    assert reported == [
         ("0", None, None),
         ("3", "2", "1-3"),
         ("4", "3", None),
@@ -241,8 +241,8 @@ def test_each_version_once_in_order_whenever_somebody_looks(
 
 
 def changing(path: str) -> list[str]:
-    """The versions whose files changed data, by the log's own words."""
-    found = []
+    """Return the versions whose files changed data, by the log's own words."""
+    versions = []
     for file in sorted(Path(path, "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         if any(
@@ -251,5 +251,5 @@ def changing(path: str) -> list[str]:
             for kind in ("add", "remove")
             if kind in action
         ):
-            found.append(str(int(file.stem)))
-    return found
+            versions.append(str(int(file.stem)))
+    return versions

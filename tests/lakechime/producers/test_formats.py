@@ -1,4 +1,4 @@
-"""One name has events of one format: a table that came back in another format says so, whichever the two are."""
+"""Names have events of one format, also when a table comes back in another."""
 
 from collections.abc import Callable
 from itertools import permutations
@@ -12,7 +12,7 @@ from pyiceberg.catalog import load_catalog
 from lakechime import InvalidEventError, LakeChime
 from lakechime.producers.delta import DeltaSource
 from lakechime.producers.hive import HiveSource
-from lakechime.producers.iceberg import IcebergPlace, IcebergSource
+from lakechime.producers.iceberg import IcebergLocation, IcebergSource
 from lakechime.producers.opal import OpalSource
 from lakechime.producers.outbox import Source, Target, sync
 from opal_lake.storage.memory import MemoryStorage
@@ -37,8 +37,8 @@ def iceberg(folder: Path) -> Source:
     catalog = load_catalog("test", **properties)
     catalog.create_namespace("shop")
     catalog.create_table(NAME, ROWS.schema).append(ROWS)
-    place = IcebergPlace(identifier=NAME, catalog="test", properties=properties)
-    return IcebergSource(place=place, target=TARGET)
+    location = IcebergLocation(identifier=NAME, catalog="test", properties=properties)
+    return IcebergSource(location=location, target=TARGET)
 
 
 def hive(folder: Path) -> Source:

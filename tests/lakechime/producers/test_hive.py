@@ -1,4 +1,4 @@
-"""Hive-style folders: a partition that was not there before is an event, and one that was written again is an update."""
+"""Hive-style folders: new partitions are events, and rewritten ones are updates."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from lakechime.producers.hive import (
 )
 from lakechime.producers.outbox import Step, Synced, Target, sync
 from tests.fixtures_s3 import BUCKET
-from tests.lakechime.producers.told import events_of
+from tests.lakechime.producers.build import events_of
 
 NAME = "web.logs"
 
@@ -42,14 +42,14 @@ def look(client: LakeChime, path: object, **options: object) -> Synced:
     return sync(client, HiveSource(path=str(path), target=Target(table=NAME), **options))  # type: ignore[arg-type]  # the test's own
 
 
-def told(client: LakeChime) -> list[tuple[object, str]]:
+def reported(client: LakeChime) -> list[tuple[object, str]]:
     return [(event.partition, event.operation_type.value) for event in events_of(client, NAME)]
 
 
 def test_paths_of_partitions() -> None:
     assert partition_of_path("dt=2026-11-01/hour=03") == ("2026-11-01", "03")
     assert partition_of_path("a=x%3Ay/b=__HIVE_DEFAULT_PARTITION__/") == ("x:y", None)
-    with pytest.raises(InvalidEventError, match="no partition"):
+    with pytest.raises(InvalidEventError, match="not a partition"):
         partition_of_path("2026-11-01/hour=03")
     with pytest.raises(InvalidEventError, match="levels dt, minute"):
         partition_of_path("dt=1/minute=3", ("dt", "hour"))
@@ -66,7 +66,7 @@ def test_new_partitions_and_those_written_again(client: LakeChime, tmp_path: Pat
     put(root, "dt=1/hour=03/b.parquet", 40)
     put(root, "dt=1/hour=01/b.parquet", 50)
     look(client, root)
-    assert told(client) == [
+    assert reported(client) == [
         (("1", "01"), "APPEND"),
         (("1", "02"), "APPEND"),
         (("1", "03"), "APPEND"),
@@ -88,7 +88,7 @@ def test_with_a_marker_a_partition_is_told_when_it_has_it(
     put(tmp_path / "logs", "dt=2/a.parquet", 10)
     put(tmp_path / "logs", "dt=2/_SUCCESS", 11)
     look(client, tmp_path / "logs", marker="_SUCCESS")
-    assert told(client) == [(("2",), "APPEND")]
+    assert reported(client) == [(("2",), "APPEND")]
 
 
 def test_folders_of_other_levels_are_named_and_stop_nobody(
@@ -99,7 +99,7 @@ def test_folders_of_other_levels_are_named_and_stop_nobody(
     put(tmp_path / "logs", "old/a", 20)
     put(tmp_path / "logs", "dt=1/hour=2/a", 30)
     synced = look(client, tmp_path / "logs")
-    assert told(client) == [(("1", "1"), "APPEND"), (("1", "2"), "APPEND")]
+    assert reported(client) == [(("1", "1"), "APPEND"), (("1", "2"), "APPEND")]
     assert "'dt=1'" in synced.notes[0]
     assert "'old'" in synced.notes[0]
     assert look(client, tmp_path / "logs").notes == ()  # it was said
@@ -135,7 +135,7 @@ def test_a_change_within_the_same_second_is_seen(client: LakeChime, tmp_path: Pa
     assert look(client, root).events == 1
     put(root, "dt=1/b", 20)
     assert look(client, root).events == 1
-    assert [kind for partition, kind in told(client) if partition == ("1",)] == [
+    assert [kind for partition, kind in reported(client) if partition == ("1",)] == [
         "APPEND",
         "UPDATE",
         "UPDATE",
@@ -179,13 +179,13 @@ def test_what_is_being_written_waits_for_the_next_look(client: LakeChime, tmp_pa
     moments = Moments(at_s=100.5)
     moments.meanwhile = lambda: put(root, "dt=2/b", int(moments.at_s))
     synced = look(client, root, clock=moments, sleep=moments.sleep)
-    assert told(client) == [(("1",), "APPEND")]
+    assert reported(client) == [(("1",), "APPEND")]
     assert synced.notes == (
         "1 partitions are being written, such as 'dt=2', and wait for the next look",
     )
     moments.at_s += 60
     assert look(client, root, clock=moments, sleep=moments.sleep).notes == ()
-    assert told(client) == [(("1",), "APPEND"), (("2",), "APPEND")]
+    assert reported(client) == [(("1",), "APPEND"), (("2",), "APPEND")]
     put(root, "dt=3/a", 10_000)
     assert look(client, root, clock=moments, sleep=moments.sleep).events == 1, (
         "a time far ahead is none to wait for"
@@ -217,7 +217,7 @@ def test_folders_on_s3(client: LakeChime, s3_options: dict[str, str]) -> None:
     assert look(client, f"s3://{BUCKET}/hive/logs", options=s3_options).events == 1
     store.put_object(Bucket=BUCKET, Key="hive/logs/dt=1/hour=02/a.parquet", Body=b"x")
     assert look(client, f"s3://{BUCKET}/hive/logs", options=s3_options).events == 1
-    assert told(client) == [(("1", "01"), "APPEND"), (("1", "02"), "APPEND")]
+    assert reported(client) == [(("1", "01"), "APPEND"), (("1", "02"), "APPEND")]
 
 
 def test_a_folder_without_files_has_no_partitions() -> None:
@@ -225,7 +225,7 @@ def test_a_folder_without_files_has_no_partitions() -> None:
 
 
 class _Remembered:
-    """A look that has more to remember than one registration takes, and one event at its end."""
+    """A look with more items than one registration takes, and one event at its end."""
 
     target = Target(table=NAME)
 

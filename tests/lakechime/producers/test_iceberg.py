@@ -1,4 +1,4 @@
-"""Iceberg tables written by pyiceberg: the snapshots of a branch that change data are events, once and in order."""
+"""Iceberg tables written by pyiceberg: a branch's snapshots are events, in order."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -25,11 +25,11 @@ from pyiceberg.types import DateType, IntegerType, LongType, NestedField, String
 
 from lakechime import InvalidEventError, LakeChime, NotFoundError, OperationType, TableFormat, chain
 from lakechime.chains import ProblemKind
-from lakechime.producers.iceberg import IcebergPlace, IcebergSource
+from lakechime.producers.iceberg import IcebergLocation, IcebergSource
 from lakechime.producers.lineage import Course, Lineage, Link, plan_course
 from lakechime.producers.outbox import Synced, Target, sync
 from lakechime.producers.partition_values import values_of
-from tests.lakechime.producers.told import check_chain, events_of, gaps_of
+from tests.lakechime.producers.build import check_chain, events_of, gaps_of
 
 NAME = "web.clicks"
 FIELDS = (
@@ -60,8 +60,10 @@ class Lake:
 
     @property
     def source(self) -> IcebergSource:
-        place = IcebergPlace(identifier=self.identifier, catalog="test", properties=self.properties)
-        return IcebergSource(place=place, target=Target(table=NAME))
+        location = IcebergLocation(
+            identifier=self.identifier, catalog="test", properties=self.properties
+        )
+        return IcebergSource(location=location, target=Target(table=NAME))
 
     def look(self, client: LakeChime, **options: Any) -> Synced:
         return sync(client, replace(self.source, **options))
@@ -85,7 +87,7 @@ class Lake:
 
 
 def clicks(*rows: tuple[int, int]) -> pa.Table:
-    """Of ids and days of November."""
+    """Return rows of ids and days of November."""
     columns = [
         pa.array([number for number, _ in rows], pa.int64()),
         pa.array([date(2026, 11, day) for _, day in rows], pa.date32()),
@@ -127,16 +129,16 @@ def test_snapshots_are_events(client: LakeChime, lake: Lake) -> None:
     third = lake.head()
     lake.table.overwrite(clicks((9, 9)), "id = 2")
     lake.look(client)
-    told = [
+    reported = [
         (event.snapshot_id, event.prev_snapshot_id, event.operation_type)
         for event in events_of(client, NAME)
     ]
-    assert told[:3] == [
+    assert reported[:3] == [
         (first, None, OperationType.APPEND),
         (second, first, OperationType.APPEND),
         (third, second, OperationType.DELETE),
     ]
-    assert told[-1][0] == lake.head()
+    assert reported[-1][0] == lake.head()
     events = events_of(client, NAME)
     assert {(event.table_format, event.partition) for event in events} == {
         (TableFormat.ICEBERG, None)
@@ -162,9 +164,9 @@ def test_partitions_are_those_of_the_files_that_came_and_went(
     lake.look(client)
     lake.table.delete("id = 1")
     lake.look(client)
-    told = [(event.partition, event.operation_type.value) for event in events_of(client, NAME)]
-    assert sorted(told[:2]) == [(("2026-11-01", 1), "APPEND"), (("2026-11-02", 2), "APPEND")]
-    assert told[2:] == [((None, None), "APPEND"), (("2026-11-01", 1), "DELETE")]
+    reported = [(event.partition, event.operation_type.value) for event in events_of(client, NAME)]
+    assert sorted(reported[:2]) == [(("2026-11-01", 1), "APPEND"), (("2026-11-02", 2), "APPEND")]
+    assert reported[2:] == [((None, None), "APPEND"), (("2026-11-01", 1), "DELETE")]
 
 
 def test_partitions_of_other_levels_do_not_stop(
@@ -181,11 +183,11 @@ def test_partitions_of_other_levels_do_not_stop(
         update.add_identity("page")
     lake.append((2, 4))
     lake.look(client)
-    told = [
+    reported = [
         (event.partition, event.tags.get("lakechime.partition"))
         for event in events_of(client, NAME)
     ]
-    assert told == [(("2026-11-03",), None), (None, '["2026-11-04", "x"]')]
+    assert reported == [(("2026-11-03",), None), (None, '["2026-11-04", "x"]')]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_partitions_of_other_levels_do_not_stop(
     ],
 )
 def test_values_of_partitions(source: int, transform: Any, value: Any, shown: Any) -> None:
-    """Those of identity and of time have names; nobody waits for a bucket."""
+    """Name identity and time fields; nobody waits for a bucket."""
     spec = PartitionSpec(PartitionField(source, 1000, transform, "p"))
     assert values_of(spec, [Schema(*FIELDS)])(Record(value)) == shown
 
@@ -218,11 +220,11 @@ def test_a_rollback_is_a_restore_each_time(client: LakeChime, lake: Lake) -> Non
     lake.set_main(first)
     fourth = lake.append((4, 1))
     synced = lake.look(client)
-    told = [
+    reported = [
         (event.snapshot_id, event.prev_snapshot_id, event.tags.get("restored_snapshot_id"))
         for event in events_of(client, NAME)
     ]
-    assert told == [
+    assert reported == [
         (first, None, None),
         (second, first, None),
         (third, second, None),
@@ -245,8 +247,8 @@ def test_snapshots_that_expired_between_two_looks_are_a_gap(client: LakeChime, l
     lost, kept, last = lake.append((2, 1)), lake.append((3, 1)), lake.append((4, 1))
     lake.expire(first, lost)
     synced = lake.look(client)
-    told = [(event.snapshot_id, event.prev_snapshot_id) for event in events_of(client, NAME)]
-    assert told == [(first, None), (kept, "expired"), (last, kept)]
+    reported = [(event.snapshot_id, event.prev_snapshot_id) for event in events_of(client, NAME)]
+    assert reported == [(first, None), (kept, "expired"), (last, kept)]
     assert gaps_of(client, NAME) == [False, True, False]
     assert first in synced.notes[0]
     assert [
@@ -311,21 +313,23 @@ def test_a_folder_without_a_catalog_is_read_by_its_newest_metadata(
     client: LakeChime, lake: Lake, tmp_path: Path
 ) -> None:
     folder = Path(lake.table.location().removeprefix("file://"))
-    source = IcebergSource(place=IcebergPlace(path=str(folder)), target=Target(table=NAME))
+    source = IcebergSource(location=IcebergLocation(path=str(folder)), target=Target(table=NAME))
     first = lake.append((1, 1))
     sync(client, source)
     second = lake.append((2, 1))
     assert sync(client, source).last == second
     check_chain(client, NAME, [first, second])
     with pytest.raises(NotFoundError, match="correct the path"):
-        sync(client, replace(source, place=IcebergPlace(path=f"{tmp_path}/none")))
+        sync(client, replace(source, location=IcebergLocation(path=f"{tmp_path}/none")))
     with pytest.raises(NotFoundError, match="correct its name"):
         lake.look(
             client,
-            place=IcebergPlace(identifier="web.none", catalog="test", properties=lake.properties),
+            location=IcebergLocation(
+                identifier="web.none", catalog="test", properties=lake.properties
+            ),
         )
     with pytest.raises(InvalidEventError, match="not by both"):
-        IcebergPlace(path="a", identifier="b")
+        IcebergLocation(path="a", identifier="b")
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,4 +1,4 @@
-"""The incremental count, end to end: events say the range, the range is read, and the count is that of the whole table. After each look."""
+"""The incremental count, end to end, which equals that of the whole table."""
 
 import random
 from datetime import date
@@ -13,7 +13,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import DateType, LongType, NestedField
 
 from lakechime import Chain, ChainError, DataChangeEvent, LakeChime, OperationType, chain
-from lakechime.producers.iceberg import IcebergPlace, IcebergSource
+from lakechime.producers.iceberg import IcebergLocation, IcebergSource
 from lakechime.producers.opal import sync_opal
 from lakechime.producers.outbox import Target, sync
 from opal_lake.storage.memory import MemoryStorage
@@ -26,7 +26,7 @@ SIGNS = {"insert": 1, "update_postimage": 0, "update_preimage": 0, "delete": -1}
 
 
 class Consumer:
-    """Counts rows by what changed since the last time. Where events are no chain of snapshots, it counts the whole table."""
+    """A count of rows by changes, or of the whole table without a chain of snapshots."""
 
     def __init__(self, client: LakeChime) -> None:
         self.client = client
@@ -46,12 +46,12 @@ class Consumer:
 
     def range_of(self, events: list[DataChangeEvent]) -> Chain | None:
         try:
-            found = chain(events)
+            result = chain(events)
         except ChainError:
             self.whole += 1
             return None
         self.ranges += 1
-        return found
+        return result
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -113,7 +113,7 @@ def test_on_an_iceberg_table_by_its_range_of_snapshots(
         NAME, Schema(NestedField(1, "id", LongType()), NestedField(2, "day", DateType()))
     )
     source = IcebergSource(
-        place=IcebergPlace(identifier=NAME, catalog="test", properties=properties),
+        location=IcebergLocation(identifier=NAME, catalog="test", properties=properties),
         target=Target(table=NAME),
     )
     for commit in range(COMMITS):
@@ -139,7 +139,7 @@ def commit_to_iceberg(chance: random.Random, table: IcebergTable) -> None:
 
 
 def count_iceberg(consumer: Consumer, table: IcebergTable) -> None:
-    """Of appends alone by an incremental scan; with deletes by what the manifests of the range say came and went."""
+    """Count appends by an incremental scan, and deletes by the manifests of the range."""
     events = consumer.new_events()
     if not events:
         return

@@ -1,4 +1,4 @@
-"""Writers and watchers of one table as processes, killed by SIGKILL where it hits them: each commit is told once, in order."""
+"""Writers and watchers of a table, killed at random: each commit is one event."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from lakechime.producers.opal import sync_opal
 from opal_lake.definition.table_spec import TableLayout
 from opal_lake.table import Table
 from tests.fixtures_cli import SOURCES
-from tests.lakechime.producers.test_opal import equal_to_log
+from tests.lakechime.producers.build import equal_to_log
 from tests.opal_lake import shop
 
 NAME = "shop.prices"
@@ -27,7 +27,8 @@ from opal_lake.table import Table
 table = Table.open(sys.argv[1])
 schema = pa.schema([("sku", pa.string()), ("at", pa.int64()), ("price", pa.int32())])
 for number in itertools.count():
-    table.ingest(pa.table({"sku": ["a"], "at": [number], "price": [1]}, schema), metadata="inline", partition_key=f"k{number % 3}")
+    rows = pa.table({"sku": ["a"], "at": [number], "price": [1]}, schema)
+    table.ingest(rows, metadata="inline", partition_key=f"k{number % 3}")
 """
 WATCHER = """
 import sys
@@ -40,7 +41,7 @@ with LakeChime.open(sys.argv[2]) as client:
 
 
 def wait_for(client: LakeChime, seq: int) -> None:
-    """A process that starts takes seconds, on a busy machine many."""
+    """Wait for a seq; a process that starts takes seconds, on a busy machine many."""
     end = time.monotonic() + 240
     while client.head() < seq:
         assert time.monotonic() < end, "nobody registers any more"

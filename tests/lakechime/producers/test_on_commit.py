@@ -1,4 +1,4 @@
-"""Every commit registers where LAKECHIME_URL is set, and no database that is away does it any harm."""
+"""Commits that register where LAKECHIME_URL is set, and unreachable databases."""
 
 import logging
 import socket
@@ -19,8 +19,7 @@ from opal_lake import after_commit
 from opal_lake.definition.table_spec import TableLayout
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
-from tests.lakechime.producers.test_opal import equal_to_log, put
-from tests.lakechime.producers.told import events_of
+from tests.lakechime.producers.build import equal_to_log, events_of, put
 from tests.opal_lake import shop
 
 LAYOUT = TableLayout(
@@ -30,7 +29,7 @@ LAYOUT = TableLayout(
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Where many tests share a machine, a database may take its time."""
+    """Let a database take its time, where many tests share a machine."""
     monkeypatch.setattr(on_commit, "WAIT_SECONDS", 60.0)
     after_commit._listeners.cache_clear()
     on_commit._registrars.clear()
@@ -50,8 +49,9 @@ def test_each_commit_of_a_table_registers(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_without_a_place_nothing_is_loaded(tmp_path: Path) -> None:
     code = (
-        "import sys; from opal_lake.table import Table; from opal_lake.definition.table_spec import TableLayout; import pyarrow as pa\n"
-        f"Table.create({str(tmp_path / 't')!r}, pa.schema([('a', pa.int64()), ('at', pa.int64())]), keys=['a'], delta='at')\n"
+        "import sys; from opal_lake.table import Table; import pyarrow as pa\n"
+        "schema = pa.schema([('a', pa.int64()), ('at', pa.int64())])\n"
+        f"Table.create({str(tmp_path / 't')!r}, schema, keys=['a'], delta='at')\n"
         "assert 'lakechime' not in sys.modules and 'sqlalchemy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -85,7 +85,7 @@ def test_a_database_that_is_away_is_a_warning_and_the_next_commit_catches_up(
         [name] = {
             event.table
             for event in client.events(limit=100).events
-            and [one.event for one in client.events(limit=100).events]
+            and [entry.event for entry in client.events(limit=100).events]
         }
         assert [event.snapshot_id for event in events_of(client, name)] == ["0", "1", "2", "3"]
 

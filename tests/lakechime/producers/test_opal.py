@@ -1,4 +1,4 @@
-"""An Opal table's log is the outbox: its commits are events, once, in order, whoever looks when."""
+"""Opal tables, whose logs are outboxes: commits are events, once and in order."""
 
 import contextlib
 import itertools
@@ -21,7 +21,7 @@ from lakechime import (
     chain,
 )
 from lakechime.chains import ProblemKind
-from lakechime.producers.opal import is_empty_ingest, sync_opal
+from lakechime.producers.opal import sync_opal
 from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.definition.table_spec import TableLayout, plan_spec
@@ -32,16 +32,10 @@ from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 from tests.kit.ids import CountingIds
-from tests.lakechime.producers.told import events_of
+from tests.lakechime.producers.build import NAME, equal_to_log, events_of, put
 from tests.opal_lake import shop
 
-NAME = "shop.prices"
 LAYOUT = TableLayout(keys=["sku"], delta="at", deletes="price IS NULL")
-
-
-def put(table: Table, *values: shop.Row, **options: Any) -> Any:
-    rows, deleted = shop.rows(values)
-    return table.ingest(rows, deleted, **options)
 
 
 def test_each_version_that_changes_the_view_is_an_event(client: LakeChime) -> None:
@@ -54,11 +48,11 @@ def test_each_version_that_changes_the_view_is_an_event(client: LakeChime) -> No
     table.compact()
     table.savepoint("kept")
     synced = sync_opal(client, table, NAME)
-    told = [
+    reported = [
         (event.snapshot_id, event.prev_snapshot_id, event.partition, event.operation_type.value)
         for event in events_of(client, NAME)
     ]
-    assert told == [
+    assert reported == [
         ("0", None, None, "APPEND"),
         ("1", "0", ("2026-11-01",), "APPEND"),
         ("2", "1", None, "DELETE"),
@@ -93,7 +87,7 @@ def test_a_partition_without_rows_is_told(client: LakeChime) -> None:
 
 
 def keys_told(client: LakeChime) -> list[tuple[str | None, str | None]]:
-    """Which version told which partition key."""
+    """Return the versions and the partition keys that they registered."""
     return [
         (event.snapshot_id, event.partition[0] if event.partition else None)
         for event in events_of(client, NAME)[1:]
@@ -237,9 +231,9 @@ def test_versions_that_expired_before_they_were_registered_are_said(client: Lake
     assert len(synced.notes) == 1
     assert ProblemKind.GAP in {
         problem.kind
-        for problem in chain([one.event for one in page], on_problems="report").problems
+        for problem in chain([entry.event for entry in page], on_problems="report").problems
     }
-    alone = chain([one.event for one in page[2:]], on_problems="report")
+    alone = chain([entry.event for entry in page[2:]], on_problems="report")
     assert [problem.kind for problem in alone.problems] == [ProblemKind.GAP]
     assert sync_opal(client, table, NAME).events == 0
 
@@ -266,13 +260,13 @@ def test_no_event_is_passed_over_where_the_log_has_a_hole(
     for hour in range(looked_at, 8):
         put(table, ("a", hour, 1), metadata="inline")
     path = layout.commit_path(5)
-    held = storage.get(path)
+    data = storage.get(path)
     pages = [stored.path for stored in storage.list(layout.LOG_PAGES)]
     storage.delete([path, *pages])
     with pytest.raises(FormatError, match=f"{path} is missing"):
         sync_opal(client, shop.reopen(storage), NAME)
     assert events_of(client, NAME) == before
-    storage.put_if_absent(path, held)
+    storage.put_if_absent(path, data)
     sync_opal(client, shop.reopen(storage), NAME)
     assert [event.snapshot_id for event in events_of(client, NAME)] == [*map(str, range(9))]
 
@@ -291,7 +285,7 @@ def test_rewrites_that_expired_are_no_gap(client: LakeChime) -> None:
     assert sync_opal(client, table, NAME).notes == ()
     page = client.events([NAME]).events
     assert (page[-1].event.prev_snapshot_id, page[-1].gap) == ("1", False)
-    chain([one.event for one in page])
+    chain([entry.event for entry in page])
 
 
 def versions_in_the_log(storage: Storage) -> list[int]:
@@ -360,7 +354,7 @@ VERBS = (
 
 
 def test_whoever_looks_when_and_is_killed_where_each_commit_is_told_once(client: LakeChime) -> None:
-    """Several writers, each with a head of its own; a look dies before its transaction, or after it, before it knows."""
+    """Let writers have their own heads, and looks die before or after committing."""
     names = itertools.count()
     counting = Counting(client.store)
     killed = LakeChime(counting)
@@ -405,27 +399,6 @@ def act(table: Table, verb: str, number: int, at: int) -> None:
             table.restore(version=number % (table.snapshot_at().version + 1))
         case "savepoint":
             table.savepoint("s", move=True)
-
-
-def equal_to_log(client: LakeChime, table: Table, name: str = NAME) -> None:
-    """The events are the commits that changed the view, once, in order, and their chain is the log."""
-    commits = [
-        commit
-        for commit in reversed([*table.commits()])
-        if commit.changes_view or is_empty_ingest(commit)
-    ]
-    events = events_of(client, name)
-    snapshots = [*dict.fromkeys(event.snapshot_id for event in events)]
-    assert snapshots == [str(commit.version) for commit in commits]
-    assert len({(event.snapshot_id, event.partition) for event in events}) == len(events)
-    order = [int(event.snapshot_id or 0) for event in events]
-    assert order == sorted(order)
-    before = dict(zip(snapshots[1:], snapshots, strict=False))
-    assert all(event.prev_snapshot_id == before.get(str(event.snapshot_id)) for event in events)
-    followed = chain(events, on_problems="report")
-    assert followed.snapshots == tuple(snapshots)
-    assert {problem.kind for problem in followed.problems} <= {ProblemKind.RESTORE}
-    assert not any(one.gap for one in client.events([name], limit=10_000).events)
 
 
 def test_many_at_once_do_no_harm(client: LakeChime) -> None:

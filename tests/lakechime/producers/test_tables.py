@@ -1,4 +1,4 @@
-"""Which tables to look at, as words and as a file."""
+"""The tables to watch, as words and as a file."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import pytest
 from lakechime import InvalidEventError
 from lakechime.producers.delta import DeltaSource
 from lakechime.producers.hive import HiveSource
-from lakechime.producers.iceberg import IcebergPlace, IcebergSource
-from lakechime.producers.opal import OpalPlace
+from lakechime.producers.iceberg import IcebergLocation, IcebergSource
+from lakechime.producers.opal import OpalLocation
 from lakechime.producers.outbox import Target
 from lakechime.producers.tables import read_tables, tables_of_words
 
@@ -17,7 +17,12 @@ interval: 1m
 tables:
   - {table: shop.orders, format: opal, path: "s3://lake/orders", options: {endpoint_url: "http://s3"}}
   - {format: opal, path: lake/users}
-  - {table: web.clicks, format: iceberg, identifier: web.clicks, catalog: prod, branch: audit, options: {uri: "https://catalog"}}
+  - table: web.clicks
+    format: iceberg
+    identifier: web.clicks
+    catalog: prod
+    branch: audit
+    options: {uri: "https://catalog"}
   - {table: web.views, format: delta, path: /lake/views, cluster: east}
   - {table: web.logs, format: hive, path: /lake/logs, keys: [dt, hour], marker: _SUCCESS}
 """
@@ -33,14 +38,14 @@ def test_words() -> None:
         "e=hive:/lake/e",
     )
     assert tables_of_words(words, "east") == {
-        "east/lake/users": OpalPlace(path="lake/users", cluster="east"),
-        "east/a": OpalPlace(path="s3://lake/a", name="a", cluster="east"),
+        "east/lake/users": OpalLocation(path="lake/users", cluster="east"),
+        "east/a": OpalLocation(path="s3://lake/a", name="a", cluster="east"),
         "east/b": IcebergSource(
-            place=IcebergPlace(catalog="prod", identifier="web.b"),
+            location=IcebergLocation(catalog="prod", identifier="web.b"),
             target=Target(table="b", cluster="east"),
         ),
         "east/c": IcebergSource(
-            place=IcebergPlace(path="s3://lake/c"), target=Target(table="c", cluster="east")
+            location=IcebergLocation(path="s3://lake/c"), target=Target(table="c", cluster="east")
         ),
         "east/d": DeltaSource(path="/lake/d", target=Target(table="d", cluster="east")),
         "east/e": HiveSource(path="/lake/e", target=Target(table="e", cluster="east")),
@@ -58,15 +63,15 @@ def test_a_file(tmp_path: Path) -> None:
     file.write_text(FILE, encoding="utf-8")
     tables = read_tables(str(file))
     assert tables.interval_seconds == 60
-    assert tables.sources["shop.orders"] == OpalPlace(
+    assert tables.sources["shop.orders"] == OpalLocation(
         path="s3://lake/orders", name="shop.orders", options={"endpoint_url": "http://s3"}
     )
-    assert tables.sources["lake/users"] == OpalPlace(path="lake/users")
-    place = IcebergPlace(
+    assert tables.sources["lake/users"] == OpalLocation(path="lake/users")
+    location = IcebergLocation(
         identifier="web.clicks", catalog="prod", properties={"uri": "https://catalog"}
     )
     assert tables.sources["web.clicks"] == IcebergSource(
-        place=place, target=Target(table="web.clicks"), branch="audit"
+        location=location, target=Target(table="web.clicks"), branch="audit"
     )
     assert tables.sources["east/web.views"] == DeltaSource(
         path="/lake/views", target=Target(table="web.views", cluster="east")
@@ -81,19 +86,19 @@ def test_a_file(tmp_path: Path) -> None:
     [
         ("tables: []", "a list of tables"),
         ("tables: [{format: opal, path: a}]\nevery: 3s", "unknown: every"),
-        ("[1]", "no mapping"),
+        ("[1]", "not a mapping"),
         ("tables: [", "cannot be read"),
         ("tables: [{table: a, format: opal, path: a}]\ninterval: soon", "interval"),
         ("tables: [{table: a, format: opal, path: a}]\ninterval: 0s", "at least 1s"),
         ("tables: [{table: a, format: hudi}, 7]", "table 1: .*no format.*table 2"),
         ("tables: [{table: a, format: delta}]", "needs a path"),
         ("tables: [{format: delta, path: a}]", "needs a name"),
-        ("tables: [{table: a, format: delta, path: a, keys: [dt]}]", "keys is unknown"),
+        ("tables: [{table: a, format: delta, path: a, keys: [dt]}]", "has no keys"),
         ("tables: [{table: a, format: hive, path: a, keys: dt}]", "write a list"),
         ("tables: [{table: a, format: iceberg}]", "not by both"),
         (
             "tables: [{table: a, format: opal, path: a}, {table: a, format: delta, path: b}]",
-            "a is there twice",
+            "a is listed twice",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 from lakechime import DataChangeEvent, LakeChime, TableFormat, UnavailableError
 from lakechime.producers.outbox import Position, Step, Synced, Target, sync
 from lakechime.producers.watch import Watch
-from tests.lakechime.producers.told import events_of
+from tests.lakechime.producers.build import events_of
 
 
 @dataclass
@@ -70,8 +70,8 @@ def test_each_table_is_looked_at_again_and_again(tmp_path: Path) -> None:
     assert failures == []
     client = LakeChime.open(f"sqlite:///{tmp_path}/events.db")  # the loop closed its own
     for source in sources:
-        told = [event.snapshot_id for event in events_of(client, source.target.table)]
-        assert told == [str(number) for number in range(len(source.looks))]
+        reported = [event.snapshot_id for event in events_of(client, source.target.table)]
+        assert reported == [str(number) for number in range(len(source.looks))]
     assert sum(synced.events for _, synced in results) == sum(
         len(source.looks) for source in sources
     )
@@ -95,7 +95,7 @@ def test_it_recovers(tmp_path: Path) -> None:
     client = LakeChime.open(f"sqlite:///{tmp_path}/events.db")
     source = Counter(Target(table="a"), failing=2)
     results, failures = run(
-        client, source, until=lambda: len(source.looks) >= 5, most_pause_seconds=0.05
+        client, source, until=lambda: len(source.looks) >= 5, max_pause_seconds=0.05
     )
     assert len(failures) == 2
     assert [synced.last for _, synced in results[:2]] == ["0", "1"]

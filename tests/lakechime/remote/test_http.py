@@ -1,4 +1,4 @@
-"""The store behind a service: what is asked again, what never twice, and errors that say what to do. The contract suite has the rest."""
+"""The retries and errors of the store behind a service; contracts have the rest."""
 
 import http.server
 import json
@@ -142,7 +142,7 @@ class Lossy(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def losing(served: Served, count: int) -> Iterator[LakeChime]:
-    """A client, the next answers to which are lost."""
+    """Yield a client, the next answers to which are lost."""
     handler: Any = type("OneLossy", (Lossy,), {"behind": served.url, "lost": count})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(
@@ -186,7 +186,7 @@ def test_a_watermark_that_nothing_answers_may_have_been_moved(served: Served) ->
 
 
 def test_a_step_of_a_producer_may_be_sent_twice(served: Served) -> None:
-    """Its first answer was lost: the second is the same, and no other producer is taken for it."""
+    """Lose the first answer: the second is the same, and other producers are refused."""
     sent = {"events": [EVENT.to_json()], "outbox": {"table": "t", "position": 1}}
     with served.open() as chime:
         first = chime.store.transport.post("/v1/events", sent)["registered"]  # type: ignore[attr-defined]  # a store over HTTP
@@ -253,8 +253,14 @@ def test_every_error_comes_back_as_itself() -> None:
         back = error_of(problem.status, problem_json(problem, str(error)))
         assert (type(back), str(back)) == (type(error), str(error))
     assert {type(error_of(problem.status, problem_json(problem, ""))) for problem in PROBLEMS} == {
-        InvalidEventError, ConflictError, NotFoundError, UnavailableError, SchemaError, AccessError, ExpiredError,
-    }  # fmt: skip
+        InvalidEventError,
+        ConflictError,
+        NotFoundError,
+        UnavailableError,
+        SchemaError,
+        AccessError,
+        ExpiredError,
+    }
 
 
 def test_a_database_that_refuses_the_service_is_not_the_asker_s_fault() -> None:

@@ -1,4 +1,4 @@
-"""Who may do what: every route asks for a right, tokens open what their role allows, and a revoked one opens nothing."""
+"""Access control: every route needs a right, and a revoked token has none."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,7 +129,7 @@ def test_a_leaked_token_that_is_revoked_opens_nothing_from_the_next_request_on(
     assert listed.last_used is not None
     with pytest.raises(InvalidEventError, match="names are not used twice"):
         keeper.create("leaked", "read")
-    with pytest.raises(NotFoundError, match="no token nobody"):
+    with pytest.raises(NotFoundError, match="unknown token nobody"):
         keeper.revoke("nobody")
 
 
@@ -160,7 +160,7 @@ def test_this_machine_alone_may_be_served_without_tokens_where_that_is_said(
 ) -> None:
     store = SqlStore.open(f"sqlite:///{tmp_path}/lakechime.db")
     assert is_loopback(host)
-    with pytest.raises(InvalidEventError, match=r"there is no token in .*--no-auth"):
+    with pytest.raises(InvalidEventError, match=r"has no token.*--no-auth"):
         service_app(store, Listener(host=host, port=0), with_tokens=True)
     app = service_app(store, Listener(host=host, port=0), with_tokens=False)
     assert NO_ACCESS_CONTROL.read in calls(
@@ -175,12 +175,12 @@ def test_others_are_served_by_token_only(tmp_path: Path, host: str) -> None:
         service_app(store, Listener(host=host, port=0), with_tokens=False)
     with pytest.raises(
         InvalidEventError,
-        match=r"there is no token .*create one first: lakechime token create NAME --role admin$",
+        match=r"has no token.*create one first: lakechime token create NAME --role admin$",
     ):
         service_app(store, Listener(host=host, port=0), with_tokens=True)
     secret = SqlTokens.of(store).create("a", "read")
     service_app(store, Listener(host=host, port=0), with_tokens=True)
     assert secret
     SqlTokens.of(store).revoke("a")
-    with pytest.raises(InvalidEventError, match="there is no token"):
+    with pytest.raises(InvalidEventError, match="has no token"):
         service_app(store, Listener(host=host, port=0), with_tokens=True)

@@ -1,4 +1,4 @@
-"""What the service answers: clear errors, limits, pages, and no wait of the event loop for the database."""
+"""The service's answers: clear errors, limits, pages, and a free event loop."""
 
 import json
 import sqlite3
@@ -55,13 +55,13 @@ def event(number: int, **more: Any) -> dict[str, Any]:
         (
             "/v1/events",
             {"events": [], "outobx": None},
-            "there is no field 'outobx'; did you mean 'outbox'?",
+            "unknown field 'outobx'; did you mean 'outbox'?",
         ),
-        ("/v1/events", {"events": [event(1, seq=4)]}, "registering gives them, leave them out"),
+        ("/v1/events", {"events": [event(1, seq=4)]}, "registration assigns them, leave them out"),
         (
             "/v1/events",
             {"events": [event(1, tags={"a": "x" * 1_000_000})]},
-            "tag 'a' has 1,000,000 characters, and at most 1,024 are kept",
+            "tag 'a' has 1,000,000 characters, and may have 1,024",
         ),
         (
             "/v1/events",
@@ -83,7 +83,7 @@ def event(number: int, **more: Any) -> dict[str, Any]:
         (
             "/v1/events/query",
             {"partition": "2026-11-24"},
-            "partition: partition='2026-11-24' is no list",
+            "partition: partition='2026-11-24' is not a list",
         ),
         (
             "/v1/events/find",
@@ -96,7 +96,7 @@ def event(number: int, **more: Any) -> dict[str, Any]:
             "mode: Input should be 'any' or 'all'",
         ),
         ("/v1/events", [], "body: Input should be a valid dictionary"),
-        ("/v1/events", b"{", "the body is no JSON"),
+        ("/v1/events", b"{", "the body is not JSON"),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_sentence(
@@ -113,7 +113,7 @@ def test_unknown_parameters_of_a_url_are_refused(served: Served) -> None:
     answer = request(served, "GET", "/v1/events/tail?afetr=7")
     assert (answer.status_code, answer.json()["message"]) == (
         422,
-        "query: there is no field 'afetr'; did you mean 'after'?",
+        "query: unknown field 'afetr'; did you mean 'after'?",
     )
 
 
@@ -163,16 +163,16 @@ def test_pages_and_times_and_the_tail_name_each_event_once(served: Served) -> No
         "/v1/events",
         {"events": [event(number, tags={"even": str(number % 2)}) for number in range(1, 26)]},
     )
-    found, after, more = [], 0, True
+    snapshot_ids, after, more = [], 0, True
     while more:
         page = post(
             served,
             "/v1/events/query",
             {"tables": ["shop.orders"], "tags": {"even": "0"}, "after": after, "limit": 5},
         ).json()
-        found += [one["event"]["snapshot_id"] for one in page["events"]]
+        snapshot_ids += [entry["event"]["snapshot_id"] for entry in page["events"]]
         after, more = page["next_after"], page["more"]
-    assert found == [str(number) for number in range(2, 26, 2)]
+    assert snapshot_ids == [str(number) for number in range(2, 26, 2)]
     times = {"start_ts": 0, "end_ts": 1 << 50, "limit": 20}
     first = post(served, "/v1/events/query", times).json()
     rest = post(served, "/v1/events/query", {**times, "after": first["next_after"]}).json()
@@ -184,7 +184,7 @@ def test_pages_and_times_and_the_tail_name_each_event_once(served: Served) -> No
     )
     assert post(served, "/v1/events/query", {**times, "end_ts": 1}).json()["events"] == []
     tail = request(served, "GET", "/v1/events/tail?after=0&limit=3").json()
-    assert [one["event"]["snapshot_id"] for one in tail["events"]] == ["1", "2", "3"]
+    assert [entry["event"]["snapshot_id"] for entry in tail["events"]] == ["1", "2", "3"]
 
 
 def test_triggers_are_evaluated_by_the_service(served: Served) -> None:
@@ -206,7 +206,7 @@ def test_triggers_are_evaluated_by_the_service(served: Served) -> None:
     fired = post(served, "/v1/triggers/snapshot", {"tables": ["shop.orders", "other"]}).json()[
         "fired"
     ]
-    assert ([one["snapshot_id"] for one in fired["events"]], fired["from_seq"]) == (["1"], 0)
+    assert ([entry["snapshot_id"] for entry in fired["events"]], fired["from_seq"]) == (["1"], 0)
     again = {"tables": [{"table": "shop.orders"}], "after_seq": fired["to_seq"]}
     assert post(served, "/v1/triggers/snapshot", again).json() == {"fired": None}
     assert post(
@@ -215,7 +215,7 @@ def test_triggers_are_evaluated_by_the_service(served: Served) -> None:
 
 
 def test_a_database_that_is_busy_stops_no_other_answer(served: Served, tmp_path: Path) -> None:
-    """Health is asked while a registration waits for the lock that somebody else holds."""
+    """Ask for health while a registration waits for a lock."""
     holder = sqlite3.connect(tmp_path / "lakechime.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     answers: list[int] = []
@@ -313,7 +313,7 @@ def test_a_long_unknown_name_is_cut_before_anything_is_compared_with_it(
         lambda name, *_, **__: asked.append(name) or [],
     )
     answer = post(served, "/v1/events/find", {"interests": [], "x" * 1_000_000: 1})
-    assert "there is no field" in answer.json()["message"]
+    assert "unknown field" in answer.json()["message"]
     assert len(answer.text) < 1_000
     assert [len(name) for name in asked] == [80]
 

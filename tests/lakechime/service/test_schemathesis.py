@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is one that the OpenAPI document names, and never a bug. Of the mounted app the cluster's tests show it."""
+"""Answers to random requests, which are always documented, and never a bug."""
 
 from pathlib import Path
 
@@ -23,12 +23,12 @@ def test_answers_fit_the_document(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_answers_to_many_requests_fit_the_document(tmp_path: Path, part: int) -> None:
-    """Of every tenth operation."""
+    """Check every tenth operation."""
     assert asked(tmp_path, 200, slice(part, None, PARTS))
 
 
 def asked(folder: Path, examples: int, part: slice) -> list[str]:
-    """The operations that were, of which each answered as the document says."""
+    """Return the operations that were called; each answered as the document says."""
     with serving(f"sqlite:///{folder}/lakechime.db") as served:
         return fuzz(served.url, served.tokens["admin"], examples, part)
 

@@ -1,4 +1,4 @@
-"""event_ts never falls, whatever the clock does; and a time range that was read stays as it was read."""
+"""Clocks: event_ts never falls, and a time range that was read stays the same."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,12 @@ import pytest
 
 from lakechime import LakeChime
 from lakechime.store.sql_store import SqlStore
-from tests.lakechime.made import TABLE, made
+from tests.lakechime.build import TABLE, made
 
 
 @dataclass
 class SteppingClock:
-    """It shows what a test set."""
+    """A clock that a test sets."""
 
     at_ms: int = 1_700_000_000_000
 

@@ -1,4 +1,4 @@
-"""What questions and retention cost in SQLite, by the steps of its machine: with the history they do not grow."""
+"""The cost of queries and retention, which does not grow with the history."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from sqlalchemy import event
 from lakechime import Interest, LakeChime
 from lakechime.triggers.partition import PartitionTrigger
 from tests.fixtures_lakechime import sqlite_url
-from tests.lakechime.made import TABLE, made
+from tests.lakechime.build import TABLE, made
 
 STEPS_EACH = 100
 TAGS = {"completeness.hourly": "99"}
@@ -25,7 +25,7 @@ def chime(tmp_path: Path) -> Iterator[LakeChime]:
 
 @contextmanager
 def counted(client: LakeChime) -> Iterator[Callable[[], int]]:
-    """How many steps SQLite took since."""
+    """Return the number of steps that SQLite took since."""
     steps = 0
 
     def count() -> int:

@@ -1,9 +1,10 @@
-"""A database that is away, full, locked, read-only or strange: what is said, what is tried again, and that nothing is lost."""
+"""Failures of a database: messages and retries, and that nothing is lost."""
 
 import multiprocessing
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,17 @@ from lakechime.store import sequencer
 from lakechime.store.database import engine as engine_module
 from lakechime.store.database.engine import open_database
 from tests.fixtures_postgres import Postgres, postgres_folder, postgres_server
-from tests.lakechime.made import made
+from tests.lakechime.build import made
 
 FAILING = (
-    "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'for a test' USING ERRCODE = '{code}'; END $$",
-    "CREATE TRIGGER fail BEFORE INSERT ON lakechime_events FOR EACH STATEMENT EXECUTE FUNCTION fail()",
+    (
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "RAISE EXCEPTION 'for a test' USING ERRCODE = '{code}'; END $$"
+    ),
+    (
+        "CREATE TRIGGER fail BEFORE INSERT ON lakechime_events "
+        "FOR EACH STATEMENT EXECUTE FUNCTION fail()"
+    ),
 )
 
 
@@ -100,7 +107,7 @@ def test_a_file_that_is_no_database_is_said(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UnavailableError, match="cannot be made"):
+    with pytest.raises(UnavailableError, match="cannot be created"):
         LakeChime.open(f"sqlite:///{tmp_path}/file/below/lakechime.db")
 
 
@@ -176,11 +183,12 @@ def test_a_user_without_rights_is_told(shop: tuple[LakeChime, str]) -> None:
 
 @pytest.mark.postgres
 def test_who_stands_still_under_the_lock_is_not_waited_for_for_ever(
-    shop: tuple[LakeChime, str], monkeypatch: pytest.MonkeyPatch
+    shop: tuple[LakeChime, str],
 ) -> None:
     """The event waits in the inbox, and has its place as soon as anybody looks."""
-    chime, url = shop
-    monkeypatch.setattr(sequencer, "LOCK_SECONDS", 1)
+    opened, url = shop
+    store: Any = opened.store
+    chime = LakeChime(replace(store, sequencer=replace(store.sequencer, lock_seconds=1)))
     engine = create_engine(url)
     with engine.connect() as other:
         other.execute(text(f"SELECT pg_advisory_xact_lock({sequencer.LOCK})"))
@@ -195,7 +203,10 @@ def test_who_stands_still_under_the_lock_is_not_waited_for_for_ever(
 @pytest.mark.postgres
 def test_connections_that_the_server_ended_are_made_again(shop: tuple[LakeChime, str]) -> None:
     chime, url = shop
-    ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    ended = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
     mark = chime.put_watermark("report", "events", 1, expected=None)
     run(url, ended)
     assert not chime.register([made(2)])[0].duplicate

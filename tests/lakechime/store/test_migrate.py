@@ -16,7 +16,7 @@ from lakechime.store.migrate import BASE, KNOWN, downgrade, ensure_schema, read_
 from lakechime.store.schema import REVISION, VERSION_TABLE, metadata
 from lakechime.store.sql_store import SqlStore
 from lakechime.store.sql_tokens import SqlTokens
-from tests.lakechime.made import TABLE, made
+from tests.lakechime.build import TABLE, made
 
 
 @pytest.fixture

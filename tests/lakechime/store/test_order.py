@@ -1,4 +1,4 @@
-"""What a watermark passes is never overtaken: with transactions held open, in any interleaving with registrations and readers."""
+"""The order of events, which no registration and no open transaction changes."""
 
 import contextlib
 import time
@@ -22,7 +22,7 @@ from lakechime.store.schema import inbox
 from lakechime.store.sequencer import LOCK
 from lakechime.tags import OTHER_PARTITION
 from tests.fixtures_lakechime import wait_until
-from tests.lakechime.made import TABLE, made
+from tests.lakechime.build import TABLE, made
 
 PRODUCERS = 3
 
@@ -46,10 +46,10 @@ def test_an_event_appears_when_its_transaction_commits_and_not_before(
         (quick,) = chime.register([made(1)])
         assert chime.head() == quick.event.seq
         page = chime.tail(0)
-        assert [found.event.table for found in page.events] == [quick.event.table]
+        assert [entry.event.table for entry in page.events] == [quick.event.table]
         transaction.commit()
     after = chime.tail(page.next_after)
-    assert [found.event.table for found in after.events] == ["late"]
+    assert [entry.event.table for entry in after.events] == ["late"]
     assert (after.events[0].event.seq or 0) > (quick.event.seq or 0)
     assert (after.events[0].event.event_ts or 0) >= (quick.event.event_ts or 0)
 
@@ -71,20 +71,20 @@ def test_a_transaction_that_is_undone_leaves_nothing(
 def test_the_same_event_from_two_transactions_is_one(
     postgres_chime: tuple[LakeChime, Engine],
 ) -> None:
-    """Neither waits for the other."""
+    """Let neither of two transactions wait for the other."""
     chime, engine = postgres_chime
     with (
         engine.connect() as first,
         engine.connect() as second,
-        first.begin() as one,
+        first.begin() as first_transaction,
         second.begin() as two,
     ):
         register_in(first, [made(1, tags={"by": "first"})])
         register_in(second, [made(1, tags={"by": "second"})])
         two.commit()
-        assert [found.event.tags["by"] for found in chime.tail(0).events] == ["second"]
-        one.commit()
-    assert [found.event.tags["by"] for found in chime.tail(0).events] == ["second"]
+        assert [entry.event.tags["by"] for entry in chime.tail(0).events] == ["second"]
+        first_transaction.commit()
+    assert [entry.event.tags["by"] for entry in chime.tail(0).events] == ["second"]
     assert chime.register([made(1)])[0].duplicate
 
 
@@ -97,7 +97,7 @@ def test_what_waits_in_the_inbox_is_compared_with_events_before_they_expire(
     with engine.begin() as connection:
         register_in(connection, [made(1)])
     assert chime.expire(1 << 60, keep_unseen=False) == 1
-    assert [found.event.snapshot_id for found in chime.tail(0).events] == [made(2).snapshot_id]
+    assert [entry.event.snapshot_id for entry in chime.tail(0).events] == [made(2).snapshot_id]
 
 
 @pytest.mark.postgres
@@ -122,8 +122,8 @@ def test_sqlite_takes_a_producers_own_transaction_too(tmp_path: Path) -> None:
         with engine.begin() as connection:
             register_in(connection, [made(1, partition=("a",), tags={"x": "1"}), made(2)])
             assert chime.head() == 0
-        assert [found.event.snapshot_id for found in chime.events(tags={"x": "1"}).events] == ["1"]
-        assert [one.duplicate for one in chime.register([made(2), made(3)])] == [True, False]
+        assert [entry.event.snapshot_id for entry in chime.events(tags={"x": "1"}).events] == ["1"]
+        assert [answer.duplicate for answer in chime.register([made(2), made(3)])] == [True, False]
         engine.dispose()
 
 
@@ -180,25 +180,25 @@ class Story:
 
     def read(self, _producer: int) -> None:
         page = self.chime.tail(self.watermarks["all"], limit=2)
-        new = [found for found in page.events if found.event.table == self.name]
-        self.seen["all"] += [found.event.snapshot_id or "" for found in new]
-        self.times += [found.event.event_ts or 0 for found in new]
+        new = [entry for entry in page.events if entry.event.table == self.name]
+        self.seen["all"] += [entry.event.snapshot_id or "" for entry in new]
+        self.times += [entry.event.event_ts or 0 for entry in new]
         self.watermarks["all"] = page.next_after
 
     def read_mine(self, _producer: int) -> None:
         page = self.chime.events([self.name], after=self.watermarks["mine"])
-        self.seen["mine"] += [found.event.snapshot_id or "" for found in page.events]
+        self.seen["mine"] += [entry.event.snapshot_id or "" for entry in page.events]
         self.watermarks["mine"] = page.next_after
 
     def read_found(self, _producer: int) -> None:
-        """A sensor: the watermark moves to the head where nothing is found."""
-        found = self.chime.find([Interest(tables=(self.name,), after=self.watermarks["found"])])
-        if found.seqs[0] is None:
-            self.watermarks["found"] = max(self.watermarks["found"], found.head)
+        """Find as a sensor does: where nothing is found the watermark moves to the head."""
+        answer = self.chime.find([Interest(tables=(self.name,), after=self.watermarks["found"])])
+        if answer.seqs[0] is None:
+            self.watermarks["found"] = max(self.watermarks["found"], answer.head)
             return
-        page = self.chime.events([self.name], after=self.watermarks["found"], until=found.seqs[0])
-        self.seen["found"] += [one.event.snapshot_id or "" for one in page.events]
-        self.watermarks["found"] = found.seqs[0]
+        page = self.chime.events([self.name], after=self.watermarks["found"], until=answer.seqs[0])
+        self.seen["found"] += [entry.event.snapshot_id or "" for entry in page.events]
+        self.watermarks["found"] = answer.seqs[0]
 
     def finish(self) -> None:
         for producer in list(self.open):
@@ -214,18 +214,18 @@ VERBS = ("hold", "commit", "undo", "register", "read", "read_mine", "read_found"
 @pytest.mark.postgres
 def test_no_watermark_is_ever_overtaken(postgres_chime: tuple[LakeChime, Engine]) -> None:
     chime, engine = postgres_chime
-    told = 0
+    count = 0
 
     @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
     @given(st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, PRODUCERS - 1)), max_size=30))
     def tell(acts: list[tuple[str, int]]) -> None:
-        nonlocal told
-        told += 1
+        nonlocal count
+        count += 1
         head = chime.head()
         story = Story(
             chime=chime,
             engine=engine,
-            name=f"t{told}",
+            name=f"t{count}",
             watermarks={"all": head, "mine": 0, "found": 0},
         )
         try:
@@ -242,7 +242,7 @@ def test_no_watermark_is_ever_overtaken(postgres_chime: tuple[LakeChime, Engine]
 
 
 def wait_for_waiting(engine: Engine, number: int) -> None:
-    """Until so many wait for a lock."""
+    """Wait until so many processes wait for a lock."""
     waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         wait_until(lambda: connection.execute(waiting).scalar_one() == number)
@@ -252,7 +252,7 @@ def wait_for_waiting(engine: Engine, number: int) -> None:
 def test_of_two_first_partitions_of_other_levels_one_gets_in(
     postgres_chime: tuple[LakeChime, Engine],
 ) -> None:
-    """Both see a table without partitions, and wait for the lock."""
+    """Let both see a table without partitions, and wait for the lock."""
     chime, engine = postgres_chime
 
     def register(partition: tuple[str, ...]) -> bool:
@@ -267,7 +267,7 @@ def test_of_two_first_partitions_of_other_levels_one_gets_in(
         done = [pool.submit(register, partition) for partition in (("a",), ("a", "b"))]
         wait_for_waiting(engine, 2)
         holder.rollback()
-        assert sorted(one.result() for one in done) == [False, True]
+        assert sorted(future.result() for future in done) == [False, True]
     assert len(chime.events().events) == 1
 
 
@@ -314,16 +314,13 @@ def test_a_range_of_times_is_found_in_an_index(postgres_chime: tuple[LakeChime, 
     chime.register([made(number) for number in range(1, 2_000)])
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE lakechime_events"))
-        plan = connection.execute(
-            text(
-                f"EXPLAIN {first_seq_statement(1).compile(engine, compile_kwargs={'literal_binds': True})!s}"
-            )
-        )
+        query = first_seq_statement(1).compile(engine, compile_kwargs={"literal_binds": True})
+        plan = connection.execute(text(f"EXPLAIN {query!s}"))
         assert "Index Only Scan using lakechime_events_by_time" in "\n".join(plan.scalars())
 
 
 def _poison(url: str, **changed: Any) -> None:
-    """An event in the inbox as another program may have written it there."""
+    """Write an event into the inbox as another program may have done."""
     row = {**row_of(made(7, table="poisoned", partition=("a",), tags={"x": "1"})), **changed}
     engine = create_engine(url)
     with engine.begin() as connection:
@@ -357,7 +354,7 @@ def test_a_poisoned_row_of_the_inbox_stops_nobody(address: str, changed: dict[st
                 _poison(address, **changed)
         engine.dispose()
         assert chime.head() == 3
-        assert [found.event.snapshot_id for found in chime.tail(0).events] == ["1", "2", "3"]
+        assert [entry.event.snapshot_id for entry in chime.tail(0).events] == ["1", "2", "3"]
         assert not chime.register([made(4)])[0].gap
         assert chime.find([Interest(tables=(TABLE,), after=3)]).seqs == (4,)
         assert chime.expire(1 << 60) == 3
@@ -367,7 +364,7 @@ def test_a_poisoned_row_of_the_inbox_stops_nobody(address: str, changed: dict[st
 
 
 @pytest.mark.parametrize("column", ["name", "snapshot_id", "tags", "dedup_key", "tag_keys"])
-def test_bytes_that_are_no_text_stop_nobody_in_sqlite(tmp_path: Path, column: str) -> None:
+def test_bytes_that_are_not_a_text_are_put_aside_in_sqlite(tmp_path: Path, column: str) -> None:
     address = f"sqlite:///{tmp_path}/lakechime.db"
     with LakeChime.open(address) as chime:
         _poison(address)
@@ -377,7 +374,7 @@ def test_bytes_that_are_no_text_stop_nobody_in_sqlite(tmp_path: Path, column: st
             connection.execute(text(poisoned))
             register_in(connection, [made(1)])
         engine.dispose()
-        assert [found.event.table for found in chime.tail(0).events] == [TABLE]
+        assert [entry.event.table for entry in chime.tail(0).events] == [TABLE]
         assert "1 put aside" in chime.check()
 
 
@@ -402,9 +399,11 @@ def test_what_a_database_refuses_is_put_aside_and_the_others_are_registered(addr
             events[11:11] = [made(2, table="moon")]
             register_in(connection, events)
         engine.dispose()
-        found = chime.tail(0).events
-        assert [one.event.snapshot_id for one in found] == [str(number) for number in range(1, 21)]
-        assert not [one for one in found if one.gap]
+        stored = chime.tail(0).events
+        assert [entry.event.snapshot_id for entry in stored] == [
+            str(number) for number in range(1, 21)
+        ]
+        assert not [entry for entry in stored if entry.gap]
         assert "2 put aside that are not registered; the last, since no event of the moon" in (
             chime.check()
         )

@@ -1,4 +1,4 @@
-"""What is asked or registered again, and what changes between two looks at the store."""
+"""Repeated requests and registrations, and changes between two looks at the store."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from lakechime.store.sql_store import SqlStore
 from lakechime.tags import OTHER_PARTITION
 from lakechime.triggers.environment import event_variables, read_variables
 from lakechime.triggers.partition import PartitionTrigger
-from tests.lakechime.made import TABLE, made
+from tests.lakechime.build import TABLE, made
 
 
 @pytest.fixture
@@ -48,10 +48,9 @@ def test_what_expired_is_read_after_the_rows(store: SqlStore) -> None:
 
 
 def test_events_that_expired_before_the_flow_read_them_are_missed(store: SqlStore) -> None:
-    there = [
-        answer.event for answer in store.register([made(number) for number in (1, 2, 3)], None)
-    ]
-    variables = event_variables(there, limit_bytes=200)
+    answers = store.register([made(1), made(2), made(3)], None)
+    registered = [answer.event for answer in answers]
+    variables = event_variables(registered, limit_bytes=200)
     with LakeChime(store) as client:
         assert len(read_variables(variables, client)) == 3
         store.expire(1 << 60, keep_unseen=False)
@@ -60,10 +59,10 @@ def test_events_that_expired_before_the_flow_read_them_are_missed(store: SqlStor
 
 
 def test_a_partition_registered_by_a_clock_ahead_fires(store: SqlStore) -> None:
-    there = store.register([made(1, partition=("a",))], None)[0].event
+    ahead = store.register([made(1, partition=("a",))], None)[0].event
     with LakeChime(store) as client:
         assert PartitionTrigger(table=TABLE, partition=("a",)).evaluate(
-            client, (there.event_ts or 0) - 60_000
+            client, (ahead.event_ts or 0) - 60_000
         )
 
 
@@ -81,9 +80,8 @@ def test_a_consumer_that_begins_during_retention_keeps_its_events(
 
     listening.listen(store.database.engine, "checkin", begin)
     store.expire(1 << 60, keep_unseen=True)
-    assert [
-        found.event.seq for found in store.events(Filter(), after=0, until=None, limit=10).events
-    ] == [4, 5]
+    page = store.events(Filter(), after=0, until=None, limit=10)
+    assert [registered.event.seq for registered in page.events] == [4, 5]
 
 
 class _Levels:

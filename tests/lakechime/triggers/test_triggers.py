@@ -1,4 +1,4 @@
-"""Partition triggers look from the beginning to now, snapshot triggers from the last success to now; and what they hand on."""
+"""Partition triggers, snapshot triggers, and the events that they hand on."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from lakechime.triggers.environment import EVENTS, QUERY, Query, event_variables
 from lakechime.triggers.partition import PartitionTrigger
 from lakechime.triggers.schedule import FrequencyUnit
 from lakechime.triggers.snapshot import SnapshotTrigger
-from tests.lakechime.made import TABLE, made
+from tests.lakechime.build import TABLE, made
 
 EVER = 1 << 60
 
@@ -186,7 +186,7 @@ class _Between:
 
 
 def test_an_event_between_the_requests_of_a_question_is_not_passed_over(chime: LakeChime) -> None:
-    """The first request has answered that a and b have none when both get one, and the second request finds the one of d."""
+    """Let a and b get events between two requests of one question."""
     trigger = SnapshotTrigger(tables=("a", "b", "c", "d"), mode="all")
     chime.register([made(1, table="other")])
     coming = [made(1, table=name) for name in ("a", "b", "d")]
@@ -199,7 +199,7 @@ def test_an_event_between_the_requests_of_a_question_is_not_passed_over(chime: L
 
 
 def test_many_events_without_a_filter_are_found_again_and_no_others(chime: LakeChime) -> None:
-    """As a template hands them on, which knows the events alone."""
+    """Hand events on as a template does, which has no filter."""
     large = {"large": "x" * 200, "even": "1"}
     chime.register([made(number, tags=({}, large)[number % 2]) for number in range(1, 1_000)])
     found = SnapshotTrigger(tables=(TABLE,), tags=large).evaluate(chime, 0)

@@ -18,5 +18,5 @@ def made(
 
 
 def hive(partition: tuple[Any, ...], *, table: str = TABLE, **given: Any) -> DataChangeEvent:
-    """A partition that was registered: Hive has no snapshots."""
+    """Return the event of a registered partition: Hive has no snapshots."""
     return DataChangeEvent(table=table, partition=partition, table_format=TableFormat.HIVE, **given)
