@@ -1,4 +1,4 @@
-"""LakeChime for tests of Airflow's side: the embedded one, beside an AIRFLOW_HOME of the test's own; and what a task's run has."""
+"""LakeChime for tests of Airflow: the embedded one, and the context of a task."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.airflow_provider_opal.stand_ins import Store, task_instance
 
 
 class Run:
-    """What one run of a task sees: its state, XCom, outlet events. Cleared or tried again, it sees the same."""
+    """A run of a task: its state, XCom and outlet events, the same once it is cleared."""
 
     def __init__(
         self, task: Any, run_id: str = "r", assets: Mapping[Any, Any] | None = None
@@ -50,7 +50,7 @@ def event(
 
 
 def put(client: LakeChime, *events: DataChangeEvent) -> int:
-    """The place of the last one."""
+    """Register events; return the seq of the last one."""
     seq = client.register(events)[-1].event.seq
     assert seq is not None
     return seq

@@ -1,4 +1,4 @@
-"""An Airflow home of the tests' own, before anything imports Airflow; and chains of tests, which end at their first failure."""
+"""An Airflow home of the tests' own, and chains of tests, which end at a failure."""
 
 import os
 import tempfile
@@ -22,7 +22,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What a failed test left in the Airflow that all share would only let the others wait for their timeouts."""
+    """Skip tests after a failure in the Airflow that all of them share."""
     if item.get_closest_marker("chained") and str(item.path) in _broken:
         pytest.fail(
             f"not run: it goes on from {_broken[str(item.path)]}, which failed", pytrace=False

@@ -1,4 +1,4 @@
-"""Replacements for a cluster: commands that record how they were called, and a server that answers as YARN and Kubernetes do."""
+"""Stand-ins for a cluster: recording commands, and a server as of YARN."""
 
 import json
 import os
@@ -20,7 +20,8 @@ from airflow_provider_opal.operators.spark import OpalSparkOperator
 
 ROOT = Path(__file__).parents[2]
 
-# Notes argv, the properties file and its mode, and the environment; says what it was told to say; may do the app's work before it ends
+# Notes argv, the properties file and its mode, and the environment; prints the given lines; may do
+# the app's work before it ends
 SPARK_SUBMIT = """#!{python}
 import json, os, sys, time
 sys.path[:0] = {path!r}
@@ -34,7 +35,8 @@ with open({notes!r}, "a") as notes:
 for line in {lines!r}:
     print(line, flush=True)
 if {echo!r} and file:
-    print(open(file).read(), *(os.environ.get(name, "") for name in {echo!r}), sep="\\n", flush=True)
+    values = [os.environ.get(name, "") for name in {echo!r}]
+    print(open(file).read(), *values, sep="\\n", flush=True)
 if {works!r}:
     from opal_lake.operations.job_spec import JobSpec
     from opal_lake.result import JobResult
@@ -44,7 +46,8 @@ if {works!r}:
     spec = JobSpec.from_json(argv[argv.index("--spec") + 1])
     table = Table.open(spec.table)
     if spec.operation.name in RESULT_KEPT_APART:
-        keep_result(table.storage, JobResult(operation=spec.operation.name, table=spec.table, token=spec.token, counts={{"files": 3}}))
+        done = dict(operation=spec.operation.name, table=spec.table, token=spec.token)
+        keep_result(table.storage, JobResult(**done, counts={{"files": 3}}))
     else:
         table.ingest(*rows([("a", 1, 1)]), token=spec.token)
 time.sleep({pause_s!r})
@@ -67,19 +70,25 @@ class Commands:
         echo: Sequence[str] = (),
     ) -> None:
         text = SPARK_SUBMIT.format(
-            python=sys.executable, path=[str(ROOT), str(ROOT / "spark_apps")], notes=str(self._notes("spark-submit")),
-            lines=list(lines), status=status, works=works, pause_s=pause_s, echo=list(echo),
-        )  # fmt: skip
+            python=sys.executable,
+            path=[str(ROOT), str(ROOT / "spark_apps")],
+            notes=str(self._notes("spark-submit")),
+            lines=list(lines),
+            status=status,
+            works=works,
+            pause_s=pause_s,
+            echo=list(echo),
+        )
         self._write("spark-submit", text)
 
     def plain(self, name: str) -> None:
-        """A command that notes its arguments and succeeds."""
+        """Write a command that notes its arguments and succeeds."""
         self._write(
             name, f'#!/bin/sh\nprintf \'{{"argv": "%s"}}\\n\' "$*" >> \'{self._notes(name)}\'\n'
         )
 
     def notes(self, name: str = "spark-submit") -> list[dict[str, Any]]:
-        """How it was called, time after time."""
+        """Return how a command was called, call by call."""
         notes = self._notes(name)
         return (
             [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
@@ -112,12 +121,11 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 @dataclass(slots=True, kw_only=True)
 class Cluster:
-    """What YARN's resource manager and Kubernetes' API say, and what was asked of them."""
+    """The answers of YARN and Kubernetes, and the requests that they got."""
 
     url: str = ""
-    reports: list[Mapping[str, Any] | None] = field(
-        default_factory=list
-    )  # one an enquiry, the last one for good; None: not found
+    # One an enquiry, the last one permanently; None: not found
+    reports: list[Mapping[str, Any] | None] = field(default_factory=list)
     asked: list[tuple[str, str]] = field(default_factory=list)
 
     def report(self) -> Mapping[str, Any] | None:
@@ -158,11 +166,11 @@ def serving() -> Iterator[Cluster]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = cluster.report()
+            report = cluster.report()
             body = json.dumps(
-                found if found is not None else {"kind": "Status", "code": 404}
+                report if report is not None else {"kind": "Status", "code": 404}
             ).encode()
-            self.send_response(200 if found is not None else 404)
+            self.send_response(200 if report is not None else 404)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -197,8 +205,8 @@ def serving() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with serving() as found:
-        yield found
+    with serving() as cluster:
+        yield cluster
 
 
 class Store(dict[str, Any]):
@@ -209,7 +217,7 @@ class Store(dict[str, Any]):
 
 
 def task_instance(task: Any, *, clears: int = 0, run_id: str = "r") -> Any:
-    """At the first try after so many clears of a task that succeeds at once."""
+    """Return a task instance at its first try, after some clears."""
     names = {
         "dag_id": "d",
         "run_id": run_id,

@@ -1,4 +1,4 @@
-"""A consumer that was paused for longer than versions are kept: it gets all missed keys; what cannot be emitted again is an error."""
+"""A consumer that was paused for longer than versions are kept gets all keys."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_opal import OpalHook
-from airflow_provider_opal.backlog import keep_seen_version, savepoint_of, untaken_keys
+from airflow_provider_opal.backlog import keep_seen_version, savepoint_of, unconsumed_keys
 from airflow_provider_opal.watermark import Watermark
 from opal_lake import layout
 from opal_lake.clock import ManualClock
@@ -23,7 +23,7 @@ from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on, table_on
 from opal_lake.write.ingest_job import IngestRun, commit_ingest, start_ingest
 from opal_lake.write.ingest_task import IngestTask, ingest_rows
-from tests.airflow_provider_opal.test_watermark import Lake, consume, done, event_of, reconcile
+from tests.airflow_provider_opal.build import Lake, consume, done, event_of, reconcile
 from tests.kit.clocks import SilentStore, past_store
 from tests.kit.ids import CountingIds
 from tests.opal_lake.shop import content, create, rows
@@ -44,7 +44,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
 
 
 def put(table: Table, key: str, *, days_ago: float) -> int:
-    """A key ingested and made visible by a writer of then."""
+    """Ingest a key and make it visible, by a clock of `days_ago`; return the version."""
     then = ManualClock(at_us=int(time.time() * 1e6 - days_ago * DAY_US), step_us=1)
     writer = table_on(past_store(table.uri, then), then, CountingIds(prefix=f"{key}-{days_ago}"))
     writer.ingest(*rows([(key, 1, 1)]), partition_key=key)
@@ -54,27 +54,29 @@ def put(table: Table, key: str, *, days_ago: float) -> int:
 
 
 def expire(table: Table, window: str = "2d", grace: str = "1h") -> int:
-    """The oldest version that is left."""
+    """Expire old versions; return the oldest that is left."""
     table.retain(window=window, grace=grace)
     return table.snapshot_at().root.oldest_version
 
 
 def take(lake: Lake, table: Table, run_id: str, **event: Any) -> dict[str, Any]:
-    """A run of the consumer by partition whose Spark job has been done before."""
+    """Run the consumer by partition; its Spark job has been done before."""
     task = consume("partition")
     key = str(event["partition_key"])
-    version = OpalHook().ingests_as_of("shop.users", key, next(iter(told_versions(event)), None))[0]
+    version = OpalHook().ingests_as_of(
+        "shop.users", key, next(iter(notified_versions(event)), None)
+    )[0]
     done(table, task, run_id, version)
     context = lake.run(task, run_id, **event)
     task.execute(context)
     return context
 
 
-def told_versions(event: dict[str, Any]) -> list[int]:
+def notified_versions(event: dict[str, Any]) -> list[int]:
     extras = [
-        found.extra
+        asset_event.extra
         for events in event.get("triggering_asset_events", {}).values()
-        for found in events
+        for asset_event in events
     ]
     return [
         extra["versions"][event["partition_key"]] for extra in extras if "versions" in extra
@@ -84,7 +86,10 @@ def told_versions(event: dict[str, Any]) -> list[int]:
 def test_keys_of_expired_versions_are_emitted_and_consumed_as_of_the_oldest_one(
     table: Table,
 ) -> None:
-    """Their consumer was paused for three weeks; the result does not depend on how far the first reconcile looks back."""
+    """Pause the consumer for three weeks.
+
+    The result does not depend on how far the first reconcile looks back.
+    """
     lake, look = Lake(), reconcile(look_back=timedelta(days=100))
     take(lake, table, "one", **event_of(put(table, "mon", days_ago=30), key="mon"))
     with pytest.raises(AirflowSkipException):
@@ -122,7 +127,7 @@ def test_a_key_that_was_emitted_again_is_consumed_even_if_its_version_expired_be
     while (later := expire(table, "1s", "1s")) == oldest:
         time.sleep(0.1)
     cleared = consume("partition", spark_conn_id="nowhere")
-    with pytest.raises(AirflowFailException, match="no Spark connection"):
+    with pytest.raises(AirflowFailException, match=r"the Spark connection .+ does not exist"):
         cleared.execute(
             {
                 **context,
@@ -187,7 +192,7 @@ def test_the_commits_of_a_window_are_read_at_once(table: Table) -> None:
         Lake().run(look := reconcile()), "shop.users", "opal_default", look.consumer
     )
     store, now = NotedStore(inner=table.storage, thread=threading.get_ident()), datetime.now(UTC)
-    assert untaken_keys(table_on(store), watermark, now - timedelta(days=9), now) == versions
+    assert unconsumed_keys(table_on(store), watermark, now - timedelta(days=9), now) == versions
     assert len({*store.read}) < len(versions), (
         "one after the other only where it searches for a moment"
     )
@@ -253,7 +258,7 @@ def test_late_rows_of_a_key_are_emitted_whatever_the_number_of_their_ingest(tabl
 
 
 def test_a_key_with_pending_or_discarded_rows_is_not_told_to_its_consumer(table: Table) -> None:
-    """Its check has not passed; the key that was published meanwhile is told."""
+    """Report a published key, and no key whose check has not passed."""
     lake, look = Lake(), reconcile()
     table.ingest(*rows([("BAD-1", 1, 1)]), partition_key="mon")
     published = put(table, "tue", days_ago=0)
@@ -293,7 +298,10 @@ def test_versions_that_expired_unseen_fail_the_reconcile_and_are_named(table: Ta
     look = reconcile(by="version")
     put(table, "thu", days_ago=0)
     expire(table)
-    named = f"version {seen} of .* has been seen, and {lost}, which .* has expired.*another name.*longer window"
+    named = (
+        f"version {seen} of .* has been seen, and {lost}, which .* has expired"
+        ".*another name.*longer window"
+    )
     for _ in range(2):
         with pytest.raises(AirflowFailException, match=named):
             look.execute(lake.run(look))
@@ -340,17 +348,23 @@ def test_a_consumer_of_changes_says_where_it_may_begin_anew_when_their_commits_h
     keep_seen_version(table, "d.c", seen)
     oldest = expire(table)
     put(table, "thu", days_ago=0)
-    words = rf"version {seen} of .* has been seen, and {lost}, .* has expired.*another name \(consumer=\) and start={oldest}: it begins with"
+    words = (
+        rf"version {seen} of .* has been seen, and {lost}, .* has expired"
+        rf".*another name \(consumer=\) and start={oldest}: it begins with"
+    )
     with pytest.raises(AirflowFailException, match=words):
         consume("version", rows="changes").execute(lake.run(task, "two"))
     assert table.changes(oldest + 1).num_rows == 1
 
 
-LONG = "analytics_platform_team_daily_revenue_by_region_and_channel_v2_production.consume_orders_for_dashboard_"
+LONG = (
+    "analytics_platform_team_daily_revenue_by_region_and_channel_v2_production"
+    ".consume_orders_for_dashboard_"
+)
 
 
 @pytest.mark.parametrize(
-    "one, other",
+    "name, other_name",
     [
         (f"{LONG}a", f"{LONG}b"),
         ("d.a=b", "d.a_b"),
@@ -359,18 +373,18 @@ LONG = "analytics_platform_team_daily_revenue_by_region_and_channel_v2_productio
     ],
 )
 def test_no_two_consumers_share_a_savepoint_whatever_their_names(
-    table: Table, one: str, other: str
+    table: Table, name: str, other_name: str
 ) -> None:
     seen, later = put(table, "mon", days_ago=30), put(table, "tue", days_ago=20)
     put(table, "wed", days_ago=10)
-    keep_seen_version(table, one, seen)
-    keep_seen_version(table, other, later)
+    keep_seen_version(table, name, seen)
+    keep_seen_version(table, other_name, later)
     assert table.snapshot_at().root.savepoints == {
-        savepoint_of(one): seen,
-        savepoint_of(other): later,
+        savepoint_of(name): seen,
+        savepoint_of(other_name): later,
     }
-    keep_seen_version(table, other, None)
-    assert table.snapshot_at().root.savepoints == {savepoint_of(one): seen}
+    keep_seen_version(table, other_name, None)
+    assert table.snapshot_at().root.savepoints == {savepoint_of(name): seen}
 
 
 def test_a_savepoint_of_a_consumer_moves_in_one_commit(table: Table) -> None:

@@ -1,4 +1,4 @@
-"""OpalSparkOperator on clusters: the commands it makes, what it makes of their ends, and that a kill reaches the driver."""
+"""OpalSparkOperator on clusters: its commands, their ends, and kills."""
 
 import itertools
 import json
@@ -33,7 +33,10 @@ from tests.opal_lake.shop import create, create_with_pending
 __all__ = ["cluster", "commands"]
 
 SUBMITTED_TO_YARN = "INFO YarnClientImpl: Submitted application application_1_0007"
-SUBMITTED_TO_K8S = "INFO LoggingPodStatusWatcherImpl: State changed, new state:  pod name: opal-metagen-1a2b3c-driver"
+SUBMITTED_TO_K8S = (
+    "INFO LoggingPodStatusWatcherImpl: State changed, new state:  "
+    "pod name: opal-metagen-1a2b3c-driver"
+)
 POD = "/api/v1/namespaces/lake/pods/opal-metagen-1a2b3c-driver"
 YARN_APP = "/ws/v1/cluster/apps/application_1_0007"
 PACKED = {
@@ -88,7 +91,7 @@ def kubernetes(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def yarn(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """A connection to YARN whose resource manager is the stand-in."""
+    """Set a connection to YARN whose resource manager is the stand-in."""
     spark_connection(
         monkeypatch,
         "yarn",
@@ -232,7 +235,10 @@ def test_this_machine_s_python_is_named_only_to_what_runs_on_it(
     commands: Commands,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """YARN carries these variables to its nodes, and executors take the driver's word for their Python; env_vars of the user stay."""
+    """Expect the variables that YARN carries to its nodes; the user's env_vars stay.
+
+    Executors take the driver's word for their Python.
+    """
     spark_connection(monkeypatch, host, **{"deploy-mode": mode} if mode else {})
     commands.spark_submit(status=1)
     task = metagen(env_vars={"OWN": "1"})
@@ -439,7 +445,10 @@ def test_wrong_input_is_final_in_yarn_too(commands: Commands, yarn: Cluster) -> 
 def test_a_retry_joins_the_yarn_application_of_the_try_before_and_returns_its_result(
     commands: Commands, yarn: Cluster, quick: None, tmp_path: Path
 ) -> None:
-    """Airflow's operator would return nothing after a reconnect, and forget the application, so that a kill did nothing."""
+    """Kill an application after a reconnect.
+
+    Airflow's operator would return nothing then, and forget the application: a kill did nothing.
+    """
     yarn.reports = [
         yarn_report("RUNNING"),
         yarn_report("RUNNING"),
@@ -451,7 +460,7 @@ def test_a_retry_joins_the_yarn_application_of_the_try_before_and_returns_its_re
     asked: list[str] = []
 
     def finishing(opal: Any, table: str, operation: str, token: str) -> Any:
-        """The application commits while the task waits for it."""
+        """Commit as the application does while the task waits for it."""
         if asked:
             from opal_lake.table import Table
             from tests.opal_lake.shop import rows
@@ -580,7 +589,11 @@ def test_the_exit_code_is_read_from_spark_submit_where_it_waits_for_the_pod(
 def test_a_retry_after_a_clear_does_not_believe_in_a_pod_of_the_run_before(
     commands: Commands, kubernetes: Cluster, quick: None
 ) -> None:
-    """Airflow's operator keeps `Succeeded` for good, whatever job it asks about, and would not wait for the pod that runs."""
+    """Wait for the pod that runs after one that succeeded.
+
+    Airflow's operator keeps `Succeeded` permanently, whatever job it asks about, and would not
+    wait.
+    """
     kubernetes.reports = [pod("Succeeded", 0)]
     commands.spark_submit(SUBMITTED_TO_K8S, works=True)
     task, store = ingest(track_driver_via_k8s_api=True, **PACKED), Store()
@@ -598,7 +611,7 @@ def test_a_retry_after_a_clear_does_not_believe_in_a_pod_of_the_run_before(
 
 
 def killed(task: OpalSparkOperator, until: Callable[[], object]) -> None:
-    """Run the task, and kill it once the job is on its way, as Airflow does: from the outside, by its on_kill."""
+    """Run the task, and kill it once the job is on its way, by its on_kill."""
     failures: list[Exception] = []
 
     def run() -> None:
@@ -661,7 +674,7 @@ def test_a_kill_reaches_yarn_by_its_resource_manager(
         store = Store({"spark_job_id:d/r/m/-1/0": "application_1_0007"})
         task.retries = 0
         execute = task.execute
-        task.__dict__["execute"] = lambda found: execute({**found, "task_state_store": store})
+        task.__dict__["execute"] = lambda context: execute({**context, "task_state_store": store})
     killed(task, lambda: task._hook is not None and task._hook._yarn_application_id)
     assert yarn.asked == [(f"PUT {YARN_APP}/state", '{"state": "KILLED"}')]
     assert bool(commands.notes()) != rejoined

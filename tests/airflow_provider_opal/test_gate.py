@@ -1,6 +1,7 @@
-"""A check between ingest and MetaGen, without a scheduler: random orders of tasks, clears and discards of six keys.
+"""A check between ingest and MetaGen, without a scheduler.
 
-Whatever the order is, no version shows rows whose check has not passed, and nobody is told of them.
+Tasks, clears and discards of six keys run in random orders. Whatever the order is, no version shows
+rows whose check has not passed, and no event reports them.
 """
 
 import json
@@ -30,9 +31,9 @@ from opal_lake.engine.results import keep_result
 from opal_lake.errors import InvalidInputError
 from opal_lake.result import JobResult
 from opal_lake.write.discard import discard
+from tests.airflow_provider_opal.build import Events, Lake
 from tests.airflow_provider_opal.jobs import BAD, create_table, do_job
 from tests.airflow_provider_opal.stand_ins import Store, context, task_instance
-from tests.airflow_provider_opal.test_watermark import Events, Lake
 from tests.kit.check import check_table
 
 KEYS = [f"2026-11-{day:02}" for day in range(1, 7)]
@@ -57,13 +58,13 @@ class Day:
         self.is_discarded = False  # rows of the last ingest were withdrawn
         self.published: list[Row] = []
         self.ingests = 0  # that were published
-        self.told: int | None = None  # the version in the last event
+        self.notified: int | None = None  # the version in the last event
         self.published_at: int | None = None
         self.consumed = 0  # of its ingests
 
 
 class Gate:
-    """A table, its six days, and all that may tell of them."""
+    """A table, its six days, and all that may report them."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, f"shop.{name}"
@@ -99,8 +100,8 @@ class Gate:
             day.is_discarded = True
         elif step == "retry" and day.clears >= 0:
             self.run_retry(day)
-        elif step == "consume" and day.told is not None:
-            self.run_consumer(day, day.told)
+        elif step == "consume" and day.notified is not None:
+            self.run_consumer(day, day.notified)
 
     def run_ingest(self, day: Day, *, is_bad: bool) -> None:
         """Run the ingest for the first time or, with its downstream tasks, again."""
@@ -117,7 +118,7 @@ class Gate:
         assert not run["outlet_events"]
 
     def run_retry(self, day: Day) -> None:
-        """Run the last ingest again under its token, which rows that were discarded have used up."""
+        """Run the last ingest again under its token; discarded rows have used it up."""
         if not day.is_discarded:
             self.run(day, self.ingest(day))
             return
@@ -136,7 +137,7 @@ class Gate:
         version = run["result"]["version"]
         assert run["outlet_events"][task.versions].keys == [version_key(version)]
         if day.ingests:
-            day.told = version
+            day.notified = version
             assert run["outlet_events"][task.asset].keys == [day.key]
             assert run["outlet_events"][task.asset].extra["version"] == version
         else:
@@ -168,7 +169,7 @@ class Gate:
         return {**run, "result": task.execute(run)}
 
     def expect_nothing_unchecked(self) -> None:
-        """Compare each new version, and all that tells of it, with the rows that passed."""
+        """Compare each new version, and all that reports it, with the rows that passed."""
         published = [(key, at, day.key) for day in self.days.values() for key, at in day.published]
         expected = newest(published)
         head = self.table.snapshot_at().version
@@ -178,7 +179,7 @@ class Gate:
         self.looked_at = head
         assert BAD not in expected
         sync_opal(self.chime, self.table, self.name)
-        registered = [found.event for found in self.chime.events([self.name]).events]
+        registered = [stored.event for stored in self.chime.events([self.name]).events]
         assert self.events == [
             (event.snapshot_id, event.partition[0]) for event in registered if event.partition
         ]
@@ -189,7 +190,7 @@ class Gate:
         }
 
     def reconciled(self) -> dict[str, int]:
-        """What is emitted again to a consumer."""
+        """Return what is emitted again to a consumer."""
         task = ReconcileOperator(
             task_id="r",
             table=self.name,
@@ -206,14 +207,14 @@ class Gate:
         return missed
 
     def expect_own_rows(self, day: Day) -> None:
-        """A report of the day has the newest of its own rows."""
+        """Expect a report of the day to have the newest of its own rows."""
         rows = self.table.read(partition_key=day.key, net=True).to_pylist()
         expected = newest([(key, at, day.key) for key, at in day.published])
         assert {row["id"]: (row["at"], row["day"]) for row in rows} == expected
 
 
 def newest(rows: list[tuple[str, int, str]]) -> dict[str, tuple[int, str]]:
-    """Of each id the row that changed last."""
+    """Return the row of each id that changed last."""
     last: dict[str, tuple[int, str]] = {}
     for key, at, day in rows:
         last[key] = max(last.get(key, (0, "")), (at, day))

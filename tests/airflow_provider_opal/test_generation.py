@@ -1,6 +1,7 @@
-"""Which attempts of a run are retries and which are clears, also if `retries` changes between them.
+"""Attempts of a run that are retries, and those that are clears.
 
-Airflow's part is done as its `clear_task_instances` does it; cluster/test_reruns.py has the real one.
+`retries` may change between them. Airflow's part is done as its `clear_task_instances` does it;
+cluster/test_reruns.py has the real one.
 """
 
 from types import SimpleNamespace
@@ -77,7 +78,7 @@ def test_a_clear_of_what_waits_for_a_retry_or_has_failed_is_another(retries: int
 
 
 def test_a_clear_of_what_runs_is_another_where_airflow_takes_its_end_for_a_failure() -> None:
-    """Then it leaves max_tries as they were."""
+    """Leave max_tries as they were."""
     task = Task(retries=3)
     first = task.next_try()
     task.clears += 1
@@ -92,9 +93,9 @@ def test_a_worker_that_dies_when_all_is_done_is_followed_by_a_retry() -> None:
 
 
 def test_a_run_that_is_made_anew_under_the_same_name_is_another() -> None:
-    one, two = Task(retries=0), Task(retries=0)
-    two.ids = 7
-    assert one.next_try() != two.next_try()
+    first, second = Task(retries=0), Task(retries=0)
+    second.ids = 7
+    assert first.next_try() != second.next_try()
 
 
 def test_a_clear_knows_the_generations_before_it_and_a_retry_adds_none() -> None:

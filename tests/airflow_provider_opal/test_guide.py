@@ -1,4 +1,7 @@
-"""The Airflow guide's examples: files of a DAG folder, and commands. The tests of the cluster run its pipelines."""
+"""The Airflow guide's examples: files of a DAG folder, and commands.
+
+The tests of the cluster run its pipelines.
+"""
 
 import shlex
 from pathlib import Path
@@ -11,7 +14,14 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from opal_lake.cli import main
 from opal_lake.exit_codes import OK
-from tests.airflow_provider_opal.guide import PAGE, write_examples
+from tests.airflow_provider_opal.guide import (
+    BACKFILLS,
+    CONSUMERS,
+    FOREIGN_TABLES,
+    OPERATORS,
+    PIPELINE,
+    write_examples,
+)
 from tests.docs.examples import ROOT, example_with, examples
 from tests.fixtures_cli import metadata, opal_commands
 
@@ -43,12 +53,13 @@ def test_the_guide_s_pipelines_in_python_and_in_yaml_are_the_same(tmp_path: Path
 
 def test_the_guide_shows_the_consumer_of_the_example_as_it_is() -> None:
     assert (
-        example_with(PAGE, "def count_by_city").text == (ROOT / "dags" / "city_jobs.py").read_text()
+        example_with(CONSUMERS, "def count_by_city").text
+        == (ROOT / "dags" / "city_jobs.py").read_text()
     )
 
 
 def test_the_guide_s_relay_wakes_its_report(tmp_path: Path) -> None:
-    (tmp_path / "relay.py").write_text(example_with(PAGE, "relay_dag(").text)
+    (tmp_path / "relay.py").write_text(example_with(FOREIGN_TABLES, "relay_dag(").text)
     bag = DagBag(str(tmp_path))
     assert bag.import_errors == {}
     [relay] = bag.dags["relay"].tasks
@@ -62,7 +73,7 @@ def test_the_guide_s_relay_wakes_its_report(tmp_path: Path) -> None:
 
 
 def test_the_guide_s_stream_is_a_dag(tmp_path: Path) -> None:
-    (tmp_path / "live.py").write_text(example_with(PAGE, "StreamingIngestOperator(").text)
+    (tmp_path / "live.py").write_text(example_with(OPERATORS, "StreamingIngestOperator(").text)
     bag = DagBag(str(tmp_path))
     assert bag.import_errors == {}
     [task] = bag.dags["orders_live"].tasks
@@ -71,7 +82,7 @@ def test_the_guide_s_stream_is_a_dag(tmp_path: Path) -> None:
 
 def test_the_guide_shows_the_example_s_first_task_as_it_is() -> None:
     assert (
-        indent(example_with(PAGE, "fetched_events = ").text, " " * 4)
+        indent(example_with(FOREIGN_TABLES, "fetched_events = ").text, " " * 4)
         in (ROOT / "dags" / "pageviews.py").read_text()
     )
 
@@ -79,7 +90,8 @@ def test_the_guide_shows_the_example_s_first_task_as_it_is() -> None:
 def test_airflow_knows_the_guide_s_commands() -> None:
     commands = [
         shlex.split(command)
-        for example in examples(PAGE, "console")
+        for page in (PIPELINE, BACKFILLS)
+        for example in examples(page, "console")
         for command in example.commands
     ]
     known = [
@@ -94,7 +106,7 @@ def test_the_commands_of_the_yaml_reference_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dags").mkdir()
-    for example in examples("docs/yaml.md", "console"):
+    for example in examples("docs/reference/yaml.md", "console"):
         for command in example.commands:
             assert main(shlex.split(command)[1:]) == OK, f"{example}: {command}"
     assert (tmp_path / "dags" / "orders.opal.yaml").is_file()

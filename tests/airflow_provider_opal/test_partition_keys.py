@@ -1,4 +1,4 @@
-"""Which interval a partition key names."""
+"""Partition keys and the intervals that they name."""
 
 from datetime import datetime
 
@@ -53,6 +53,6 @@ def test_from_its_moment_up_to_the_next_one(
 
 def test_a_key_of_another_schedule_is_refused() -> None:
     with pytest.raises(
-        ValueError, match="'DE' is none of the schedule's, which are written as '%Y-%m-%d'"
+        ValueError, match="'DE' is not one of the schedule's, which are written as '%Y-%m-%d'"
     ):
         KeyedInterval.of("@daily").bounds("DE")

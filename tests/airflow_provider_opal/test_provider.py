@@ -1,6 +1,7 @@
-"""What Airflow and its users see of the provider before anything runs."""
+"""The provider as Airflow and its users see it before anything runs."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -10,12 +11,14 @@ from urllib.parse import urlsplit
 import airflow
 import jsonschema
 import pytest
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 import airflow_provider_opal
 from airflow_provider_opal.assets import asset_uri, normalised, opal_asset
 from airflow_provider_opal.get_provider_info import get_provider_info
 from airflow_provider_opal.hooks.opal import Lake, OpalHook
+from airflow_provider_opal.operators.folders.bulk_mutation import BulkMutationOperator
 from opal_lake.storage.open import open_storage
 from tests.opal_lake.shop import create, rows
 
@@ -26,9 +29,12 @@ from airflow.sdk import DAG
 from airflow_provider_opal import *
 with DAG("light", schedule=None, start_date=datetime(2026, 1, 1)):
     made = CreateTable(keys=["id"], delta="at")
-    one = IngestOperator(task_id="i", table="shop.t", source=Files(paths=("/in/*.json",)), create=made)
-    one >> MetaGenOperator(task_id="m", table="shop.t") >> SnapshotTriggerSensor(task_id="s", table="shop.t")
-heavy = [name for name in ("pyspark", "py4j", "pyarrow", "numpy", "pandas", "boto3") if name in sys.modules]
+    source = Files(paths=("/in/*.json",))
+    ingest = IngestOperator(task_id="i", table="shop.t", source=source, create=made)
+    metagen = MetaGenOperator(task_id="m", table="shop.t")
+    ingest >> metagen >> SnapshotTriggerSensor(task_id="s", table="shop.t")
+libraries = ("pyspark", "py4j", "pyarrow", "numpy", "pandas", "boto3")
+heavy = [name for name in libraries if name in sys.modules]
 assert not heavy, heavy
 """
 
@@ -44,10 +50,10 @@ def test_the_provider_s_info_fits_the_strict_schema_of_airflow_s_own_providers()
 
 
 def test_airflow_finds_the_provider_by_its_entry_point() -> None:
-    [found] = [
+    [entry_point] = [
         point for point in entry_points(group="apache_airflow_provider") if "opal" in point.value
     ]
-    assert found.load()() == get_provider_info()
+    assert entry_point.load()() == get_provider_info()
 
 
 def test_all_modules_that_the_info_names_are_there() -> None:
@@ -67,6 +73,25 @@ def test_all_modules_that_the_info_names_are_there() -> None:
     ]:
         module, _, name = path.rpartition(".")
         assert hasattr(__import__(module, fromlist=[name]), name)
+
+
+def test_the_info_names_the_module_of_every_exported_operator_and_sensor() -> None:
+    info = get_provider_info()
+    named = {
+        name
+        for kind in ("operators", "sensors")
+        for part in info[kind]
+        for name in part["python-modules"]
+    }
+    exported = (getattr(airflow_provider_opal, name) for name in airflow_provider_opal.__all__)
+    tasks = [kind for kind in exported if isinstance(kind, type) and issubclass(kind, BaseOperator)]
+    assert {kind.__module__ for kind in tasks} <= named
+    assert BulkMutationOperator in tasks
+
+
+def test_the_info_names_no_host() -> None:
+    urls = re.findall(r"https?://[^\s\"']+", json.dumps(get_provider_info()))
+    assert set(urls) <= {"http://host:8765"}  # a placeholder of a connection's form
 
 
 def test_a_dag_file_pays_for_no_spark_and_no_arrow() -> None:

@@ -1,4 +1,4 @@
-"""No secret is seen: not on a command line, in logs at any level, in templates, results or errors, wherever it is given."""
+"""Secrets, which no command line, log, template, result or error shows."""
 
 import json
 import logging
@@ -46,7 +46,7 @@ VALUES = [*IN_CONNECTION.values(), *IN_CONF.values(), *IN_ENVIRONMENT.values()]
 
 @pytest.fixture(autouse=True)
 def lake(tmp_path: Path, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """A lake on an S3 server, with a table of its own for each test."""
+    """Return a lake on an S3 server, with a table of its own for each test."""
     root = f"s3a://lake/secrets/{tmp_path.name}"
     create_with_pending(open_storage(f"{root}/t", s3_options))
     set_lake(monkeypatch, root, s3_options["endpoint_url"])
@@ -77,15 +77,17 @@ def set_lake(monkeypatch: pytest.MonkeyPatch, root: str, endpoint: str, login: s
 
 
 def set_spark(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    found = {
+    connection = {
         "local": {"host": "local[2]"},
         "yarn": {"host": "yarn", "extra": {"deploy-mode": "cluster"}},
     }[mode]
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **found}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection})
+    )
 
 
 def run(task: OpalSparkOperator) -> tuple[Any, list[str]]:
-    """What comes of it, and every text in which Airflow shows the task: its templates before and after, its result or its error."""
+    """Return the outcome, and every text in which Airflow shows the task."""
     before = [repr({name: getattr(task, name) for name in task.template_fields})]
     result: object = None
     try:
@@ -102,7 +104,7 @@ def run(task: OpalSparkOperator) -> tuple[Any, list[str]]:
 
 
 def logged(logs: pytest.LogCaptureFixture) -> str:
-    """All logs; those of the S3 client, which shows its requests at DEBUG, as Airflow masks them."""
+    """Return all logs; those of the S3 client as Airflow masks them."""
     lines = [
         (record.name, record.getMessage() + (record.exc_text or "")) for record in logs.records
     ]
@@ -123,7 +125,7 @@ def test_no_secret_is_on_the_command_line_or_in_what_is_shown(
     logs: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Also when Spark or the app prints all its settings and variables."""
+    """Run apps that print all settings and variables."""
     set_spark(monkeypatch, mode)
     commands.spark_submit(
         "opal: the store was in the way", status=RETRY, echo=list(IN_ENVIRONMENT) if echo else []
@@ -185,7 +187,10 @@ def test_an_error_of_the_store_shows_no_option_of_the_connection(
     logs: pytest.LogCaptureFixture,
     lake: str,
 ) -> None:
-    """An endpoint with user and password is refused before anything is submitted, and one that does not answer is named without keys."""
+    """Refuse an endpoint with user and password before anything is submitted.
+
+    An endpoint that does not answer is named without keys.
+    """
     set_spark(monkeypatch, "local")
     endpoint = (
         "http://someone:p4ss-of-the-url@127.0.0.1:9"

@@ -1,4 +1,4 @@
-"""What may be filled in by a run: templates, outputs of other tasks, mapped arguments; at parse time and when it is rendered."""
+"""Arguments that a run fills in: templates, outputs, and mapped arguments."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rendered(made: Any) -> Any:
-    """As a run with PARAMS renders it."""
+    """Return a task as a run with PARAMS renders it."""
     made.render_template_fields(
         {**context(made), "params": PARAMS, "dag": SimpleNamespace(dag_id="d"), "task": made}
     )
@@ -86,7 +86,8 @@ def test_a_table_and_a_connection_may_be_templates(kind: Any, needed: dict[str, 
 def test_an_asset_s_table_may_not_be_one_and_the_error_says_the_way_out() -> None:
     with pytest.raises(
         ValueError,
-        match="is a template, but its asset must be known before a run: write the table's name here",
+        match="is a template, but its asset must be known before a run: "
+        "write the table's name here",
     ):
         opal_asset(TABLE)
 
@@ -130,7 +131,7 @@ def test_what_a_template_has_filled_in_is_checked_as_the_rest() -> None:
     }
     with pytest.raises(AirflowFailException, match="mode='64' is unknown"):
         job_of(CompactionOperator(task_id="c", table="t", mode="{{ params.mb }}"))
-    with pytest.raises(AirflowFailException, match="target_mb='major'; write a whole number"):
+    with pytest.raises(AirflowFailException, match="target_mb must be a whole number of megabytes"):
         job_of(CompactionOperator(task_id="c", table="t", target_mb="{{ params.mode }}"))
     policy: Any = {
         "zorder": ["{{ params.mode }}"],
@@ -150,7 +151,7 @@ def test_what_a_template_has_filled_in_is_checked_as_the_rest() -> None:
     consume = ConsumeOperator(task_id="c", table="t", function="{{ params.function }}")
     consume.arguments["after"] = 1  # as its run gives it
     assert job_of(consume)["function"] == "m:f"
-    with pytest.raises(AirflowFailException, match="function='major' is no function"):
+    with pytest.raises(AirflowFailException, match="function='major' does not name a function"):
         job_of(ConsumeOperator(task_id="c", table="t", function="{{ params.mode }}"))
 
 
@@ -282,7 +283,7 @@ def test_a_source_may_be_what_a_task_returns(returned: Any, job: dict[str, Any])
 @pytest.mark.parametrize(
     "returned, said",
     [
-        (None, "source=None is no source; write Files"),
+        (None, "source=None is not a source; write Files"),
         ({"path": "/in"}, "source 'path' is unknown"),
         ({"paths": ["/in"], "format": "xlsx"}, "format 'xlsx' is unknown"),
         ({"url": "jdbc:x://h/d?password=p4ss", "table": "t"}, "would end up in logs"),
@@ -298,7 +299,7 @@ def test_what_a_task_returned_and_is_no_source_fails_at_once(returned: Any, said
 
 
 def mapped() -> dict[str, MappedOperator]:
-    """Of each kind one, mapped over what it can be mapped over."""
+    """Return one operator of each kind, mapped over what it can be mapped over."""
     with DAG("d", schedule=None) as dag:
 
         @task

@@ -1,4 +1,4 @@
-"""What a user sees who tries a DAG with `dag.test()`: a real Airflow, in a process and a home of its own."""
+"""DAGs that a user tries with `dag.test()`, in a real Airflow."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ DAGS = Path(__file__).parent / "tried_dags"
 
 @dataclass(frozen=True)
 class Tried:
-    """What the script `tried_dags/tried.py` returned and logged."""
+    """The results and logs of the script `tried_dags/tried.py`."""
 
     outcome: dict[str, Any]
     log: str
@@ -56,5 +56,5 @@ def test_a_paced_sensor_looks_at_its_first_moment_in_every_mode(tried: Tried, mo
 
 def test_a_task_without_a_page_of_spark_logs_no_missing_xcom(tried: Tried) -> None:
     assert tried.outcome["no_spark"] == "failed"
-    assert "shop/none is no Opal table" in tried.log
+    assert "shop/none is not an Opal table" in tried.log
     assert "XCom not found" not in tried.log

@@ -1,9 +1,7 @@
-"""What consumers have seen: ranges without a gap, kept for a run's later tries, and what a ReconcileOperator finds missing."""
+"""Watermarks of consumers: ranges without a gap, and a ReconcileOperator's finds."""
 
 import json
 import shutil
-from collections import defaultdict
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +12,8 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowNotFoundException,
-    AirflowRuntimeError,
     AirflowSkipException,
-    ErrorType,
 )
-from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider_opal import (
     ConsumeOperator,
@@ -28,8 +23,6 @@ from airflow_provider_opal import (
     ReconcileOperator,
     ReconcileReportOperator,
     SnapshotTriggerSensor,
-    opal_asset,
-    redelivery_asset,
 )
 from airflow_provider_opal.assets import version_key
 from airflow_provider_opal.operators.consume import event_version_of
@@ -40,51 +33,16 @@ from opal_lake.engine.results import keep_result
 from opal_lake.result import JobResult
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table
-from tests.airflow_provider_opal.stand_ins import Store, task_instance
+from tests.airflow_provider_opal.build import (
+    Lake,
+    consume,
+    done,
+    event_of,
+    put,
+    reconcile,
+    seen,
+)
 from tests.opal_lake.shop import create, rows
-
-
-class Events(defaultdict[Any, Any]):
-    """A task's outlet events. Of each a DAG run comes, unless Airflow drops it."""
-
-    def __init__(self, is_dropped: Callable[[], bool] = lambda: False) -> None:
-        super().__init__(lambda: SimpleNamespace(extra={}, keys=[], runs={}, add_partitions=None))
-        self.is_dropped = is_dropped
-
-    def __missing__(self, key: Any) -> Any:
-        event = super().__missing__(key)
-
-        def add_partitions(keys: Any) -> None:
-            added = [keys] if isinstance(keys, str) else keys
-            event.keys.extend(added)
-            runs = [] if self.is_dropped() else [SimpleNamespace(run_id="asset_triggered")]
-            event.runs.update(dict.fromkeys(added, runs))
-
-        event.add_partitions = add_partitions
-        return event
-
-
-class Registered(list[Any]):
-    """The events of an asset, as Airflow lists them to a task."""
-
-    def after(self, _: str) -> "Registered":
-        return self
-
-
-class Unlisted:
-    """What a task gets while Airflow cannot list an asset's events."""
-
-    def after(self, _: str) -> "Unlisted":
-        return self
-
-    def __iter__(self) -> Any:
-        raise unanswered("500")
-
-
-def unanswered(why: str) -> AirflowRuntimeError:
-    return AirflowRuntimeError(
-        ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": why})
-    )
 
 
 @pytest.fixture
@@ -95,71 +53,6 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     return create(open_storage(str(tmp_path / "shop" / "users")))
 
 
-def put(table: Table, key: str, at: int) -> int:
-    table.ingest(*rows([(key, at, at)]), partition_key=key)
-    version = table.metagen(partition_key=key).version
-    assert version is not None
-    return version
-
-
-class Lake:
-    """What outlives a run: the state of assets, their events, DAGs, and what tasks reported."""
-
-    def __init__(self) -> None:
-        self.assets: defaultdict[Any, Store] = defaultdict(Store)
-        self.emitted: list[Events] = []
-        self.paused = {"d": False}
-        self.drops = self.is_silent = False
-        self.reports: dict[str, Any] = {}
-
-    def run(self, task: Any, run_id: str = "r", **more: Any) -> dict[str, Any]:
-        ti, run = task_instance(task, run_id=run_id), SimpleNamespace(clear_number=0)
-        ti.get_dag, ti.xcom_push = self.dag, self.reports_of(task)
-        ti.xcom_pull = lambda task_ids, key: self.reports.get(task_ids)
-        stores = {"task_state_store": Store(), "asset_state_store": self.assets}
-        events = Events(lambda: self.drops or self.paused["d"])
-        inlets = Listing(self)
-        self.emitted.append(events)
-        return {
-            "ti": ti,
-            "task": task,
-            "dag_run": run,
-            "outlet_events": events,
-            "inlet_events": inlets,
-            "partition_key": None,
-            **stores,
-            **more,
-        }
-
-    def dag(self, dag_id: str) -> Any:
-        if dag_id not in self.paused:
-            raise unanswered("404")
-        return SimpleNamespace(is_paused=self.paused[dag_id])
-
-    def reports_of(self, task: Any) -> Callable[..., None]:
-        def push(key: str, value: Any) -> None:
-            self.reports[task.task_id] = value
-
-        return push
-
-
-class Listing:
-    """Inlet events: all that was emitted for an asset until it is asked for."""
-
-    def __init__(self, lake: Lake) -> None:
-        self.lake = lake
-
-    def __getitem__(self, asset: Any) -> Any:
-        if self.lake.is_silent:
-            return Unlisted()
-        return Registered(
-            SimpleNamespace(partition_key=key, extra=event.extra, created_dagruns=event.runs[key])
-            for events in self.lake.emitted
-            if (event := events.get(asset)) is not None
-            for key in event.keys
-        )
-
-
 def sensor(**more: Any) -> SnapshotTriggerSensor:
     return SnapshotTriggerSensor(task_id="s", table="shop.users", deferrable=False, **more)
 
@@ -167,10 +60,10 @@ def sensor(**more: Any) -> SnapshotTriggerSensor:
 def test_a_sensor_s_ranges_follow_on_from_each_other_and_a_run_keeps_its_own(table: Table) -> None:
     lake, task = Lake(), sensor(start="all")
     first = put(table, "a", 1)
-    one = lake.run(task, "one")
-    assert task.execute(one) == {"from": 0, "to": first}
+    first_run = lake.run(task, "one")
+    assert task.execute(first_run) == {"from": 0, "to": first}
     second = put(table, "b", 2)
-    assert task.execute(one) == {"from": 0, "to": first}, "a cleared run gets what it had"
+    assert task.execute(first_run) == {"from": 0, "to": first}, "a cleared run gets what it had"
     assert task.execute(lake.run(task, "two")) == {"from": first, "to": second}
     assert not task.poke(lake.run(task, "three")).is_done
 
@@ -185,33 +78,17 @@ def test_a_new_sensor_starts_at_its_start(table: Table) -> None:
         sensor(start="tail")
 
 
-def seen(lake: Lake, task: Any, consumer: str) -> int:
-    return int(lake.assets[task.asset][f"seen/{consumer}"]["version"])
-
-
-def consume(by: str, **more: Any) -> ConsumeOperator:
-    return ConsumeOperator(task_id="c", table="shop.users", function="m:f", by=by, **more)
-
-
-def done(table: Table, task: ConsumeOperator, run_id: str, version: int) -> None:
-    """What the Spark job of a run would have left."""
-    token = f"d/{run_id}/{task.task_id}/-1/0" + (f"/{version}" if task.by == "version" else "")
-    keep_result(
-        table.storage, JobResult(operation="consume", table=table.uri, version=version, token=token)
-    )
-
-
 def test_a_consumer_by_version_acknowledges_what_it_has_done_and_no_more(table: Table) -> None:
     lake, task, first = Lake(), consume("version"), put(table, "a", 1)
     done(table, task, "one", first)
-    one = lake.run(task, "one")
-    assert task.execute(one)["version"] == first
+    context = lake.run(task, "one")
+    assert task.execute(context)["version"] == first
     assert seen(lake, task, "d.c") == first
-    assert one["task_state_store"]["opal_given"] == {"from": 0, "to": first}
+    assert context["task_state_store"]["opal_given"] == {"from": 0, "to": first}
     idle = consume("version").execute(lake.run(task, "two"))
     assert (idle["version"], idle["notes"]) == (first, [f"nothing new after version {first}"])
     second, failing = put(table, "b", 2), lake.run(task, "three")
-    with pytest.raises(AirflowFailException, match="no Spark connection"):
+    with pytest.raises(AirflowFailException, match=r"the Spark connection .+ does not exist"):
         consume("version", spark_conn_id="nowhere").execute(failing)
     assert seen(lake, task, "d.c") == first
     assert failing["task_state_store"]["opal_given"] == {"from": first, "to": second}
@@ -220,16 +97,16 @@ def test_a_consumer_by_version_acknowledges_what_it_has_done_and_no_more(table: 
 def test_what_a_run_began_and_left_unfinished_comes_again_as_it_was_before_what_is_newer(
     table: Table,
 ) -> None:
-    """Else the function would get (0, 2] and then (0, 4], and count twice what it did before it failed."""
+    """Give (0, 2] again before (2, 4], so that nothing is counted twice."""
     lake, begun = Lake(), put(table, "a", 1)
     failing, two = lake.run(consume("version"), "one"), lake.run(consume("version"), "two")
     for _ in range(2):
-        with pytest.raises(AirflowFailException, match="no Spark connection"):
+        with pytest.raises(AirflowFailException, match=r"the Spark connection .+ does not exist"):
             consume("version", spark_conn_id="nowhere").execute(failing)
     newest = put(table, "b", 2)
     half_done = consume("version", spark_conn_id="nowhere")
     done(table, half_done, "two", begun)
-    with pytest.raises(AirflowFailException, match="no Spark connection"):
+    with pytest.raises(AirflowFailException, match=r"the Spark connection .+ does not exist"):
         half_done.execute(two)
     assert two["task_state_store"]["opal_given"] == {"from": 0, "begun": begun, "to": newest}
     assert {name: half_done.arguments[name] for name in ("after", "version")} == {
@@ -250,7 +127,7 @@ def test_what_a_run_began_and_left_unfinished_comes_again_as_it_was_before_what_
 
 def test_a_range_that_has_expired_unfinished_goes_on_with_what_is_newer(table: Table) -> None:
     lake, first = Lake(), put(table, "a", 1)
-    with pytest.raises(AirflowFailException, match="no Spark connection"):
+    with pytest.raises(AirflowFailException, match=r"the Spark connection .+ does not exist"):
         consume("version", spark_conn_id="nowhere").execute(lake.run(consume("version"), "one"))
     newest = put(table, "b", 2)
     table.retain(window="0s", grace="0s")
@@ -262,23 +139,23 @@ def test_a_range_that_has_expired_unfinished_goes_on_with_what_is_newer(table: T
 
 
 def test_changes_that_have_expired_unfinished_are_not_given_otherwise(table: Table) -> None:
-    """What their function did for them it would do once more."""
+    """Fail, since the function would repeat what it did for them."""
     lake, first = Lake(), put(table, "a", 1)
     task = consume("version", rows="changes", spark_conn_id="nowhere")
-    with pytest.raises(AirflowFailException, match="no Spark connection"):
+    with pytest.raises(AirflowFailException, match=r"the Spark connection .+ does not exist"):
         task.execute(lake.run(task, "one"))
     put(table, "b", 2)
     table.retain(window="0s", grace="0s")
     task = consume("version", rows="changes")
     with pytest.raises(
         AirflowFailException,
-        match=f"the last run began the changes up to version {first} and did not finish",
+        match=f"the last run did not finish the changes up to version {first}, which has expired",
     ):
         task.execute(lake.run(task, "two"))
 
 
 def test_a_mapped_consumer_by_version_needs_a_name(table: Table) -> None:
-    """Else the first of two functions would acknowledge the rows of the second."""
+    """Refuse two functions of one name: the first would acknowledge the second's rows."""
     lake, first = Lake(), put(table, "a", 1)
     for name in (None, "one", "other"):
         task = consume("version", consumer=name)
@@ -296,7 +173,8 @@ def test_a_mapped_consumer_by_version_needs_a_name(table: Table) -> None:
         if name is None:
             with pytest.raises(
                 AirflowFailException,
-                match=r"'c' consumes by version and is mapped. Give each consumer a name.*expand_kwargs",
+                match=r"'c' consumes by version and is mapped. "
+                r"Give each consumer a name.*expand_kwargs",
             ):
                 task.execute(context)
         else:
@@ -312,28 +190,15 @@ def test_a_consumer_by_partition_needs_a_key(table: Table) -> None:
         consume("partition").execute(Lake().run(consume("partition")))
 
 
-def event_of(*versions: int, again: bool = False, key: str = "mon") -> dict[str, Any]:
-    """The events that made a run: of MetaGens, or of a ReconcileOperator."""
-    extras = [
-        {"versions": {key: version}} if again else {"version": version} for version in versions
-    ]
-    asset = redelivery_asset("shop.users", "d.c") if again else opal_asset("shop.users")
-    events = {
-        asset: [SimpleNamespace(extra=extra) for extra in extras],
-        opal_asset("shop.other"): [SimpleNamespace(extra={"version": 99})],
-    }
-    return {"partition_key": key, "triggering_asset_events": events}
-
-
 def test_a_consumer_by_partition_keeps_the_version_of_its_event(table: Table) -> None:
     """Whatever was ingested in the meantime: it gets the rows of that version."""
     lake, task = Lake(), consume("partition")
     first = put(table, "mon", 1)
     put(table, "mon", 2)
     done(table, task, "one", first)
-    one = lake.run(task, "one", **event_of(first))
-    assert task.execute(one)["version"] == first
-    assert one["task_state_store"]["opal_given"] == {"version": first}
+    context = lake.run(task, "one", **event_of(first))
+    assert task.execute(context)["version"] == first
+    assert context["task_state_store"]["opal_given"] == {"version": first}
     assert lake.assets[task.asset]["consumed/d.c/mon"]["version"] == first
 
 
@@ -353,7 +218,7 @@ def test_a_cleared_consumer_gets_what_it_had_whatever_its_events_and_the_table_s
         cleared["ti"].id, cleared["ti"].max_tries = 1, cleared["ti"].max_tries + 1
         asked = consume(by, spark_conn_id="nowhere")
         with pytest.raises(
-            AirflowFailException, match="no Spark connection"
+            AirflowFailException, match=r"the Spark connection .+ does not exist"
         ):  # it is really submitted again
             asked.execute(cleared)
         assert cleared["task_state_store"]["opal_given"] == given
@@ -391,12 +256,6 @@ def test_a_key_that_was_consumed_meanwhile_is_not_consumed_again_for_a_repeated_
     assert event_version_of({"triggering_asset_events": None}, task.asset.uri, "mon") == (
         None,
         False,
-    )
-
-
-def reconcile(**more: Any) -> ReconcileOperator:
-    return ReconcileOperator(
-        **{"task_id": "k", "table": "shop.users", "consumer": "d.c", "grace": timedelta(0), **more}
     )
 
 
@@ -487,8 +346,8 @@ def test_an_event_of_which_no_run_came_is_emitted_again_by_the_next_reconcile(
     for _ in range(2):
         with pytest.raises(AirflowSkipException, match="has seen, or got runs for"):
             look.execute(lake.run(look))
-    told = lake.assets[look.inlets[0]]["told/d.c"]
-    assert (told["mon"][0], told["mon"][2]) == (first, CONFIRMED)
+    notified = lake.assets[look.inlets[0]]["told/d.c"]
+    assert (notified["mon"][0], notified["mon"][2]) == (first, CONFIRMED)
     lake.drops, second = True, put(table, "mon", 2)
     for _ in range(2):
         assert look.execute(lake.run(look)) == {"mon": second}, "the run of a version before"
@@ -535,9 +394,9 @@ def test_a_table_that_was_made_anew_is_another_one(table: Table, tmp_path: Path)
     done(table, task, "one", first)
     task.execute(lake.run(task, "one"))
     shutil.rmtree(tmp_path / "shop" / "users")
-    anew = create(open_storage(str(tmp_path / "shop" / "users")))
+    recreated = create(open_storage(str(tmp_path / "shop" / "users")))
     for at in range(1, 4):
-        put(anew, "a", at)
+        put(recreated, "a", at)
     with pytest.raises(
         AirflowFailException,
         match=r"has seen version 2 of a table that no longer exists.*\(consumer=\)",
@@ -610,17 +469,17 @@ def test_a_watermark_in_lakechime_holds_across_airflow_databases_and_is_shown_in
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    one, other = Lake(), Lake()
+    lake, other_lake = Lake(), Lake()
     shared = {"start": "all", "consumer": "c", "lakechime_conn_id": "lakechime_default"}
     first = put(table, "a", 1)
-    assert sensor(**shared).execute(one.run(sensor(**shared), "one")) == {"from": 0, "to": first}
+    assert sensor(**shared).execute(lake.run(sensor(**shared), "one")) == {"from": 0, "to": first}
     second = put(table, "b", 2)
-    assert sensor(**shared).execute(other.run(sensor(**shared), "two")) == {
+    assert sensor(**shared).execute(other_lake.run(sensor(**shared), "two")) == {
         "from": first,
         "to": second,
     }
-    assert not sensor(**shared).poke(one.run(sensor(**shared), "three")).is_done
-    assert (seen(one, sensor(), "c"), seen(other, sensor(), "c")) == (first, second)
+    assert not sensor(**shared).poke(lake.run(sensor(**shared), "three")).is_done
+    assert (seen(lake, sensor(), "c"), seen(other_lake, sensor(), "c")) == (first, second)
 
 
 def test_a_consumer_that_is_overtaken_never_takes_its_watermark_back(

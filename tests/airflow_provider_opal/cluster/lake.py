@@ -1,4 +1,4 @@
-"""A lake, and what a user does in Airflow with it: the buttons of the UI go through the same API."""
+"""A lake, and what a user does with it in Airflow: the UI's buttons go through the same API."""
 
 import json
 import shutil
@@ -45,14 +45,14 @@ class Lake:
         write_examples(
             self.dags,
             {
-                "s3a://in/orders": str(self.source / "guide"),
+                "/data/in/orders": str(self.source / "guide"),
                 "shop_jobs:": "guide_jobs:",
                 "/reports/": f"{self.out}/reports/",
             },
         )
 
     def put(self, key: str, *rows: tuple[int, int, str, str]) -> None:
-        """The source of a partition key: rows of (id, at, name, op)."""
+        """Write the source of a partition key: rows of (id, at, name, op)."""
         folder = self.source / key
         folder.mkdir(exist_ok=True)
         lines = [
@@ -67,14 +67,14 @@ class Lake:
         return {row["id"]: row["name"] for row in self.table().read().to_pylist()}
 
     def notes(self, consumer: str) -> list[dict[str, Any]]:
-        """What a consumer's calls wrote down, oldest first."""
+        """Return the notes of a consumer's calls, oldest first."""
         rejected = sorted(
             self.out.glob(f"{consumer}-*.json"), key=lambda path: path.stat().st_mtime_ns
         )
         return [json.loads(path.read_text()) for path in rejected]
 
     def report(self, key: str) -> dict[str, int]:
-        """The guide's revenue of a day by country; empty while it is not written."""
+        """Return the guide's revenue of a day by country; empty until it is written."""
         folder = self.out / "reports" / key
         rows = [
             json.loads(line)
@@ -88,7 +88,10 @@ class Lake:
         )
 
     def expect_no_gap(self, consumer: str, name: str, *, up_to: int | None = None) -> None:
-        """The ranges of a consumer by version follow on from each other, and reach the newest version that changed anything."""
+        """Expect the ranges of a consumer by version to follow on from each other.
+
+        They reach the newest version that changed anything.
+        """
         ranges = sorted({(note["from"], note["to"]) for note in self.notes(consumer)})
         assert ranges[0][0] == 0
         assert [begin for begin, _ in ranges[1:]] == [end for _, end in ranges[:-1]], ranges
@@ -103,7 +106,7 @@ def pause(airflow: LocalAirflow, dag_id: str, *, paused: bool) -> None:
 def backfill(
     airflow: LocalAirflow, first: str, last: str, dag_id: str = "orders", *more: str
 ) -> None:
-    """As the Airflow guide says it, once the scheduler has seen the end of the one before."""
+    """Backfill as the guide does, once the scheduler has seen the end of the last one."""
 
     def is_created() -> bool:
         try:
@@ -141,7 +144,10 @@ def keyed(airflow: LocalAirflow, dag_id: str) -> list[tuple[str, str]]:
 
 
 def ended(airflow: LocalAirflow, dag_id: str, run_id: str) -> str:
-    """The state that a run ends in. Why it failed is printed, for a test that fails of it."""
+    """Wait for the end of a run; return its state.
+
+    The logs of failed tasks are printed, for a test that fails because of them.
+    """
     state: list[str] = []
 
     def is_over() -> bool:
@@ -157,7 +163,10 @@ def ended(airflow: LocalAirflow, dag_id: str, run_id: str) -> str:
 
 
 def settle(airflow: LocalAirflow, *dag_ids: str) -> None:
-    """Wait until no run of these DAGs is running or queued; a cascade needs a moment to start."""
+    """Wait until no run of these DAGs is running or queued.
+
+    A cascade needs a moment to start, so nothing may run for 8 seconds.
+    """
     quiet: list[float] = []
 
     def is_quiet() -> bool:
@@ -176,15 +185,18 @@ def log_of(airflow: LocalAirflow, dag_id: str, task_id: str, run_id: str = "*") 
 
 
 def drivers_of(operation: str, root: Path) -> list[psutil.Process]:
-    """The spark-submits of an operation that run now for this lake; other tests may have their own."""
-    found = []
+    """Return the spark-submits of an operation that run now for this lake.
+
+    Other tests may have their own.
+    """
+    drivers = []
     for process in psutil.process_iter(["cmdline", "environ"]):
         words = process.info["cmdline"] or []
         connection = (process.info["environ"] or {}).get("AIRFLOW_CONN_OPAL_DEFAULT", "")
         is_driver = any("SparkSubmit" in word for word in words)
         if is_driver and _operation_of(words) == operation and str(root) in connection:
-            found.append(process)
-    return found
+            drivers.append(process)
+    return drivers
 
 
 def _operation_of(words: list[str]) -> str | None:

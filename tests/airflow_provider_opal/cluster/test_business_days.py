@@ -1,4 +1,6 @@
-"""Business snapshots with a drift time under a real Airflow: days are partition keys, and the next one waits until the last is complete.
+"""Business snapshots with a drift time under a real Airflow.
+
+Days are partition keys, and the next one waits until the last is complete.
 
 The tests share one Airflow and go on from what those before left.
 """

@@ -1,4 +1,6 @@
-"""dags/cities.py and dags/cities.opal.yaml under a real Airflow: totals that consumers keep by changes alone are those of all rows.
+"""dags/cities.py and dags/cities.opal.yaml under a real Airflow.
+
+Totals that consumers keep by changes alone are those of all rows.
 
 The tests share one Airflow and go on from what those before left.
 """
@@ -15,7 +17,7 @@ import psutil
 import pytest
 
 from opal_lake.table import Table
-from tests.airflow_provider_opal.cluster.city_dags.moving import batch, counted, kept, write
+from tests.airflow_provider_opal.cluster.city_dags.moving import batch, counted, totals_of, write
 from tests.airflow_provider_opal.cluster.lake import ROOT, drivers_of, ended, pause, settle, trigger
 from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
 from tests.kit.check import check_table
@@ -92,9 +94,11 @@ def of_run(airflow: LocalAirflow, run_id: str) -> dict[str, Any]:
     return dict(task)
 
 
-def kill_driver_when_something_is_new_in(airflow: LocalAirflow, folder: Path, place: str) -> None:
-    """Of the consumer, with the Python below it."""
-    watched = folder / "lake" / "cities" / "city_population" / "_opal" / place
+def kill_driver_when_something_is_new_in(
+    airflow: LocalAirflow, folder: Path, subfolder: str
+) -> None:
+    """Kill the consumer's driver with the Python below it, once a file appears."""
+    watched = folder / "lake" / "cities" / "city_population" / "_opal" / subfolder
     before = set(watched.iterdir())
     airflow.wait_until(lambda: set(watched.iterdir()) > before, pause_s=0.02)
     [driver] = drivers_of("consume", folder / "lake")
@@ -113,7 +117,7 @@ def test_both_pipelines_count_what_they_ingest(airflow: LocalAirflow, folder: Pa
         airflow.wait_until(
             lambda dag_id=dag_id: [run["state"] for run in airflow.runs(dag_id)] == ["success"]
         )
-        assert kept(table(folder, totals)) == counted(table(folder, name)) != {}
+        assert totals_of(table(folder, totals)) == counted(table(folder, name)) != {}
 
 
 def test_after_200_batches_and_two_kills_the_totals_of_every_run_are_those_of_all_rows(
@@ -135,8 +139,8 @@ def test_after_200_batches_and_two_kills_the_totals_of_every_run_are_those_of_al
     assert len(versions) == len(airflow.runs(POPULATION)), "a run has failed"
     assert max(of_run(airflow, run)["try_number"] for run in versions) > 1
     for version in versions.values():
-        assert kept(cities, event_time=version) == counted(users, version), version
-    assert kept(cities) == counted(users)
+        assert totals_of(cities, event_time=version) == counted(users, version), version
+    assert totals_of(cities) == counted(users)
 
 
 def test_a_run_that_fails_after_its_commit_is_not_counted_twice_by_the_next_one(
@@ -159,13 +163,15 @@ def test_a_run_that_fails_after_its_commit_is_not_counted_twice_by_the_next_one(
     assert ended(airflow, POPULATION, later) == "success"
     assert consumed(airflow)[later] == newest
     for version in (begun, newest):
-        assert kept(table(folder, "city_population"), event_time=version) == counted(users, version)
+        assert totals_of(table(folder, "city_population"), event_time=version) == counted(
+            users, version
+        )
 
 
 def test_runs_that_are_cleared_change_nothing(airflow: LocalAirflow, folder: Path) -> None:
-    """Those that failed, too."""
+    """Clear a run that failed, too."""
     cities = table(folder, "city_population")
-    totals, version = kept(cities), cities.snapshot_at().version
+    totals, version = totals_of(cities), cities.snapshot_at().version
     runs = airflow.runs(POPULATION)
     [failed] = [run["dag_run_id"] for run in runs if run["state"] == "failed"]
     for run in (runs[0]["dag_run_id"], failed):
@@ -175,7 +181,7 @@ def test_runs_that_are_cleared_change_nothing(airflow: LocalAirflow, folder: Pat
             lambda run=run, before=before: of_run(airflow, run)["try_number"] > before
         )
         assert ended(airflow, POPULATION, run) == "success"
-    assert (kept(cities), cities.snapshot_at().version) == (totals, version)
+    assert (totals_of(cities), cities.snapshot_at().version) == (totals, version)
     assert totals == counted(table(folder, "user_city"))
 
 

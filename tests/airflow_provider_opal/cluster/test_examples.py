@@ -5,6 +5,7 @@ The tests share one Airflow and go on from what those before left.
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,10 @@ def test_a_broken_yaml_file_is_an_import_error_of_its_own_until_it_is_corrected(
 
 
 def test_the_examples_run(airflow: LocalAirflow, lake: Lake) -> None:
-    """dags/shop.py, and the Airflow guide's pipeline in Python and in YAML; `make demo` runs dags/shop.opal.yaml."""
+    """Run dags/shop.py, and the Airflow guide's pipeline in Python and in YAML.
+
+    `make demo` runs dags/shop.opal.yaml.
+    """
     users, orders = lake.source / "users", lake.source / "guide" / "2026-11-02"
     users.mkdir()
     orders.mkdir(parents=True)
@@ -109,10 +113,13 @@ def test_the_examples_run(airflow: LocalAirflow, lake: Lake) -> None:
 def test_a_folder_is_mutated_and_a_clear_after_a_correction_merges_what_was_refused(
     airflow: LocalAirflow, lake: Lake
 ) -> None:
-    """dags/products.py, whose first file is bad, and dags/stock.opal.yaml."""
+    """Run dags/products.py, whose first file is bad, and dags/stock.opal.yaml."""
     folder = lake.source / "product"
     files = {
-        "master/part-r-00000": "VR8NCNE7DV,wearables,fitbit,112,88,1427766458\n6QD0BAVS7I,laptop,asus,502,54,1427764070\n",
+        "master/part-r-00000": (
+            "VR8NCNE7DV,wearables,fitbit,112,88,1427766458\n"
+            "6QD0BAVS7I,laptop,asus,502,54,1427764070\n"
+        ),
         "incr/products": "VR8NCNE7DV,wearables,fitbit,112,82,yesterday\n",
         "incr/del_products": "6QD0BAVS7I\n",
         "stock/a.csv": "id,stock,at\n1,88,1\n2,54,1\n",
@@ -128,7 +135,11 @@ def test_a_folder_is_mutated_and_a_clear_after_a_correction_merges_what_was_refu
     airflow.wait_until(
         lambda: (
             "failed"
-            in {one["state"] for one in airflow.runs("products") if one["dag_run_id"] == run}
+            in {
+                attempt["state"]
+                for attempt in airflow.runs("products")
+                if attempt["dag_run_id"] == run
+            }
         )
     )
     assert "products, line 1: field '_c5', the order, is not a valid number" in log_of(
@@ -137,7 +148,9 @@ def test_a_folder_is_mutated_and_a_clear_after_a_correction_merges_what_was_refu
     assert (folder / "incr" / "products").exists()
     (folder / "incr" / "products").write_text("VR8NCNE7DV,wearables,fitbit,112,82,1428415316\n")
     airflow.cli("tasks", "clear", "products", "--yes")
-    airflow.wait_until(lambda: [one["state"] for one in airflow.runs("products")] == ["success"])
+    airflow.wait_until(
+        lambda: [attempt["state"] for attempt in airflow.runs("products")] == ["success"]
+    )
     assert written(folder / "master") == ["VR8NCNE7DV,wearables,fitbit,112,82,1428415316"]
     assert ended(airflow, "stock", other) == "success"
     assert written(folder / "stock") == ["1,82,2", "id,stock,at"]
@@ -151,7 +164,10 @@ def written(master: Path) -> list[str]:
 def test_a_day_s_report_is_the_same_many_at_once_backwards_and_after_a_clear(
     airflow: LocalAirflow, lake: Lake
 ) -> None:
-    """The guide's `revenue`: ten days at once, whose rows the first MetaGen takes all; and one by one, the last first: all come late."""
+    """Run the guide's `revenue` over ten days at once, then one by one backwards.
+
+    At once, the first MetaGen takes the rows of all days; one by one, all days come late.
+    """
     files = {key: revenue_files(number) for number, key in enumerate(days(3, 8))}
     for key, rows in files.items():
         folder = lake.source / "guide" / key
@@ -201,13 +217,13 @@ def revenue_files(day: int) -> list[dict[str, Any]]:
 
 
 def revenue_of(rows: list[dict[str, Any]]) -> dict[str, int]:
-    """What the report of such a file has to say."""
+    """Return what the report of such a file has to say."""
     last = {row["order_id"]: row for row in sorted(rows, key=lambda row: row["updated_at"])}
-    kept = [row for row in last.values() if row["op"] != "D"]
-    return {
-        country: sum(row["total"] for row in kept if row["country"] == country)
-        for country in {row["country"] for row in kept}
-    }
+    revenue: Counter[str] = Counter()
+    for row in last.values():
+        if row["op"] != "D":
+            revenue[row["country"]] += row["total"]
+    return dict(revenue)
 
 
 def test_what_all_this_left_is_sound(lake: Lake) -> None:

@@ -1,6 +1,9 @@
-"""A check between ingest and MetaGen under a real scheduler: nothing shows or tells of a key whose check has not passed.
+"""A check between ingest and MetaGen under a real scheduler.
 
-Three pipelines share one Airflow: days in order, in reverse, and eight at once. Spark does the jobs of the first one.
+No version shows, and no event reports, a key whose check has not passed.
+
+Three pipelines share one Airflow: days in order, in reverse, and eight at once. Spark does the
+jobs of the first one.
 """
 
 import json
@@ -56,7 +59,10 @@ class Story:
         self.table = Table.open(str(folder / "lake" / "shop" / name))
 
     def put(self, day: str, *, is_bad: bool) -> None:
-        """Write the source of a day. If it is bad, its row of the key `shared` would replace all others."""
+        """Write the source of a day.
+
+        If it is bad, its row of the key `shared` would replace all others.
+        """
         at = int(day[-2:])
         rows = [(f"only {day}", at), ("shared", NEWEST if is_bad else at)]
         if is_bad:
@@ -70,7 +76,7 @@ class Story:
         return {row["id"]: row["day"] for row in self.table.read(version).to_pylist()}
 
     def reports(self) -> dict[str, list[str]]:
-        """The ids in the report of each day."""
+        """Return the ids in the report of each day."""
         prefix = f"{self.name}.report-"
         return {
             path.stem.removeprefix(prefix): json.loads(path.read_text())
@@ -78,7 +84,7 @@ class Story:
         }
 
     def followed(self) -> list[dict[str, Any]]:
-        """The ranges of versions that the sensor gave, in their order."""
+        """Return the ranges of versions that the sensor gave, in their order."""
         notes = (self.folder / "out").glob(f"{self.name}.follow-*.json")
         return sorted((json.loads(path.read_text()) for path in notes), key=lambda note: note["to"])
 
@@ -96,7 +102,7 @@ class Story:
         return run
 
     def passed(self) -> dict[str, datetime]:
-        """When the check of each day passed, of those whose did."""
+        """Return when the check of each day passed, for the days whose check did."""
         passed = {}
         for run in self.airflow.runs(self.name):
             [check] = [
@@ -109,7 +115,7 @@ class Story:
         return passed
 
     def expect_nothing_unchecked(self, passed: dict[str, datetime]) -> None:
-        """Read every version: it shows days alone whose check had passed before it was committed."""
+        """Expect each version to show only days whose check passed before its commit."""
         versions = [*self.table.commits()]
         assert min(commit.version for commit in versions) == 0
         for commit in versions:
@@ -119,7 +125,10 @@ class Story:
                 assert passed[day].timestamp() <= commit.timestamp_us / 1e6, (commit.version, day)
 
     def reconcile(self) -> tuple[set[str], set[str]]:
-        """The keys that are emitted again to the consumer, and to one that never acknowledged any."""
+        """Return the keys that a reconcile emits again.
+
+        The first set is for the consumer, the second for one that never acknowledged any.
+        """
         dag_id = f"{self.name}.reconcile"
         run_id = trigger(self.airflow, dag_id)
         ended(self.airflow, dag_id, run_id)
@@ -135,10 +144,10 @@ class Story:
         return emitted[0], emitted[1]
 
     def registered(self) -> set[str]:
-        """The days of which LakeChime has an event."""
+        """Return the days of which LakeChime has an event."""
         with LakeChime.open(f"sqlite:///{self.airflow.home}/lakechime.db") as chime:
             sync_opal(chime, self.table, f"shop.{self.name}")  # of a commit that found it busy
-            events = [found.event for found in chime.events([f"shop.{self.name}"]).events]
+            events = [stored.event for stored in chime.events([f"shop.{self.name}"]).events]
         return {str(event.partition[0]) for event in events if event.partition}
 
     def clear(self, day: str) -> None:
@@ -195,7 +204,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[
 
 
 def most_at_once(airflow: LocalAirflow, dag_id: str) -> int:
-    """How many runs of a DAG were running at one moment."""
+    """Return how many runs of a DAG were running at one moment, at most."""
     runs = airflow.runs(dag_id)
     return max(
         sum(other["start_date"] <= run["start_date"] < other["end_date"] for other in runs)

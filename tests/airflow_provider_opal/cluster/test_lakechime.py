@@ -1,6 +1,7 @@
-"""Foreign tables wake DAGs under a real Airflow, whatever becomes of its scheduler and its triggerer.
+"""Foreign tables wake DAGs under a real Airflow, whatever becomes of its processes.
 
-The tests share one Airflow, with LakeChime beside it as it is without any set-up, and go on from what those before left.
+The tests share one Airflow, next to a LakeChime without any set-up, and go on from what those
+before left.
 """
 
 import json
@@ -31,7 +32,7 @@ FILES = ("pageviews.py", "pageviews_jobs.py", "visits.opal.yaml", "load_yaml.py"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lake, the foreign table, and the files of visits."""
+    """Return the folder of the lake, the foreign table, and the files of visits."""
     return tmp_path_factory.mktemp("lake")
 
 
@@ -86,7 +87,7 @@ def deferred(airflow: LocalAirflow, dag_id: str, run_id: str) -> int:
 
 
 def kill(airflow: LocalAirflow, component: str) -> None:
-    """With the process below it, and no time to say good-bye."""
+    """Kill a component and its child processes with SIGKILL."""
     process = airflow.processes.pop(component)
     for member in [
         *psutil.Process(process.pid).children(recursive=True),
@@ -152,7 +153,7 @@ def test_sensors_survive_the_triggerer_s_death_and_wake_for_what_came_meanwhile(
 def test_a_relay_whose_scheduler_and_triggerer_die_leaves_nothing_out(
     airflow: LocalAirflow, chime: LakeChime
 ) -> None:
-    """What came before, while and after they were away; and each is emitted at least once."""
+    """Register events before, while and after: each is emitted at least once."""
     days = [f"2026-12-{day:02}" for day in range(1, 13)]
     chime.register(
         [event(snapshot=number + 10, partition=(day, 1)) for number, day in enumerate(days[:4])]
@@ -190,13 +191,13 @@ def test_a_watcher_wakes_a_plain_dag_and_no_event_is_left_out(
     airflow.wait_until(lambda: chime.watermark("watcher.raw", "events") is not None)
     put(chime, event("shop.watched", snapshot=1))
     airflow.wait_until(lambda: seen() == ["1"])
-    kept = chime.watermark("watcher.raw", "events")
-    airflow.wait_until(lambda: (chime.watermark("watcher.raw", "events") or kept).revision > 1)
+    first = chime.watermark("watcher.raw", "events")
+    airflow.wait_until(lambda: (chime.watermark("watcher.raw", "events") or first).revision > 1)
     put(chime, *(event("shop.watched", snapshot=number) for number in range(2, 12)))
     airflow.wait_until(lambda: seen() == [str(number) for number in range(1, 12)])
 
 
-def test_a_flow_that_failed_comes_again_with_the_next_run(
+def test_events_of_a_failed_run_are_given_to_the_next_run(
     airflow: LocalAirflow, chime: LakeChime
 ) -> None:
     put(chime, event("shop.flow", snapshot=1))
@@ -214,7 +215,10 @@ def test_a_flow_that_failed_comes_again_with_the_next_run(
 
 
 def test_a_paused_relay_goes_on_where_it_was(airflow: LocalAirflow, chime: LakeChime) -> None:
-    """Airflow drops asset events of DAGs that are paused; those of a relay that is paused are not emitted before it is back."""
+    """Expect the events of a paused relay only once it is back.
+
+    Airflow drops asset events of DAGs that are paused.
+    """
     pause(airflow, "relay", paused=True)
     pause(airflow, "by_snapshot", paused=False)
     chime.register([event("shop.flat", snapshot=number) for number in range(1, 6)])
@@ -230,7 +234,10 @@ def test_a_paused_relay_goes_on_where_it_was(airflow: LocalAirflow, chime: LakeC
 def test_the_examples_run_when_a_foreign_table_changes(
     airflow: LocalAirflow, chime: LakeChime, folder: Path
 ) -> None:
-    """dags/pageviews.py: a relay wakes a report a day; and the paper's DAG reads what came within its span, or skips."""
+    """Run dags/pageviews.py: a relay wakes a report a day.
+
+    The paper's DAG reads what came within its span, or skips.
+    """
     pageviews = str(folder / "pageviews")
     write_pageviews(pageviews)
     assert register_pageviews(pageviews, events_of(airflow)) == len(VIEWS)
@@ -275,9 +282,11 @@ def test_a_pipeline_waits_for_a_foreign_partition_and_tells_of_its_own_rows(
     airflow.wait_until(lambda: deferred(airflow, "page_visits", run_id) == 1)
     put(chime, event("data.pageviews", snapshot=3, partition=("2026-11-03",), prev_snapshot_id="1"))
     assert ended(airflow, "page_visits", run_id) == "success"
-    own = [found.event for found in chime.events(["web.visits"]).events]
+    own = [stored.event for stored in chime.events(["web.visits"]).events]
     assert [
-        (one.partition, one.table_format, one.operation_type) for one in own if one.partition
+        (visit.partition, visit.table_format, visit.operation_type)
+        for visit in own
+        if visit.partition
     ] == [(("2026-11-03",), "OPAL", "APPEND")]
     assert Table.open(str(folder / "web" / "visits")).read().num_rows == 1
     assert "not registered" not in log_of(airflow, "page_visits", "ingest", run_id)

@@ -1,4 +1,7 @@
-"""The service within a real api-server, over its own SQLite file and over PostgreSQL: Airflow's users and roles, by Airflow's own login."""
+"""The service within a real api-server, over its own SQLite file and over PostgreSQL.
+
+Its users and roles are Airflow's, by Airflow's own login.
+"""
 
 import json
 from collections.abc import Iterator
@@ -44,7 +47,7 @@ BODIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behind:
-    """The database behind the mounted service: how it is opened, and what Airflow has to know of it."""
+    """The database behind the mounted service, and Airflow's settings for it."""
 
     url: str | None
     settings: dict[str, str]
@@ -52,7 +55,7 @@ class Behind:
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def behind(request: pytest.FixtureRequest) -> Behind:
-    """The embedded one needs no setting."""
+    """Return the database to test; the embedded one needs no setting."""
     if request.param == "sqlite":
         return Behind(url=None, settings={})
     server: Postgres = request.getfixturevalue("postgres")

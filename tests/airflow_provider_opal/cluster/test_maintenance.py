@@ -1,4 +1,6 @@
-"""Maintenance under a real Airflow, beside a pipeline that runs on: what is due is done, and what goes has been approved through the API.
+"""Maintenance under a real Airflow, next to a pipeline that runs on.
+
+What is due is done, and what is deleted has been approved through the API.
 
 The tests share one Airflow and go on from what those before left.
 """
@@ -63,7 +65,7 @@ class Lake:
         return {str(path) for path in (self.root / "lake" / name / "data").rglob("*.parquet")}
 
     def write_of_old(self) -> None:
-        """A table that is ten days old, whose small files were merged nine days ago."""
+        """Write a table that is ten days old, whose small files were merged nine days ago."""
         clock = ManualClock(at_us=time.time_ns() // 1000 - 10 * DAY_US)
         layout = TableLayout(keys=["id"], delta="at", deletes="op = 'D'")
         table = create_on(
@@ -119,10 +121,11 @@ def question(run_id: str) -> str:
 
 
 def asked(airflow: LocalAirflow) -> str:
-    """The run that waits for a human.
+    """Trigger a run; return its id once it waits for a human.
 
-    It may be answered once the scheduler has seen the end of the process that asked. Were the task queued again before that, Airflow would
-    take it for one that was killed; the LocalExecutor knows both by the same key.
+    It may be answered once the scheduler has seen the end of the process that asked. Were the task
+    queued again before that, Airflow would take it for one that was killed; the LocalExecutor knows
+    both by the same key.
     """
     run_id = trigger(airflow, "orders.maintenance")
     airflow.wait_until(
@@ -162,7 +165,9 @@ def test_a_question_shows_what_would_go_and_the_pipeline_goes_on_meanwhile(
     assert f"- versions: {would_go['counts']['versions']}" in body
     assert f"| `{would_go['examples'][0]['path']}` |" in body
     assert [
-        path for path in files if any(path.endswith(one["path"]) for one in would_go["examples"])
+        path
+        for path in files
+        if any(path.endswith(example["path"]) for example in would_go["examples"])
     ]
     lake.put("2026-11-02", (20, 102, "Bobby", "U"))
     backfill(airflow, "2026-11-02", "2026-11-02")

@@ -1,6 +1,7 @@
 """A pipeline under a real Airflow: real scheduler, real spark-submit, real backfills.
 
-The tests share one Airflow and go on from what those before left; each begins by checking its state.
+The tests share one Airflow and go on from what those before left; each begins by checking its
+state.
 """
 
 import os
@@ -35,7 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.chained]
 
 
 def clear(airflow: LocalAirflow, key: str) -> None:
-    """As the Airflow guide says it."""
+    """Clear a key as the Airflow guide says it."""
     before = [task["try_number"] for task in of_key(airflow, key)]
     airflow.cli("dags", "clear", "orders", "--partition-key", key, "--yes")
     airflow.wait_until(
@@ -165,7 +166,8 @@ def test_a_consumer_that_was_paused_gets_every_version_and_every_key_later(
         pause(airflow, dag_id, paused=False)
     settle(airflow, "orders.copy", "orders.follow")
     assert len(lake.notes("copy")) == seen, (
-        "Airflow kept the events of a paused DAG: the Airflow guide and the reconcile DAG say that it drops them"
+        "Airflow kept the events of a paused DAG: the Airflow guide and the reconcile DAG say that "
+        "it drops them"
     )
     run_id = trigger(airflow, "tell_again")
     assert ended(airflow, "tell_again", run_id) == "success"

@@ -1,5 +1,6 @@
-"""Reruns, mapped tasks and templates under a real scheduler. A script replaces spark-submit, without Spark:
-the tests check tokens, states and events.
+"""Reruns, mapped tasks and templates under a real scheduler.
+
+A script replaces spark-submit, without Spark: the tests check tokens, states and events.
 
 The tests share one Airflow; each has runs and tables of its own.
 """
@@ -21,7 +22,8 @@ from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 
-# Does a job's work in this process; `<task>.kill` lets it end its worker after the commit, once; `<task>.slow` lets it wait before
+# Does a job's work in this process. `<task>.kill` lets it end its worker after the commit, once;
+# `<task>.slow` lets it wait before.
 SUBMIT = """#!{python}
 import json, os, signal, sys, time
 from pathlib import Path
@@ -45,8 +47,8 @@ if spec.operation.name == "ingest":
 elif spec.operation.name == "metagen":
     table.metagen(partition_key=given.get("partition_key"), token=spec.token)
 else:
-    done = dict(operation=spec.operation.name, table=spec.table, token=spec.token, version=given.get("version"))
-    result = JobResult(**done, counts={{"calls": 1}})
+    done = dict(operation=spec.operation.name, table=spec.table, token=spec.token)
+    result = JobResult(**done, version=given.get("version"), counts={{"calls": 1}})
     keep_result(table.storage, result)
 for kill in (control / f"{{task}}.kill",):
     if kill.exists():
@@ -62,7 +64,8 @@ from airflow_provider_opal import *
 DELAY = {"retry_delay": timedelta(seconds=12)}
 with DAG("reruns", schedule=None, default_args={"retries": RETRIES, **DELAY}):
     IngestOperator(task_id="own", table="shop.own", source="IN/a.json", retries=RETRIES)
-    IngestOperator.partial(task_id="mapped", table="shop.mapped").expand(source=["IN/a.json", "IN/b.json"])
+    mapped = IngestOperator.partial(task_id="mapped", table="shop.mapped")
+    mapped.expand(source=["IN/a.json", "IN/b.json"])
 
 with DAG("mapped", schedule=keyed_schedule(None), params={"table": "shop.c"}):
     @task
@@ -76,34 +79,52 @@ with DAG("mapped", schedule=keyed_schedule(None), params={"table": "shop.c"}):
     ingests = IngestOperator.partial(task_id="ingests", table="shop.a").expand(source=paths())
     other = IngestOperator(task_id="other", table="shop.b", source=source())
     metagens = MetaGenOperator.partial(task_id="metagens").expand(table=["shop.a", "shop.b"])
-    inline = IngestOperator.partial(task_id="inline", metadata="inline").expand_kwargs(
-        [{"table": "shop.d", "source": Files("IN/a.json")}, {"table": "shop.e", "source": Files("IN/b.json")}])
-    named = IngestOperator(task_id="named", table="{{ params.table }}", source=["IN/{{ 'a' }}.json"], metadata="{{ 'inline' }}")
-    waits = SnapshotTriggerSensor.partial(task_id="waits", start="all", poke_interval=2).expand(table=["shop.a", "shop.b"])
-    consumes = ConsumeOperator.partial(task_id="consumes", table="shop.a").expand(function=["m:f", "m:g"])
-    tends = CompactionOperator.partial(task_id="tends").expand(table=["shop.a", "shop.b"])
-    [ingests, other] >> metagens >> [waits, consumes, tends]
+    inline = IngestOperator.partial(task_id="inline", metadata="inline").expand_kwargs([
+        {"table": "shop.d", "source": Files("IN/a.json")},
+        {"table": "shop.e", "source": Files("IN/b.json")},
+    ])
+    named = IngestOperator(
+        task_id="named",
+        table="{{ params.table }}",
+        source=["IN/{{ 'a' }}.json"],
+        metadata="{{ 'inline' }}",
+    )
+    waits = SnapshotTriggerSensor.partial(task_id="waits", start="all", poke_interval=2)
+    waits = waits.expand(table=["shop.a", "shop.b"])
+    consumes = ConsumeOperator.partial(task_id="consumes", table="shop.a")
+    consumes = consumes.expand(function=["m:f", "m:g"])
+    compacts = CompactionOperator.partial(task_id="compacts").expand(table=["shop.a", "shop.b"])
+    [ingests, other] >> metagens >> [waits, consumes, compacts]
 
 for name in "abcde":
-    with DAG(f"hears_{name}", schedule=consumer_schedule(f"shop.{name}", consumer=f"hears_{name}.c")):
+    schedule = consumer_schedule(f"shop.{name}", consumer=f"hears_{name}.c")
+    with DAG(f"hears_{name}", schedule=schedule):
         @task
         def hear(partition_key=None, **_):
             return partition_key
         hear()
 
 with DAG("keyed", schedule=keyed_schedule(None)):
-    IngestOperator(task_id="ingest", table="shop.k", source=Files("IN/{{ partition_key[:4] }}.json"))
+    source = Files("IN/{{ partition_key[:4] }}.json")
+    IngestOperator(task_id="ingest", table="shop.k", source=source)
 
-# A sensor that is looked at again before the scheduler has seen the end of its last process is taken for one that was killed, so it waits
+# A sensor that is looked at again before the scheduler has seen the end of its last process is
+# taken for one that was killed, so it waits
 with DAG("late", schedule=None):
     SnapshotTriggerSensor(task_id="deferred", table="shop.late", deferrable=True, poke_interval=2)
-    SnapshotTriggerSensor(task_id="poking", table="shop.late", deferrable=False, mode="reschedule", poke_interval=15)
+    SnapshotTriggerSensor(
+        task_id="poking",
+        table="shop.late",
+        deferrable=False,
+        mode="reschedule",
+        poke_interval=15,
+    )
 """
 DONE = ("success", "failed")
 TABLES = ("own", "mapped", *"abcde")
 
 
-class Place:
+class Workspace:
     """The folders of the lake, and what a test does in them."""
 
     def __init__(self, folder: Path) -> None:
@@ -121,7 +142,8 @@ class Place:
         submit = folder / "bin" / "spark-submit"
         submit.write_text(SUBMIT.format(python=sys.executable, control=str(self.control)))
         submit.chmod(0o755)
-        self.path = f"{folder / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        python_bin = Path(sys.executable).parent
+        self.path = os.pathsep.join([str(folder / "bin"), str(python_bin), os.environ["PATH"]])
         self.edit(retries=2)
 
     def edit(self, retries: int) -> None:
@@ -130,27 +152,29 @@ class Place:
         )
 
     def commits(self, name: str) -> int:
-        """How many ingests of a table there are."""
+        """Return how many ingests of a table there are."""
         table = Table.open(str(self.root / "shop" / name))
         return sum(commit.operation == "ingest" for commit in table.commits())
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("reruns"))
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return Workspace(tmp_path_factory.mktemp("reruns"))
 
 
 @pytest.fixture(scope="module")
-def airflow(tmp_path_factory: pytest.TempPathFactory, place: Place) -> Iterator[LocalAirflow]:
+def airflow(
+    tmp_path_factory: pytest.TempPathFactory, workspace: Workspace
+) -> Iterator[LocalAirflow]:
     settings = {
-        "AIRFLOW_CONN_OPAL_DEFAULT": json.dumps({"conn_type": "opal", "host": str(place.root)}),
+        "AIRFLOW_CONN_OPAL_DEFAULT": json.dumps({"conn_type": "opal", "host": str(workspace.root)}),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "2",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "2",
         "AIRFLOW__CORE__PARALLELISM": "4",
-        "PATH": place.path,
+        "PATH": workspace.path,
     }
-    with local_airflow(tmp_path_factory.mktemp("airflow"), place.dags, settings) as airflow:
+    with local_airflow(tmp_path_factory.mktemp("airflow"), workspace.dags, settings) as airflow:
         names = {"reruns", "mapped", "keyed", "late", *(f"hears_{name}" for name in "abcde")}
         airflow.wait_until(
             lambda: (
@@ -163,9 +187,9 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, place: Place) -> Iterator[
         yield airflow
 
 
-def edited(airflow: LocalAirflow, place: Place, retries: int) -> None:
-    """The scheduler has loaded the edit, too."""
-    place.edit(retries)
+def edited(airflow: LocalAirflow, workspace: Workspace, retries: int) -> None:
+    """Edit the DAGs; wait until the scheduler has loaded them."""
+    workspace.edit(retries)
     airflow.wait_until(lambda: airflow.api("GET", "/dags/reruns/tasks/own")["retries"] == retries)
 
 
@@ -181,24 +205,24 @@ def states(
 def ended(
     airflow: LocalAirflow, dag_id: str, run_id: str, tries: int = 1, expected: str = "success"
 ) -> None:
-    """Every task of the run at this try or a later one."""
+    """Expect every task of the run at this try or a later one to end so."""
 
     def is_over() -> bool:
-        found = states(airflow, dag_id, run_id)
-        return bool(found) and all(
+        outcomes = states(airflow, dag_id, run_id)
+        return bool(outcomes) and all(
             state in (*DONE, "upstream_failed", "skipped") and number >= tries
-            for state, number in found.values()
+            for state, number in outcomes.values()
         )
 
     airflow.wait_until(is_over, 300)
-    found = states(airflow, dag_id, run_id)
+    outcomes = states(airflow, dag_id, run_id)
     logs = (airflow.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}").glob("**/*.log")
     text = (
         "\n".join(path.read_text(errors="replace")[-3000:] for path in logs)
-        if any(s[0] != expected for s in found.values())
+        if any(s[0] != expected for s in outcomes.values())
         else ""
     )
-    assert {state for state, _ in found.values()} == {expected}, f"{found}\n{text}"
+    assert {state for state, _ in outcomes.values()} == {expected}, f"{outcomes}\n{text}"
 
 
 def clear(airflow: LocalAirflow, run_id: str, **body: Any) -> None:
@@ -212,18 +236,18 @@ def clear(airflow: LocalAirflow, run_id: str, **body: Any) -> None:
     airflow.api("POST", "/dags/reruns/clearTaskInstances", more)
 
 
-def commits(place: Place) -> tuple[int, int]:
-    return place.commits("own"), place.commits("mapped")
+def commits(workspace: Workspace) -> tuple[int, int]:
+    return workspace.commits("own"), workspace.commits("mapped")
 
 
 def test_retries_apply_once_whatever_becomes_of_their_number(
-    airflow: LocalAirflow, place: Place
+    airflow: LocalAirflow, workspace: Workspace
 ) -> None:
     for before, after in ((2, 1), (1, 3)):
-        edited(airflow, place, before)
-        own, mapped = commits(place)
-        (place.control / "own.kill").touch()
-        (place.control / "mapped.kill").touch()
+        edited(airflow, workspace, before)
+        own, mapped = commits(workspace)
+        (workspace.control / "own.kill").touch()
+        (workspace.control / "mapped.kill").touch()
         run_id = trigger(airflow, "reruns")
         airflow.wait_until(
             lambda run_id=run_id: (
@@ -232,79 +256,86 @@ def test_retries_apply_once_whatever_becomes_of_their_number(
             120,
             0.3,
         )
-        place.edit(after)
+        workspace.edit(after)
         ended(airflow, "reruns", run_id)
         assert states(airflow, "reruns", run_id)["own", -1] == ("success", 2)
-        assert commits(place) == (own + 1, mapped + 2), (before, after)
+        assert commits(workspace) == (own + 1, mapped + 2), (before, after)
         assert airflow.result("reruns", run_id, "own")["repeated"]
 
 
-def test_a_clear_runs_again_whatever_became_of_retries(airflow: LocalAirflow, place: Place) -> None:
-    edited(airflow, place, 1)
+def test_a_clear_runs_again_whatever_became_of_retries(
+    airflow: LocalAirflow, workspace: Workspace
+) -> None:
+    edited(airflow, workspace, 1)
     run_id = trigger(airflow, "reruns")
     ended(airflow, "reruns", run_id)
     assert not airflow.result("reruns", run_id, "own")["repeated"]
-    # 1 -> 0: the sum of a clear is what it was before; 0 -> 2 and more: what a worker reads is not what the run was made with
+    # 1 -> 0: the sum of a clear is what it was before; 0 -> 2 and more: what a worker reads is not
+    # what the run was made with
     for tries, (retries, body) in enumerate(
         [(0, {}), (0, {"reset_dag_runs": False}), (2, {}), (5, {"run_on_latest_version": True})], 2
     ):
-        edited(airflow, place, retries)
-        own, mapped = commits(place)
+        edited(airflow, workspace, retries)
+        own, mapped = commits(workspace)
         clear(airflow, run_id, **body)
         if body.get("reset_dag_runs") is False:
             airflow.api("PATCH", f"/dags/reruns/dagRuns/{run_id}", {"state": "queued"})
         ended(airflow, "reruns", run_id, tries)
-        assert commits(place) == (own + 1, mapped + 2), (retries, body)
-    own, _ = commits(place)
+        assert commits(workspace) == (own + 1, mapped + 2), (retries, body)
+    own, _ = commits(workspace)
     airflow.cli("tasks", "clear", "reruns", "--task-regex", "own", "--yes")
-    airflow.wait_until(lambda: place.commits("own") > own)
+    airflow.wait_until(lambda: workspace.commits("own") > own)
 
 
 def test_a_clear_of_what_runs_waits_or_has_failed_runs_again(
-    airflow: LocalAirflow, place: Place
+    airflow: LocalAirflow, workspace: Workspace
 ) -> None:
-    edited(airflow, place, 2)
+    edited(airflow, workspace, 2)
     run_id = trigger(airflow, "reruns")
     ended(airflow, "reruns", run_id)
-    own, _ = commits(place)
+    own, _ = commits(workspace)
     tries = states(airflow, "reruns", run_id)["own", -1][1]
-    (place.control / "own.kill").touch()
+    (workspace.control / "own.kill").touch()
     clear(airflow, run_id, task_ids=["own"])
 
     def is_at(state: str, number: int) -> bool:
-        """Or beyond: on a slow machine the retry comes before we look, and finds what was done."""
-        found, at = states(airflow, "reruns", run_id)["own", -1]
-        return at > number or (found, at) == (state, number)
+        """Return whether the task is at this state, or at a later try.
+
+        On a slow machine the retry comes before we look, and finds what was done.
+        """
+        current, at = states(airflow, "reruns", run_id)["own", -1]
+        return at > number or (current, at) == (state, number)
 
     airflow.wait_until(lambda: is_at("up_for_retry", tries + 1), 120, 0.3)
-    edited(airflow, place, 1)
+    edited(airflow, workspace, 1)
     clear(airflow, run_id, task_ids=["own"])
-    airflow.wait_until(lambda: place.commits("own") == own + 2, 120)
+    airflow.wait_until(lambda: workspace.commits("own") == own + 2, 120)
     airflow.wait_until(lambda: states(airflow, "reruns", run_id)["own", -1][0] == "success", 120)
-    assert place.commits("own") == own + 2
-    (place.control / "own.slow").touch()
+    assert workspace.commits("own") == own + 2
+    (workspace.control / "own.slow").touch()
     clear(airflow, run_id, task_ids=["own"])
-    airflow.wait_until((place.control / "own.runs").exists, 120, 0.3)
-    (place.control / "own.slow").unlink()
+    airflow.wait_until((workspace.control / "own.runs").exists, 120, 0.3)
+    (workspace.control / "own.slow").unlink()
     clear(airflow, run_id, task_ids=["own"])
-    airflow.wait_until(lambda: place.commits("own") == own + 3, 120)
+    airflow.wait_until(lambda: workspace.commits("own") == own + 3, 120)
     airflow.wait_until(lambda: states(airflow, "reruns", run_id)["own", -1][0] == "success", 120)
-    edited(airflow, place, 0)
-    (place.control / "own.kill").touch()
+    edited(airflow, workspace, 0)
+    (workspace.control / "own.kill").touch()
     clear(airflow, run_id, task_ids=["own"], run_on_latest_version=True)
     airflow.wait_until(lambda: states(airflow, "reruns", run_id)["own", -1][0] == "failed", 120)
-    assert place.commits("own") == own + 4
-    # A clear while the scheduler ends the run would leave the task without a state in a run that is over
+    assert workspace.commits("own") == own + 4
+    # A clear while the scheduler ends the run would leave the task without a state in a run that
+    # is over
     airflow.wait_until(
         lambda: airflow.api("GET", f"/dags/reruns/dagRuns/{run_id}")["state"] == "failed", 120
     )
     clear(airflow, run_id, task_ids=["own"])
     airflow.wait_until(lambda: states(airflow, "reruns", run_id)["own", -1][0] == "success", 120)
-    assert place.commits("own") == own + 5
+    assert workspace.commits("own") == own + 5
 
 
 def ends_heard(airflow: LocalAirflow, run_id: str, dag_id: str = "reruns") -> int:
-    """How many ends of tasks of a run the scheduler has heard of."""
+    """Return how many ends of tasks of a run the scheduler has heard of."""
     log = (airflow.home / "scheduler.log").read_text(errors="replace")
     return len(
         re.findall(
@@ -315,13 +346,13 @@ def ends_heard(airflow: LocalAirflow, run_id: str, dag_id: str = "reruns") -> in
 
 
 def test_a_run_that_was_deleted_and_made_anew_runs_again(
-    airflow: LocalAirflow, place: Place
+    airflow: LocalAirflow, workspace: Workspace
 ) -> None:
-    own, _ = commits(place)
+    own, _ = commits(workspace)
     for more in (1, 2):
         run_id = trigger(airflow, "reruns", dag_run_id="again")
         ended(airflow, "reruns", run_id)
-        assert place.commits("own") == own + more
+        assert workspace.commits("own") == own + more
         tasks = len(states(airflow, "reruns", run_id))
         # Else the scheduler would take the ends of these tasks for those of the next run
         airflow.wait_until(
@@ -331,24 +362,24 @@ def test_a_run_that_was_deleted_and_made_anew_runs_again(
 
 
 def test_mapped_operators_and_templates_work_and_their_events_are_heard(
-    airflow: LocalAirflow, place: Place
+    airflow: LocalAirflow, workspace: Workspace
 ) -> None:
     run_id = trigger(airflow, "mapped", partition_key="2026-11-01")
     ended(airflow, "mapped", run_id)
-    assert [place.commits(name) for name in "abcde"] == [2, 1, 1, 1, 1]
-    assert Table.open(str(place.root / "shop" / "a")).read().num_rows == 2
+    assert [workspace.commits(name) for name in "abcde"] == [2, 1, 1, 1, 1]
+    assert Table.open(str(workspace.root / "shop" / "a")).read().num_rows == 2
     for name in "abcde":
         airflow.wait_until(lambda name=name: airflow.runs(f"hears_{name}") != [], 120)
         assert {run["partition_key"] for run in airflow.runs(f"hears_{name}")} == {"2026-11-01"}
 
 
 def test_the_connection_of_the_guide_can_be_tested_in_the_ui(
-    airflow: LocalAirflow, place: Place
+    airflow: LocalAirflow, workspace: Workspace
 ) -> None:
-    """Which asks with port 0 where none is given."""
+    """Test connections without a port: the button asks with port 0 then."""
     for name, host, message in (
-        ("guide", place.root, "can be listed"),
-        ("nowhere", place.root / "nowhere", "does not exist on"),
+        ("guide", workspace.root, "can be listed"),
+        ("nowhere", workspace.root / "nowhere", "does not exist on"),
     ):
         airflow.cli(
             "connections",
@@ -377,7 +408,7 @@ def test_the_connection_of_the_guide_can_be_tested_in_the_ui(
 
 
 def test_a_run_without_a_key_is_refused_where_it_is_seen(
-    airflow: LocalAirflow, place: Place
+    airflow: LocalAirflow, workspace: Workspace
 ) -> None:
     run_id = trigger(airflow, "keyed")
     ended(airflow, "keyed", run_id, expected="failed")
@@ -388,7 +419,7 @@ def test_a_run_without_a_key_is_refused_where_it_is_seen(
 
 
 def test_a_sensor_waits_for_a_table_that_is_not_there_yet(
-    airflow: LocalAirflow, place: Place
+    airflow: LocalAirflow, workspace: Workspace
 ) -> None:
     run_id = trigger(airflow, "late")
     expected = {("deferred", -1): "deferred", ("poking", -1): "up_for_reschedule"}
@@ -400,10 +431,11 @@ def test_a_sensor_waits_for_a_table_that_is_not_there_yet(
         120,
         0.3,
     )
-    # A deferred task that goes on before the scheduler has seen the end of its first process is taken for one that was killed
+    # A deferred task that goes on before the scheduler has seen the end of its first process is
+    # taken for one that was killed
     airflow.wait_until(lambda: ends_heard(airflow, run_id, "late") >= len(expected), 120, 0.3)
-    made = place.root / "shop" / "d"
-    (place.root / "shop" / "late").symlink_to(made, target_is_directory=True)
+    made = workspace.root / "shop" / "d"
+    (workspace.root / "shop" / "late").symlink_to(made, target_is_directory=True)
     ended(airflow, "late", run_id)
     version = Table.open(str(made)).snapshot_at().version
     assert [airflow.result("late", run_id, name) for name in ("deferred", "poking")] == [

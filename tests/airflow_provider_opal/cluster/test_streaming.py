@@ -1,4 +1,6 @@
-"""Streams of a real Kafka under a real Airflow: what is killed leaves nothing behind, and what goes on goes on where the table stands.
+"""Streams of a real Kafka under a real Airflow.
+
+A killed stream leaves nothing behind, and a resumed one goes on where the table stands.
 
 The tests share one Airflow and go on from what those before left.
 """
@@ -48,14 +50,14 @@ class Lake:
             return []
 
     def streams(self, name: str) -> list[psutil.Process]:
-        """The processes that read into it now."""
+        """Return the processes that read into it now."""
         uri = str(self.root / name.replace(".", "/"))
-        found = [
+        processes = [
             process
             for process in psutil.process_iter(["cmdline"])
             if {"stream", uri} <= {*(process.info["cmdline"] or [])}
         ]
-        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+        return [process for process in processes if process.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +98,19 @@ def state_of(airflow: LocalAirflow, dag_id: str, run_id: str) -> Any:
 
 
 def mark(airflow: LocalAirflow, dag_id: str, run_id: str, task_id: str, state: str) -> None:
-    """As the button of the UI."""
+    """Mark a task as the UI's button does."""
     airflow.api(
         "PATCH", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}", {"new_state": state}
     )
 
 
 def kill_tree(process: psutil.Process, spared: list[psutil.Process]) -> None:
-    """At once, as the machine's memory would; the streams see only that their watcher is gone."""
+    """Kill a process tree at once, as the out-of-memory killer would.
+
+    The streams see only that their watcher is gone.
+    """
     for member in [*process.children(recursive=True), process]:
-        if member.pid not in [one.pid for one in spared]:
+        if member.pid not in [other.pid for other in spared]:
             member.send_signal(signal.SIGKILL)
 
 

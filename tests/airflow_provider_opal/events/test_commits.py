@@ -1,4 +1,4 @@
-"""Jobs of Opal tables register what they make visible; a LakeChime that is away harms none of them."""
+"""Jobs of Opal tables register commits; an unreachable LakeChime does no harm."""
 
 import json
 import logging
@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from airflow_provider_opal import IngestOperator, MetaGenOperator, OpalHook, RestoreOperator
-from airflow_provider_opal.events import commits
 from airflow_provider_opal.events.commits import register_commits
 from lakechime import LakeChime
 from opal_lake.result import JobResult
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table
+from tests.airflow_provider_opal.build import put
 from tests.airflow_provider_opal.chime import chime
 from tests.airflow_provider_opal.stand_ins import context
-from tests.airflow_provider_opal.test_watermark import put
 from tests.opal_lake.shop import create
 
 __all__ = ["chime"]
@@ -38,8 +37,8 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
 
 def registered(client: LakeChime, cluster: str = "default") -> list[tuple[str | None, Any]]:
     return [
-        (found.event.snapshot_id, found.event.partition)
-        for found in client.events([(cluster, "shop.users")]).events
+        (stored.event.snapshot_id, stored.event.partition)
+        for stored in client.events([(cluster, "shop.users")]).events
     ]
 
 
@@ -49,8 +48,8 @@ def test_what_one_job_left_out_the_next_one_registers_once_and_in_order(
     first, second = put(table, "mon", 1), put(table, "tue", 2)
     for _ in range(2):
         register_commits(OpalHook(), "shop.users", "lakechime_default", LOG)
-    found = [event for event in registered(chime) if event[1] is not None]
-    assert found == [(str(first), ("mon",)), (str(second), ("tue",))]
+    keyed = [event for event in registered(chime) if event[1] is not None]
+    assert keyed == [(str(first), ("mon",)), (str(second), ("tue",))]
     register_commits(OpalHook("other"), "shop.users", "lakechime_default", LOG)
     assert len(registered(chime, "other")) == len(registered(chime)), (
         "another connection is another cluster"
@@ -79,7 +78,7 @@ def test_a_lakechime_that_is_away_is_a_warning(
         assert "its commits are not registered in LakeChime away" in warning
         assert "s3cr3t" not in warning
     register_commits(OpalHook(), "shop.users", "there_is_none", LOG)
-    assert "there is no LakeChime connection 'there_is_none'" in caplog.text
+    assert "the LakeChime connection 'there_is_none' does not exist" in caplog.text
 
 
 def test_a_lakechime_that_never_answers_holds_up_nobody(
@@ -88,10 +87,9 @@ def test_a_lakechime_that_never_answers_holds_up_nobody(
     caplog: pytest.LogCaptureFixture,
     chime: LakeChime,
 ) -> None:
-    monkeypatch.setattr(commits, "PATIENCE_S", 0.2)
     monkeypatch.setattr(LakeChime, "open", lambda *_, **__: time.sleep(5))
     begun = time.monotonic()
-    register_commits(OpalHook(), "shop.users", "lakechime_default", LOG)
+    register_commits(OpalHook(), "shop.users", "lakechime_default", LOG, patience_s=0.2)
     assert time.monotonic() - begun < 3
     assert "no answer within" in caplog.text
 

@@ -1,4 +1,4 @@
-"""Runs of a sensor that are killed anywhere, overtaken, tried again and cleared: each event has one run that succeeds with it."""
+"""Runs that are killed, overtaken, tried again and cleared share no event."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,11 +22,11 @@ Step = tuple[
 
 
 class Killed(BaseException):
-    """As by SIGKILL: nothing of the run goes on."""
+    """A death as by SIGKILL: nothing of the run goes on."""
 
 
 class Steps:
-    """Each effect of a run, be it in LakeChime, in its state or in XCom, is a step, before which something may happen."""
+    """The effects of a run as steps, before each of which something may happen."""
 
     def __init__(self) -> None:
         self.before: Callable[[], None] = lambda: None
@@ -91,7 +91,7 @@ class World:
         except AirflowSkipException:
             assert not run.pushed.get("events"), "who takes nothing has nothing"
         else:
-            result = returned, [found["snapshot_id"] for found in run.pushed["events"]]
+            result = returned, [event["snapshot_id"] for event in run.pushed["events"]]
             assert self.done.setdefault(name, result) == result, "a cleared run has what it had"
         finally:
             self.steps.before = outer
@@ -104,21 +104,21 @@ class World:
         return self.runs[name]
 
     def check(self) -> None:
-        """Once all were tried again, and others took what was left, each event was handed to just one run that succeeded."""
+        """Check that each event was handed to one run that succeeded."""
         for name in [name for name in self.runs if name not in self.done]:
             self.run(name)
-        there = [
-            found.event.snapshot_id
-            for found in self.client.events(["shop.raw"], after=self.start).events
+        snapshots = [
+            stored.event.snapshot_id
+            for stored in self.client.events(["shop.raw"], after=self.start).events
         ]
-        for number in range(len(there) // 2 + 1):
+        for number in range(len(snapshots) // 2 + 1):
             self.run(f"rest {number}")
         assert (
             sorted((snapshot for _, events in self.done.values() for snapshot in events), key=int)
-            == there
+            == snapshots
         )
-        kept = self.client.watermark(f"c{self.start}", CLAIMS)
-        assert kept is None or kept.value["runs"] == {}  # type: ignore[call-overload, index]
+        claims = self.client.watermark(f"c{self.start}", CLAIMS)
+        assert claims is None or claims.value["runs"] == {}  # type: ignore[call-overload, index]
 
 
 @pytest.mark.slow_but_one

@@ -1,4 +1,4 @@
-"""One look a poll for all that wait: they miss nothing, cost the same whether one or a thousand, and outlive a database that is away."""
+"""The poller: one look a poll for all waiters, which miss no event."""
 
 import asyncio
 import random
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_opal.events import poller
 from airflow_provider_opal.events.interest import interests_of
 from airflow_provider_opal.events.poller import poller_of, wait_for_all
 from lakechime import AccessError, InvalidEventError, LakeChime, UnavailableError
@@ -21,7 +20,7 @@ CONN = "lakechime_default"
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the poller asked for."""
+    """Return the requests of the poller."""
     asked: list[str] = []
     for name in ("find", "tail"):
         monkeypatch.setattr(LakeChime, name, _noted(getattr(LakeChime, name), name, asked))
@@ -62,14 +61,14 @@ def test_a_thousand_that_wait_cost_one_query_a_poll(chime: LakeChime, calls: lis
 
 
 async def polled(times: int) -> None:
-    """So many polls have ended since, that began after this."""
+    """Wait until so many polls have begun and ended."""
     last = poller_of(CONN).polls + times + 1
     while poller_of(CONN).polls < last:
         await asyncio.sleep(0.01)
 
 
 def test_whoever_comes_late_or_again_finds_what_came_before(chime: LakeChime) -> None:
-    """As after the death of a triggerer: `after` says how far it was."""
+    """Wait again as after the death of a triggerer, from `after`."""
 
     async def wait() -> list[int]:
         first = waiter(1)
@@ -88,7 +87,7 @@ def test_nobody_misses_an_event_however_they_come_and_go(chime: LakeChime) -> No
     drawn = random.Random(7)
 
     async def follow(number: int) -> list[int]:
-        """As a sensor run after run: each waits from where the last one was."""
+        """Wait as a sensor does run after run, each from where the last one was."""
         seen: list[int] = []
         while len(seen) < 10:
             [interest] = interests_of(
@@ -161,9 +160,9 @@ def test_a_database_that_is_away_is_waited_for_and_one_that_refuses_is_told(
         return find(self, interests)
 
     monkeypatch.setattr(LakeChime, "find", away)
-    monkeypatch.setattr(poller, "LONGEST_PAUSE_S", 0.1)
 
     async def wait() -> int:
+        poller_of(CONN).longest_pause_s = 0.1
         waiting = waiter(1)
         await asyncio.sleep(0.2)
         put(chime, event("shop.t1"))
@@ -218,7 +217,7 @@ def tagged(after: int = 0) -> "asyncio.Task[int]":
 
 
 def lose(client: LakeChime, number: int) -> None:
-    """An event that a tagged waiter waits for expires; that of another table that goes too is no loss to it."""
+    """Let an event expire that a tagged waiter waits for, and one of another table."""
     put(
         client,
         event("shop.t1", snapshot=number, tags={"done": "yes"}),
@@ -255,7 +254,7 @@ def test_who_waits_for_events_that_expired_before_anybody_looked_is_told(
 
 
 def test_who_comes_back_after_its_events_expired_is_told(chime: LakeChime) -> None:
-    """As after a triggerer that was away: new consumers, after nothing, begin with what is left."""
+    """Come back as a triggerer does; new consumers begin with what is left."""
     lose(chime, 1)
     lose(chime, 3)
 
@@ -270,7 +269,7 @@ def test_who_comes_back_after_its_events_expired_is_told(chime: LakeChime) -> No
 
 
 def test_who_waits_for_a_partition_that_expired_is_told(chime: LakeChime) -> None:
-    """Its triggerer was away meanwhile. Another partition of the table is waited for."""
+    """Wait for an expired partition, and for another one of the table."""
     put(chime, event("shop.t1", partition=("a",)), event("shop.t1", 2, partition=("b",)))
     chime.expire(1 << 60)
 

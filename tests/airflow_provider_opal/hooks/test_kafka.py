@@ -1,4 +1,4 @@
-"""What a connection of the type kafka says."""
+"""Connections of the type kafka."""
 
 import json
 from typing import Any
@@ -57,9 +57,9 @@ def test_host_and_port_or_arguments_may_name_the_servers(monkeypatch: pytest.Mon
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="'kafka_default' names no servers"):
         connect(monkeypatch, extra={})
-    with pytest.raises(ValueError, match="where is Kafka"):
+    with pytest.raises(ValueError, match="needs Kafka's servers"):
         kafka_access(None)
     with pytest.raises(
-        AirflowNotFoundException, match="there is no Kafka connection 'other'; add it"
+        AirflowNotFoundException, match="the Kafka connection 'other' does not exist; add it"
     ):
         kafka_access("other")

@@ -1,4 +1,4 @@
-"""The connection `lakechime`: what it describes, without one, and that nobody sees its password."""
+"""The connection `lakechime`: its address, its default, and its password."""
 
 import json
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_without_a_connection_the_events_are_beside_airflow(
     works, message = hook.test_connection()
     assert works, message
     with pytest.raises(
-        AirflowNotFoundException, match="there is no LakeChime connection 'other'; add it"
+        AirflowNotFoundException, match="the LakeChime connection 'other' does not exist; add it"
     ):
         _ = LakeChimeHook("other").address
 

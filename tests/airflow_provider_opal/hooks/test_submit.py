@@ -1,4 +1,4 @@
-"""What a submitted job gets of the worker's environment."""
+"""The worker's environment, as a submitted job gets it."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from airflow_provider_opal.hooks.submit import OpalSubmitHook
 
 
 def test_a_job_leaves_registering_to_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task knows the table's name in the lake; the job would register under the path."""
+    """Leave registration to the task, which knows the table's name in the lake."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
     for url, given, seen in (
         (None, {}, None),

@@ -1,4 +1,4 @@
-"""DataChangeEventOperator: spans of time that hold each event once, and how events reach other tasks."""
+"""DataChangeEventOperator: each event is in one span of time, and reaches other tasks."""
 
 import shlex
 import subprocess
@@ -36,31 +36,32 @@ def fetch(**more: Any) -> DataChangeEventOperator:
 
 
 def registered(client: LakeChime, number: int) -> list[int]:
-    """The times of events, one after the other."""
+    """Register events one after the other, and return their times."""
     for snapshot in range(1, number + 1):
         put(client, event(snapshot=snapshot, cluster="prod"))
-    return [found.event.event_ts or 0 for found in client.tail(0).events]
+    return [registered.event.event_ts or 0 for registered in client.tail(0).events]
 
 
-def test_each_event_is_in_one_of_the_spans_that_follow_on_each_other(chime: LakeChime) -> None:
+def snapshots(events: list[dict[str, Any]]) -> list[str]:
+    return [event["snapshot_id"] for event in events]
+
+
+def test_each_event_is_in_one_of_successive_spans(chime: LakeChime) -> None:
     times = registered(chime, 20)
     middle, end = times[10], times[-1] + 1
     spans = [(times[0] - 5, middle), (middle, end), (end, end)]
-    found = [
-        [
-            one["snapshot_id"]
-            for one in fetch(start_time=a, end_time=b).execute(Run(fetch()).context)
-        ]
-        for a, b in spans
+    first, second, third = [
+        snapshots(fetch(start_time=begin, end_time=until).execute(Run(fetch()).context))
+        for begin, until in spans
     ]
-    assert [int(snapshot) for span in found for snapshot in span] == list(range(1, 21))
-    assert found[1][0] == str(times.index(middle) + 1), "an event at a bound is in the later span"
-    assert found[2] == []
+    assert [*first, *second] == [str(number) for number in range(1, 21)]
+    assert second[0] == str(times.index(middle) + 1), "an event at a bound is in the later span"
+    assert third == []
     assert fetch(cluster="default", end_time=end).execute(Run(fetch()).context) == []
 
 
 @pytest.mark.parametrize("kind", ["milliseconds", "text", "datetime", "iso"])
-def test_times_are_written_in_any_way(chime: LakeChime, kind: str) -> None:
+def test_a_time_may_have_any_form(chime: LakeChime, kind: str) -> None:
     last = registered(chime, 3)[-1]
     ways: dict[str, Callable[[int], Any]] = {
         "milliseconds": lambda moment: moment,
@@ -70,8 +71,9 @@ def test_times_are_written_in_any_way(chime: LakeChime, kind: str) -> None:
             timespec="milliseconds"
         ),
     }
-    found = fetch(start_time=0, end_time=ways[kind](last)).execute(Run(fetch()).context)
-    assert len(found) == sum((one.event.event_ts or 0) < last for one in chime.tail(0).events)
+    events = fetch(start_time=0, end_time=ways[kind](last)).execute(Run(fetch()).context)
+    earlier = [event for event in chime.tail(0).events if (event.event.event_ts or 0) < last]
+    assert len(events) == len(earlier)
 
 
 def test_templates_of_the_paper_are_rendered(chime: LakeChime) -> None:
@@ -119,28 +121,28 @@ def test_a_database_whose_clock_is_behind_is_waited_for(
 ) -> None:
     """An event that it registers later would have a time of the span."""
     now_us, behind_us = SystemClock.now_us, [20_000_000]
-    monkeypatch.setattr(
-        SystemClock, "now_us", lambda self: now_us(self) - behind_us[0]
-    )  # SQLite's events have their times from it
+    # SQLite's events have their times from it
+    monkeypatch.setattr(SystemClock, "now_us", lambda self: now_us(self) - behind_us[0])
     end, late = datetime.now(UTC), []
 
     def register_late(seconds: float) -> None:
         late.append(put(chime, event(snapshot=len(late) + 1, cluster="prod")))
         sleep(0 if behind_us[0] else seconds)
-        behind_us[0] = 0  # the first wait is over at once
+        behind_us[0] = 0  # the first wait ends immediately
 
     monkeypatch.setattr("airflow_provider_opal.operators.data_change_event.sleep", register_late)
-    found = fetch(end_time=end).execute(Run(fetch()).context)
-    assert len(found) == len(late) == 1
+    first = fetch(end_time=end).execute(Run(fetch()).context)
+    assert len(first) == len(late) == 1
     put(chime, event(snapshot=9, cluster="prod"))
-    after = fetch(start_time=end, end_time=datetime.now(UTC) + timedelta(seconds=3)).execute(
-        Run(fetch()).context
-    )
-    assert "9" in [one["snapshot_id"] for one in after]
-    assert not {one["snapshot_id"] for one in after} & {one["snapshot_id"] for one in found}
+    next_end = datetime.now(UTC) + timedelta(seconds=3)
+    second = fetch(start_time=end, end_time=next_end).execute(Run(fetch()).context)
+    assert "9" in snapshots(second)
+    assert not set(snapshots(first)) & set(snapshots(second))
 
 
-def test_partitions_and_tags_narrow_it_and_no_event_may_skip(chime: LakeChime) -> None:
+def test_partitions_and_tags_filter_events_and_a_span_without_events_may_skip(
+    chime: LakeChime,
+) -> None:
     put(
         chime,
         event(snapshot=1, cluster="prod", partition=("a",)),
@@ -148,10 +150,9 @@ def test_partitions_and_tags_narrow_it_and_no_event_may_skip(chime: LakeChime) -
     )
     end = datetime.now(UTC)
     for more in ({"partition": ["b"]}, {"tags": {"t": "1"}}):
-        assert [
-            one["snapshot_id"] for one in fetch(end_time=end, **more).execute(Run(fetch()).context)
-        ] == ["2"]
-    with pytest.raises(AirflowSkipException, match=r"nothing happened to shop\.raw"):
+        events = fetch(end_time=end, **more).execute(Run(fetch()).context)
+        assert snapshots(events) == ["2"]
+    with pytest.raises(AirflowSkipException, match=r"no events of shop\.raw"):
         fetch(end_time=end, partition=["c"], skip_when_empty=True).execute(Run(fetch()).context)
 
 
@@ -159,7 +160,7 @@ def test_events_reach_other_tasks_as_variables(chime: LakeChime) -> None:
     put(chime, event(snapshot=1, cluster="prod", tags={"say": 'it\'s "quoted" $HOME'}))
     run, task = Run(fetch()), fetch(end_time=datetime.now(UTC))
     plain = task.execute(run.context)
-    assert [one.to_json() for one in read_variables(run.pushed["environment"])] == plain
+    assert [event.to_json() for event in read_variables(run.pushed["environment"])] == plain
     assert isinstance(task.environment, XComArg)
 
 
@@ -175,12 +176,12 @@ def test_too_many_for_a_variable_are_named_and_found_again(chime: LakeChime) -> 
     plain = fetch(end_time=datetime.now(UTC), tags={"long": "x" * 900}).execute(run.context)
     variables = run.pushed["environment"]
     assert "LAKECHIME_EVENTS" not in variables
-    assert [one.to_json() for one in read_variables(variables, chime)] == plain
+    assert [event.to_json() for event in read_variables(variables, chime)] == plain
     argument = encode_events(plain)
     assert len(argument) < 1000
     with pytest.raises(InvalidEventError, match="pass reader="):
         decode_events(argument)
-    assert [one.to_json() for one in decode_events(argument, chime)] == plain
+    assert [event.to_json() for event in decode_events(argument, chime)] == plain
 
 
 def test_an_argument_survives_a_shell(chime: LakeChime) -> None:
@@ -195,11 +196,11 @@ def test_an_argument_survives_a_shell(chime: LakeChime) -> None:
     )
     [plain] = fetch(end_time=datetime.now(UTC)).execute(Run(fetch()).context)
     argument = encode_events([plain])
-    said = subprocess.run(
+    printed = subprocess.run(
         ["sh", "-c", f"printf %s {argument}"], capture_output=True, text=True, check=True
     ).stdout
-    assert said == shlex.quote(said) == argument
-    assert [one.to_json() for one in decode_events(said)] == [plain]
+    assert printed == shlex.quote(printed) == argument
+    assert [event.to_json() for event in decode_events(printed)] == [plain]
     assert decode_events(encode_events(None)) == decode_events(encode_events([])) == ()
     for wrong in ("", "no", argument[:-8], "[]"):
         with pytest.raises(InvalidEventError, match="holds no events"):
@@ -209,14 +210,10 @@ def test_an_argument_survives_a_shell(chime: LakeChime) -> None:
 def test_the_plugin_has_the_macros() -> None:
     integrate_macros_plugins()
     events = [event().to_json()]
-    template = (
-        DAG("d", schedule=None)
-        .get_template_env()
-        .from_string("{{ macros.lakechime.encode_events(events) }}")
-    )
-    assert [
-        one.to_json() for one in decode_events(template.render(macros=macros, events=events))
-    ] == events
+    environment = DAG("d", schedule=None).get_template_env()
+    template = environment.from_string("{{ macros.lakechime.encode_events(events) }}")
+    rendered = template.render(macros=macros, events=events)
+    assert [event.to_json() for event in decode_events(rendered)] == events
 
 
 def test_a_span_whose_events_expired_fails_instead_of_being_short(chime: LakeChime) -> None:

@@ -79,9 +79,13 @@ def test_it_can_be_mapped_over_tables_and_arguments(kind: Any) -> None:
     name, value = next(iter(OPERATORS[kind].items()))
     rest = {other: OPERATORS[kind][other] for other in OPERATORS[kind] if other != name}
     with DAG("d", start_date=datetime(2026, 1, 1)) as dag:
-        place = PLACES.get(kind, "table")
-        kind.partial(task_id="m", **OPERATORS[kind]).expand(**{place: ["shop.a", "shop.b"]})
-        kind.partial(task_id="n", **{place: "shop.t"}, **rest).expand(**{name: [value, value]})
+        table_argument = PLACES.get(kind, "table")
+        kind.partial(task_id="m", **OPERATORS[kind]).expand(
+            **{table_argument: ["shop.a", "shop.b"]}
+        )
+        kind.partial(task_id="n", **{table_argument: "shop.t"}, **rest).expand(
+            **{name: [value, value]}
+        )
     DagSerialization.from_dict(DagSerialization.to_dict(dag))
 
 
@@ -96,13 +100,13 @@ def templated(value: Any) -> Any:
 
 @KINDS
 def test_a_template_in_any_argument_is_filled_in(kind: Any) -> None:
-    place = PLACES.get(kind, "table")
+    table_argument = PLACES.get(kind, "table")
     given = {
         name: value if name in KNOWN_BEFORE else templated(value)
         for name, value in OPERATORS[kind].items()
     }
     with DAG("d", start_date=datetime(2026, 1, 1)) as dag:
-        task = kind(task_id="a", **{place: templated("shop.t"), **given})
+        task = kind(task_id="a", **{table_argument: templated("shop.t"), **given})
     plain = made(kind, "b", **OPERATORS[kind])
     task.render_template_fields({"dag": dag, "task": task})
     assert task.table == "shop.t"
@@ -120,7 +124,7 @@ def test_an_unknown_argument_is_refused_when_the_dag_is_read(kind: Any) -> None:
 
 
 class Named(WholeTableOperator):
-    """Has an argument of its own."""
+    """An operator with an argument of its own."""
 
     def __init__(self, *, table: str, owner_note: str = "", **kwargs: Any) -> None:
         super().__init__(table=table, **kwargs)
@@ -148,7 +152,7 @@ def test_a_subclass_does_what_its_parents_do() -> None:
 
 
 def test_an_init_without_kwargs_is_refused_when_the_class_is_made() -> None:
-    with pytest.raises(TypeError, match=r"takes \*\*kwargs"):
+    with pytest.raises(TypeError, match=r"must take \*\*kwargs"):
 
         class Closed(WholeTableOperator):
             declared = Compact

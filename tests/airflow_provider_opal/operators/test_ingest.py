@@ -1,4 +1,4 @@
-"""What an IngestOperator refuses before it starts Spark, and what it leaves to the job."""
+"""An IngestOperator refuses wrong input before it starts Spark, and leaves the rest to the job."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from tests.opal_lake.shop import create
 
 __all__ = ["commands"]
 
-NO_FILE = "there is no file to read: looked for"
+NO_FILE = "no file to read: looked for"
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A folder with a file of a day."""
+    """Return a folder with the file of one day."""
     folder = tmp_path / "in"
     (folder / "mon").mkdir(parents=True)
     (folder / "mon" / "one.json").write_text('{"sku": "a", "at": 1, "price": 1}')
@@ -41,7 +41,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def spark(commands: Commands) -> Commands:
-    """A Spark whose spark-submit only notes that it was started."""
+    """Return a Spark whose spark-submit only notes that it was started."""
     commands.spark_submit(status=1)
     (commands.folder.parent / "jars").mkdir()  # so that it is a home of Spark
     return commands
@@ -163,7 +163,7 @@ def test_files_in_the_conf_of_spark_may_lead_paths_elsewhere(
     assert not start.shares_files
 
 
-def test_a_wrapper_of_spark_submit_may_lead_paths_elsewhere(
+def test_files_are_not_shared_with_a_wrapper_of_spark_submit(
     spark: Commands, tmp_path: Path
 ) -> None:
     home = tmp_path / "spark"
@@ -230,7 +230,7 @@ def test_a_table_that_is_not_there_and_may_not_be_created_is_refused(
     spark: Commands, source: Path
 ) -> None:
     error = refusal(spark, ingest(str(source / "*" / "one.json"), table="nowhere"))
-    assert "nowhere is no Opal table" in error
+    assert "nowhere is not an Opal table" in error
     assert "add create=CreateTable(keys=['id'], delta='updated_at')" in error.splitlines()[-1]
 
 
@@ -268,10 +268,10 @@ def test_columns_that_the_table_lacks_are_refused(
     assert error in refusal(spark, ingest(files, **given))
 
 
-def test_a_job_of_an_earlier_try_that_may_run_on_a_cluster_is_not_passed_by(
+def test_a_job_of_an_earlier_try_that_may_run_on_a_cluster_is_followed(
     spark: Commands, source: Path
 ) -> None:
-    """Its files may have been moved since."""
+    """The job of that try may have moved its files since."""
     task = ingest(Files(str(source / "tue"), format="json"))
     store = Store({f"spark_job_id:{token_of(context(task))}": "application_1_0001"})
     assert_starts_spark(spark, task, store=store)

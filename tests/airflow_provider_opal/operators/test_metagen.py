@@ -1,4 +1,4 @@
-"""Which partition keys a MetaGenOperator emits: those of which something is visible, whether it had work or not."""
+"""A MetaGenOperator emits the partition keys with visible rows, whether it had work or not."""
 
 import json
 import random
@@ -18,9 +18,9 @@ from lakechime.producers.opal import sync_opal
 from opal_lake.errors import OpalError, ReadOnlyError, StorageError
 from opal_lake.table import Table, table_on
 from opal_lake.write.discard import discard
+from tests.airflow_provider_opal.build import Events
 from tests.airflow_provider_opal.jobs import SCHEMA, create_table, do_job
 from tests.airflow_provider_opal.stand_ins import Commands, Store, commands, context
-from tests.airflow_provider_opal.test_watermark import Events
 from tests.kit.failing_store import RefusingStore
 
 __all__ = ["commands"]
@@ -38,7 +38,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
 
 @pytest.fixture
 def spark(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """A spark-submit that only notes that it was started."""
+    """Return a spark-submit that only notes that it was started."""
     monkeypatch.setenv(
         "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"})
     )
@@ -62,7 +62,7 @@ def rows_of_one() -> Any:
 
 
 def emitted(run_key: str | None, clears: int = 0, **given: Any) -> list[str | None]:
-    """Run a MetaGen, and return the keys with which Airflow then registers events of the table."""
+    """Run a MetaGen, and return the keys of the table's events in Airflow."""
     task = MetaGenOperator(task_id="m", table="shop.orders", lakechime_conn_id=None, **given)
     run = {
         **context(task, clears=clears, partition_key=run_key),
@@ -81,9 +81,9 @@ def emitted(run_key: str | None, clears: int = 0, **given: Any) -> list[str | No
 
 
 def registered(chime: LakeChime, table: Table) -> list[str]:
-    """The keys of which LakeChime has data-change events."""
+    """Return the keys of LakeChime's data-change events."""
     sync_opal(chime, table, "shop.orders")
-    events = [found.event for found in chime.events(["shop.orders"]).events]
+    events = [registered.event for registered in chime.events(["shop.orders"]).events]
     return [event.partition[0] for event in events if event.partition]
 
 
@@ -143,7 +143,7 @@ def test_rows_that_are_held_back_are_emitted_by_the_metagen_that_publishes_them(
     assert registered(chime, table) == [FRIDAY, SATURDAY]
 
 
-def test_a_run_without_a_key_emits_the_keys_that_it_publishes_or_an_event_without_a_key(
+def test_a_dag_run_without_a_key_emits_the_published_keys_or_else_one_event_without_a_key(
     table: Table,
 ) -> None:
     ingest(table, FRIDAY, "one")
@@ -154,7 +154,7 @@ def test_a_run_without_a_key_emits_the_keys_that_it_publishes_or_an_event_withou
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_key_is_emitted_exactly_if_something_of_it_is_visible(
+def test_a_key_is_emitted_if_and_only_if_an_ingest_of_it_is_visible(
     table: Table, chime: LakeChime, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -180,12 +180,12 @@ def test_a_key_is_emitted_exactly_if_something_of_it_is_visible(
                 pending[key].clear()
                 assert emitted(key, clears=step) == ([key] if key in visible else [])
             case "all":
-                published = {one for one, tokens in pending.items() if tokens}
+                published = {name for name, tokens in pending.items() if tokens}
                 visible |= published
-                pending = {one: set() for one in pending}
-                told = emitted(key, clears=step, all=True)
-                assert {*told} >= published | ({key} & visible)
-                assert {*told} <= visible
+                pending = {name: set() for name in pending}
+                keys = {*emitted(key, clears=step, all=True)}
+                assert keys >= published | ({key} & visible)
+                assert keys <= visible
         assert {*registered(chime, table)} == visible
 
 
@@ -282,8 +282,8 @@ def test_rows_that_are_held_back_start_spark_once_their_drift_time_is_over(
     table.metagen(all=True)
     ingest(table, SATURDAY, "two", business_snapshot=SATURDAY)
     task = metagen(all=True)
-    held = task.execute(run_of(task, SATURDAY))
-    assert any("are held back" in note for note in held["notes"])
+    result = task.execute(run_of(task, SATURDAY))
+    assert any("are held back" in note for note in result["notes"])
     assert spark.notes() == []
     table.set_properties({"drift": "0s"})
     assert starts_spark(spark, task, run_of(task, SATURDAY, clears=1))

@@ -1,4 +1,7 @@
-"""The relay: at least once and in order, whatever became of the run before; and asset events with keys alone."""
+"""The relay emits each event at least once and in order, also after a failed run.
+
+Its asset events always have a key.
+"""
 
 from collections import defaultdict
 from datetime import datetime
@@ -34,7 +37,7 @@ class Relay:
     def run(
         self, run_id: str, state: str | None = "success"
     ) -> tuple[dict[str, Any], dict[str, list[str]]]:
-        """What it returns, and the keys that Airflow gets by asset."""
+        """Run the relay, and return its result and the keys that Airflow gets by asset."""
         task = RelayOperator(**self.more)
         run = Run(task, run_id)
         run.context["ti"].get_task_states = lambda dag_id, task_ids, run_ids: {
@@ -98,7 +101,7 @@ def test_what_was_not_emitted_for_sure_is_emitted_again(
 
 
 def test_a_run_that_was_marked_success_by_hand_is_not_believed(chime: LakeChime) -> None:
-    """It returned nothing, so Airflow emitted nothing of it."""
+    """Such a run has no result, and Airflow emitted none of its events."""
     relay = Relay(tables=["shop.raw"])
     put(chime, event(snapshot=1, partition=("mon",)))
     relay.run("one", "failed")
@@ -106,13 +109,13 @@ def test_a_run_that_was_marked_success_by_hand_is_not_believed(chime: LakeChime)
     with capture_logs() as logs:
         _, emitted = relay.run("two")
     assert emitted["default/shop.raw"] == ["mon"]
-    assert any("did not succeed by itself" in log["event"] for log in logs)
+    assert any("did not succeed on its own" in log["event"] for log in logs)
     with pytest.raises(ValueError, match="do_xcom_push=False does not work for a relay"):
         RelayOperator(**relay.more, do_xcom_push=False)
 
 
 def test_what_expired_before_it_was_emitted_fails_and_says_so(chime: LakeChime) -> None:
-    """But to a relay that begins with all that is there, nothing is missing."""
+    """A relay that begins with the oldest event misses nothing."""
     relay = Relay(tables=["shop.raw"], max_events=1)
     for number in range(1, 5):
         put(chime, event(snapshot=number, partition=(f"day {number}",)))
@@ -121,7 +124,7 @@ def test_what_expired_before_it_was_emitted_fails_and_says_so(chime: LakeChime) 
     assert Relay(tables=["shop.raw"], consumer="new").run("new")[1]["default/shop.raw"] == ["day 4"]
     with pytest.raises(
         AirflowFailException,
-        match="has seen the events up to 1, and later ones, up to 3, have expired unseen",
+        match="has seen those up to 1, and retention deleted those up to 3",
     ):
         relay.run("two")
 
@@ -144,7 +147,8 @@ def test_events_without_a_partition_key_are_said(chime: LakeChime) -> None:
     with capture_logs() as logs:
         Relay(tables=["shop.raw"]).run("one")
     assert any(
-        "2 events of shop.raw, which have no key that Airflow takes: [2, 3]" in text(log)
+        "2 events of shop.raw, which have no partition key that Airflow accepts: [2, 3]"
+        in text(log)
         for log in logs
     )
 
@@ -166,9 +170,9 @@ def test_a_retry_emits_what_its_first_try_did_and_nothing_is_left_out_in_between
     ]
     assert keys == [["day 1", "day 2"], ["day 1", "day 2"], ["day 3", "day 4"]]
     assert relay.run("three")[1]["default/shop.raw"] == ["day 5"]
-    kept = chime.watermark("relay.d.relay", "events")
-    assert kept is not None
-    assert kept.value == 4, "the last run has not been seen to succeed"
+    watermark = chime.watermark("relay.d.relay", "events")
+    assert watermark is not None
+    assert watermark.value == 4, "the last run has not been seen to succeed"
 
 
 def test_without_events_it_waits_and_then_skips_so_that_a_changed_dag_has_its_turn(

@@ -1,4 +1,4 @@
-"""OpalSparkOperator without a scheduler: what it submits, what it shows, what it makes of an end."""
+"""OpalSparkOperator without a scheduler: its command, its output, and the ends of a job."""
 
 import json
 import os
@@ -28,8 +28,8 @@ from opal_lake.exit_codes import INPUT
 from opal_lake.operations.create import NewTable
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.storage.open import open_storage
+from tests.airflow_provider_opal.build import Events
 from tests.airflow_provider_opal.stand_ins import Commands, Store, commands, context
-from tests.airflow_provider_opal.test_watermark import Events
 from tests.opal_lake.shop import content, create, create_with_pending, rows
 
 __all__ = ["commands"]
@@ -87,7 +87,7 @@ def test_retries_share_a_token_and_a_clear_has_another() -> None:
 
 
 def test_a_keyed_task_without_a_key_says_how_to_give_one() -> None:
-    """When it is executed: the UI folds away what was logged before. Until then nothing is rendered."""
+    """The task fails when it is executed, and renders nothing before."""
     source = "/in/{{ partition_key[:7] }}/*.json"
     task = IngestOperator(task_id="ingest", table="shop.users", source=Files(source))
     task.render_template_fields(context(task))
@@ -110,7 +110,7 @@ def test_a_keyed_task_in_a_dag_without_keys_gets_a_hint_about_the_schedule() -> 
     "connection, said",
     [
         ({"conn_type": "opal", "host": "data/lake"}, "neither an absolute path nor a URI"),
-        (None, "there is no Opal connection"),
+        (None, "the Opal connection 'opal_default' does not exist"),
     ],
 )
 def test_a_lake_that_cannot_be_found_fails_at_once(
@@ -178,7 +178,7 @@ def test_a_first_run_is_no_repeat_and_what_a_clear_submits_is_none_either(
         task.execute(context(task, clears=clears, store=store, partition_key="2026-11-01"))
         for clears in (0, 0, 1)
     ]
-    assert [(one["version"], one["repeated"]) for one in results] == [
+    assert [(result["version"], result["repeated"]) for result in results] == [
         (1, False),
         (1, True),
         (2, False),
@@ -190,12 +190,14 @@ def test_a_missing_spark_connection_is_an_error(monkeypatch: pytest.MonkeyPatch)
     """Airflow's own hook would take it for YARN."""
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     task = MetaGenOperator(task_id="m", table="t", spark_conn_id="spark_nowhere")
-    with pytest.raises(AirflowFailException, match="there is no Spark connection 'spark_nowhere'"):
+    with pytest.raises(
+        AirflowFailException, match="the Spark connection 'spark_nowhere' does not exist"
+    ):
         task.execute(context(task))
 
 
 def test_the_driver_that_a_killed_worker_left_behind_is_ended() -> None:
-    """With all that it started; another process of that number, or on another machine, is left alone."""
+    """The children of the driver end too; a process with a reused number does not."""
     script = "import subprocess, sys, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
     time.sleep(0.5)
@@ -246,7 +248,10 @@ def test_the_command_for_a_cluster(
     assert hook.is_client == ("cluster" not in expected)
 
 
-NO_MASTER = "26/11/23 03:05:52 ERROR StandaloneSchedulerBackend: Application has been killed. Reason: All masters are unresponsive! Giving up."
+NO_MASTER = (
+    "26/11/23 03:05:52 ERROR StandaloneSchedulerBackend: Application has been killed. "
+    "Reason: All masters are unresponsive! Giving up."
+)
 
 
 @pytest.mark.parametrize(
@@ -282,13 +287,15 @@ def test_a_worker_without_spark_submit_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "python").symlink_to(sys.executable)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))  # nothing beside it
+    monkeypatch.setattr(
+        sys, "executable", str(tmp_path / "python")
+    )  # a folder without spark-submit
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", "/")
     task = MetaGenOperator(task_id="m", table="t")
     with pytest.raises(
         AirflowFailException,
-        match=r"spark-submit is not on the PATH of the Airflow worker on .*pip install airflow-provider-opal",
+        match=r"spark-submit is not on the PATH of the Airflow worker on .*pip install airflow-pro",
     ):
         task.execute(context(task))
 
@@ -298,7 +305,7 @@ def test_an_ingest_into_a_table_that_is_not_there_says_how_to_make_it(commands: 
     task = IngestOperator(task_id="i", table="shop.users", source="/in/*.json")
     with pytest.raises(AirflowFailException) as failed:
         task.execute(context(task))
-    assert "there is no table 'shop.users'" in str(failed.value).splitlines()[-1]
+    assert "the table 'shop.users' does not exist" in str(failed.value).splitlines()[-1]
     assert (
         "add create=CreateTable(keys=['id'], delta='updated_at')"
         in str(failed.value).splitlines()[-1]
@@ -384,7 +391,7 @@ def test_a_clear_replaces_the_pending_rows_of_its_earlier_tries_and_a_retry_does
 def test_a_day_that_is_corrected_and_cleared_after_a_failed_check_is_without_its_bad_row(
     tmp_path: Path,
 ) -> None:
-    """The other day's MetaGen ran meanwhile: at no version was there a row of the day that was held."""
+    """The MetaGen of another day does not publish the day whose check failed."""
     table = create(open_storage(str(tmp_path / "shop" / "users")))
     task, store = ingest(), Store()
     spec = task.job(context(task, store=store, partition_key="mon"))
@@ -504,7 +511,7 @@ GET_SPARK = "pip install airflow-provider-opal"
 @pytest.mark.parametrize(
     "line, said",
     [
-        ("JAVA_HOME is not set", "there is no Java on the Airflow worker"),
+        ("JAVA_HOME is not set", "has no Java, and Spark needs"),
         ("spark-class: line 97: /no/bin/java: No such file or directory", "leads to no Java"),
         ("java.lang.UnsupportedClassVersionError: org/apache/spark/launcher/Main", "is too old"),
         ("ModuleNotFoundError: No module named 'pyspark'", "Spark is not complete on"),
@@ -526,7 +533,7 @@ def test_what_the_worker_lacks_fails_finally_and_names_the_extra(
 def test_a_worker_without_java_fails_finally_under_spark_s_own_spark_submit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it is where the extra is not installed: no JAVA_HOME, no java on the PATH, no wheel."""
+    """JAVA_HOME, java on the PATH and the wheel are missing without the extra."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("bash", "env", "dirname", "basename", "cat", "uname", "sh"):
@@ -543,7 +550,8 @@ def test_a_worker_without_java_fails_finally_under_spark_s_own_spark_submit(
     with pytest.raises(AirflowFailException) as failed:
         task.execute(context(task))
     last = str(failed.value).splitlines()[-1]
-    assert last.startswith("there is no Java on the Airflow worker")
+    assert last.startswith("the Airflow worker ")
+    assert "has no Java" in last
     assert GET_JAVA in last
 
 

@@ -1,4 +1,7 @@
-"""The operators that maintain a table: what they submit, what they refuse when the DAG is read, and that they need neither key nor commit."""
+"""The operators that maintain a table need neither a key nor a commit.
+
+Wrong arguments are refused when the DAG is read.
+"""
 
 import json
 import time
@@ -210,34 +213,38 @@ def test_they_wake_nobody_and_run_with_or_without_a_partition_key(
         (
             CompactionOperator,
             {"mode": "major"},
-            "needs look_back, which says how much to keep; add look_back='90d'",
+            "needs look_back, the span that stays readable; add look_back='90d'",
         ),
         (
             CompactionOperator,
             {"mode": "major", "look_back": "30 days"},
-            "look_back='30 days' is no duration; write it as '12h', '30d'",
+            "look_back='30 days' is not a duration; write it as '12h', '30d'",
         ),
         (CompactionOperator, {"mode": "major", "look_back": -1}, "is negative"),
-        (CompactionOperator, {"target_mb": 0}, "target_mb=0; write a whole number of at least 1"),
+        (
+            CompactionOperator,
+            {"target_mb": 0},
+            "target_mb must be a whole number of megabytes from 1 to 1048576, got 0",
+        ),
         (
             ZOrderOperator,
             {"columns": "customer_id"},
-            r"columns='customer_id' is no list of columns; write columns=\['customer_id'",
+            r"columns='customer_id' is not a list of columns; write columns=\['customer_id'",
         ),
-        (ZOrderOperator, {"columns": 5}, "columns=5 is no list of columns"),
+        (ZOrderOperator, {"columns": 5}, "columns=5 is not a list of columns"),
         (ZOrderOperator, {"columns": []}, "columns has 0 columns; give 1 to 8"),
         (ZOrderOperator, {"columns": list("abcdefghi")}, "columns has 9 columns; give 1 to 8"),
         (ZOrderOperator, {"columns": ["a", "b", "a"]}, "names a twice"),
-        (RetentionOperator, {"window": "30"}, "window='30' is no duration"),
-        (RetentionOperator, {"window": 30}, "window=30 is no duration"),
-        (RetentionOperator, {"grace": timedelta(days=-1)}, "is no duration"),
+        (RetentionOperator, {"window": "30"}, "window='30' is not a duration"),
+        (RetentionOperator, {"window": 30}, "window=30 is not a duration"),
+        (RetentionOperator, {"grace": timedelta(days=-1)}, "is not a duration"),
         (
             MaintenanceOperator,
             {"dead_share": 1.5},
-            "dead_share=1.5 is no percentage; write a whole number from 1 to 100",
+            "dead_share=1.5 is not a percentage; write a whole number from 1 to 100",
         ),
         (MaintenanceOperator, {"zorder": "a"}, r"write zorder=\['customer_id'"),
-        (MaintenanceOperator, {"archive_after": "1y"}, "archive_after='1y' is no duration"),
+        (MaintenanceOperator, {"archive_after": "1y"}, "archive_after='1y' is not a duration"),
         (
             CompactionOperator,
             {"archive_codec": "zstd:19"},
@@ -246,24 +253,28 @@ def test_they_wake_nobody_and_run_with_or_without_a_partition_key(
         (
             CompactionOperator,
             {"archive_after": "1d", "archive_codec": "gzip"},
-            "archive_codec='gzip' is no codec",
+            "archive_codec='gzip' is not a codec",
         ),
         (
             ReconcileOperator,
             {"consumer": "c", "look_back": "a week"},
-            "look_back='a week' is no duration",
+            "look_back='a week' is not a duration",
         ),
         (
             RetentionApproval,
             {"listed_by": "x", "answer_within": "20"},
-            "answer_within='20' is no duration",
+            "answer_within='20' is not a duration",
         ),
         (
             MaintenanceOperator,
             {"archive_codec": "gzip"},
-            "archive_codec='gzip' is no codec; write 'zstd:1' to 'zstd:22'",
+            "archive_codec='gzip' is not a codec; write 'zstd:1' to 'zstd:22'",
         ),
-        (MaintenanceOperator, {"small_files": 2.5}, "small_files=2.5; write a whole number"),
+        (
+            MaintenanceOperator,
+            {"small_files": 2.5},
+            "small_files must be a whole number of at least 1, got 2.5",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_when_the_dag_is_read(
@@ -343,15 +354,16 @@ def test_a_dry_run_of_retention_needs_no_spark_deletes_nothing_and_lists_what_wo
 ) -> None:
     commands.spark_submit()
     table = old_table(lake)
-    found = list(table.storage.list(""))
+    files = list(table.storage.list(""))
     task = RetentionOperator(task_id="would_go", table="old", window="1d", dry_run=True)
     result = task.execute(context(task))
     assert (result["operation"], result["version"], commands.notes()) == ("retain", None, [])
-    assert list(table.storage.list("")) == found
+    assert list(table.storage.list("")) == files
     assert result["counts"]["versions"] == table.snapshot_at().version, (
         "all but the newest are older than a day"
     )
-    assert len([one for one in result["examples"] if one["path"].startswith("data/")]) == 4
+    data_files = [file for file in result["examples"] if file["path"].startswith("data/")]
+    assert len(data_files) == 4
     assert f"| `{result['examples'][0]['path']}` |" in "\n".join(listing(result))
 
 
@@ -410,13 +422,12 @@ def test_a_restore_emits_events_of_what_it_changed_and_none_where_nothing_had_to
         table.ingest(*rows([("ax", price, price)]), metadata="inline")
     task = RestoreOperator(task_id="restore", table="twice", version=version)
     at = {**context(task), "outlet_events": OutletEventAccessors()}
-    table.restore(
-        version=version, token=token_of(at)
-    )  # as the application does, whose result the task finds
-    told = task.execute(at)
+    # As the application does, whose result the task then finds
+    table.restore(version=version, token=token_of(at))
+    returned = task.execute(at)
     emitted = {asset.uri: at["outlet_events"][asset].extra for asset in task.outlets}
     expected = {"version": 3, "counts": {"rows_restored": 1, "rows_removed": 1}}
-    assert told["version"] == (3 if changes else None)
+    assert returned["version"] == (3 if changes else None)
     assert emitted == (
         dict.fromkeys(("opal://opal_default/twice", "opal://opal_default/twice/versions"), expected)
         if changes
@@ -460,8 +471,8 @@ def test_a_table_or_a_column_that_does_not_fit_fails_before_spark_starts(
     task: WholeTableOperator, commands: Commands, lake: Path
 ) -> None:
     commands.spark_submit(works=True)
-    place = pa.struct([("street", pa.string())])
-    Table.open(str(lake / "t")).add_columns({"place": place})
+    struct = pa.struct([("street", pa.string())])
+    Table.open(str(lake / "t")).add_columns({"place": struct})
     spec = task.job(context(task))
     with pytest.raises(OpalError) as of_job:
         spec.job.run(Table.open(spec.table))
@@ -479,7 +490,7 @@ def test_every_operation_has_its_app(kind: type[WholeTableOperator]) -> None:
 def test_maintenance_of_a_table_that_is_not_there_yet_is_skipped(commands: Commands) -> None:
     commands.spark_submit()
     task = MaintenanceOperator(task_id="m", table="not.yet")
-    with pytest.raises(AirflowSkipException, match=r"not\.yet is not there yet"):
+    with pytest.raises(AirflowSkipException, match=r"not\.yet does not exist yet"):
         task.execute(context(task))
     assert not commands.notes()
 
@@ -494,22 +505,22 @@ def test_default_args_reach_them_as_any_task() -> None:
     }
 
 
-def approval(found: JobResult | None) -> Any:
-    """An approval, and its context: what Airflow hands on of the dry run before it."""
+def approval(dry_run: JobResult | None) -> Any:
+    """Return an approval, and a context with the result of the dry run before it."""
     task = RetentionApproval(task_id="approve", table="shop.orders", listed_by="would_go")
-    results = {"would_go": None if found is None else json.loads(found.to_json())}
+    results = {"would_go": None if dry_run is None else json.loads(dry_run.to_json())}
     return task, {"ti": SimpleNamespace(xcom_pull=lambda task_ids: results[task_ids])}
 
 
 @pytest.mark.parametrize(
-    "found",
+    "dry_run",
     [
         None,
         JobResult(operation="retain", table="/lake/t", notes=("readable are the versions 0 to 3",)),
     ],
 )
-def test_nobody_is_asked_when_nothing_can_be_deleted(found: JobResult | None) -> None:
-    task, given = approval(found)
+def test_nobody_is_asked_when_nothing_can_be_deleted(dry_run: JobResult | None) -> None:
+    task, given = approval(dry_run)
     with pytest.raises(AirflowSkipException, match="nothing to delete"):
         task.execute(given)
 

@@ -1,4 +1,4 @@
-"""The service as Airflow's api-server mounts it, before anything runs: every route asks Airflow, and nothing it lacks breaks the server."""
+"""The service as Airflow's api-server mounts it: every route asks Airflow."""
 
 import subprocess
 import sys
@@ -38,10 +38,10 @@ def rights(dependant: Dependant) -> set[str]:
 
 
 def test_airflow_finds_the_plugin_by_its_entry_point_alone() -> None:
-    [found] = [
+    [entry_point] = [
         point for point in entry_points(group="airflow.plugins") if point.name == "lakechime"
     ]
-    assert found.load() is LakeChimePlugin
+    assert entry_point.load() is LakeChimePlugin
     assert "plugins" not in get_provider_info()
     [app] = LakeChimePlugin().fastapi_apps
     assert (app["url_prefix"], app["app"].title) == (URL_PREFIX, "LakeChime")

@@ -1,4 +1,4 @@
-"""Sensors over data-change events: ranges without a gap, partitions whenever they came, and what a flow is given."""
+"""Sensors over events: ranges without a gap, partitions, and what a flow gets."""
 
 import asyncio
 import copy
@@ -56,16 +56,19 @@ def partition(**more: Any) -> PartitionTriggerSensor:
 def test_ranges_of_events_follow_on_from_each_other_and_a_cleared_run_gets_its_own(
     chime: LakeChime,
 ) -> None:
-    one, two = Run(sensor(), "one"), Run(sensor(), "two")
+    first_run, second_run = Run(sensor(), "one"), Run(sensor(), "two")
     put(chime, event("shop.other"), event(snapshot=1))
-    first = sensor().execute(one.context)
+    first = sensor().execute(first_run.context)
     assert first == {"from": 0, "to": 2}
-    assert [found["snapshot_id"] for found in one.pushed["events"]] == ["1"]
+    assert [handed["snapshot_id"] for handed in first_run.pushed["events"]] == ["1"]
     put(chime, event(snapshot=2), event(snapshot=3))
-    assert sensor().execute(one.context) == first
-    assert sensor().execute(two.context) == {"from": 2, "to": 4}
-    assert [found.snapshot_id for found in read_variables(two.pushed["environment"])] == ["2", "3"]
-    with pytest.raises(AirflowSkipException, match="nothing is new of"):
+    assert sensor().execute(first_run.context) == first
+    assert sensor().execute(second_run.context) == {"from": 2, "to": 4}
+    assert [handed.snapshot_id for handed in read_variables(second_run.pushed["environment"])] == [
+        "2",
+        "3",
+    ]
+    with pytest.raises(AirflowSkipException, match="has nothing new"):
         sensor(skip_when_empty=True).execute(Run(sensor(), "three").context)
 
 
@@ -75,13 +78,13 @@ def test_a_new_consumer_of_events_starts_at_its_start(
 ) -> None:
     put(chime, event(snapshot=1), event(snapshot=2))
     sensor(start=start, max_events=1).poke(Run(sensor()).context)
-    kept = chime.watermark("d.s", "events")
-    assert kept is not None
-    assert kept.value == (seen if start == "head" else seen + 1)
+    watermark = chime.watermark("d.s", "events")
+    assert watermark is not None
+    assert watermark.value == (seen if start == "head" else seen + 1)
 
 
 def test_events_that_cannot_be_handed_over_stay_with_the_consumer(chime: LakeChime) -> None:
-    """As where a backend of XCom refuses them: the run fails, and the next one gets them."""
+    """Fail a run whose XCom is refused; the next one gets the events."""
     put(chime, event(snapshot=1))
     run = Run(sensor(), "one")
 
@@ -103,7 +106,8 @@ def test_a_cleared_run_whose_events_have_expired_says_so(chime: LakeChime) -> No
     chime.expire(2**50)
     with pytest.raises(
         AirflowFailException,
-        match=r"was given 2 events after 0 up to 2, and only 0 of them are left.*Read the tables whole",
+        match=r"was given 2 events after 0 up to 2, and only 0 of them are left"
+        r".*Read the tables whole",
     ):
         sensor().execute(run.context)
 
@@ -132,7 +136,7 @@ def test_a_consumer_that_waits_for_all_of_its_tables_keeps_what_the_others_have_
     put(chime, event("shop.slow"))
     two = Run(sensor(), "two")
     assert sensor(**what).execute(two.context) == {"from": 1, "to": 4}
-    assert [found["table"] for found in two.pushed["events"]] == ["shop.raw", "shop.slow"]
+    assert [handed["table"] for handed in two.pushed["events"]] == ["shop.raw", "shop.slow"]
 
 
 def test_what_expired_unseen_is_said_also_where_nothing_new_matches(chime: LakeChime) -> None:
@@ -144,14 +148,14 @@ def test_what_expired_unseen_is_said_also_where_nothing_new_matches(chime: LakeC
     )
     chime.put_watermark("d.s", "events", 1, expected=None)
     chime.expire(2**50, keep_unseen=False)
-    with pytest.raises(AirflowFailException, match="later ones, up to 2, have expired unseen"):
+    with pytest.raises(AirflowFailException, match="retention deleted those up to 2"):
         sensor(tags={"done": "yes"}, skip_when_empty=True).execute(Run(sensor()).context)
 
 
 def seen(client: LakeChime) -> Watermark:
-    kept = client.watermark("d.s", "events")
-    assert kept is not None
-    return kept
+    watermark = client.watermark("d.s", "events")
+    assert watermark is not None
+    return watermark
 
 
 def test_any_of_the_tables_is_enough_or_all_of_them_are_needed(chime: LakeChime) -> None:
@@ -164,7 +168,7 @@ def test_any_of_the_tables_is_enough_or_all_of_them_are_needed(chime: LakeChime)
     put(chime, event(snapshot=1, cluster="prod"))
     three = Run(sensor(), "three")
     assert sensor(**needs, max_events=1).execute(three.context) == {"from": 0, "to": 3}
-    assert [found["cluster"] for found in three.pushed["events"]] == ["default", "prod"]
+    assert [handed["cluster"] for handed in three.pushed["events"]] == ["default", "prod"]
 
 
 def test_tags_are_asked_for_and_the_watermark_passes_what_does_not_match(chime: LakeChime) -> None:
@@ -176,7 +180,7 @@ def test_tags_are_asked_for_and_the_watermark_passes_what_does_not_match(chime: 
     )
     run = Run(sensor())
     assert sensor(tags={"completeness.hourly": "99"}).execute(run.context) == {"from": 0, "to": 3}
-    assert [found["snapshot_id"] for found in run.pushed["events"]] == ["2"]
+    assert [handed["snapshot_id"] for handed in run.pushed["events"]] == ["2"]
 
 
 def test_a_flow_that_failed_gets_its_events_again_with_what_is_newer(chime: LakeChime) -> None:
@@ -194,7 +198,7 @@ def test_a_flow_that_failed_gets_its_events_again_with_what_is_newer(chime: Lake
     with pytest.raises(AirflowFailException, match="another flow moved it"):
         done.execute(end.context)
     end.pulled["s"] = None
-    with pytest.raises(AirflowFailException, match="returned None, which is no range"):
+    with pytest.raises(AirflowFailException, match="returned None, which is not a range"):
         done.execute(end.context)
 
 
@@ -244,7 +248,7 @@ def test_what_contradicts_the_sensor_is_refused(
 def test_a_cleared_flow_that_was_acknowledged_succeeds_again_and_one_that_was_not_fails(
     chime: LakeChime,
 ) -> None:
-    """Of the second one the next run got the events, too."""
+    """Clear two flows; the next run got the events of the second one."""
     waiting, done = sensor(acknowledge=False), AcknowledgeOperator(task_id="done", sensor="s")
 
     def flow(name: str) -> tuple[Run, Run]:
@@ -272,19 +276,19 @@ def test_a_cleared_flow_that_was_acknowledged_succeeds_again_and_one_that_was_no
 def test_what_expired_before_a_consumer_of_what_comes_next_has_seen_anything_is_said(
     chime: LakeChime,
 ) -> None:
-    """It began before there was any event; one that begins with all that is there has missed nothing."""
+    """Begin before there is any event, and let some expire."""
     with pytest.raises(AirflowSkipException):
         sensor(start="head", skip_when_empty=True).execute(Run(sensor(), "one").context)
     put(chime, event(snapshot=1), event(snapshot=2))
     chime.expire(2**50, keep_unseen=False)
     with pytest.raises(
         AirflowFailException,
-        match="has seen the events up to 0, and later ones, up to 1, have expired unseen",
+        match="has seen those up to 0, and retention deleted those up to 1",
     ):
         sensor(start="head").execute(Run(sensor(), "two").context)
     fresh = Run(sensor(), "three")
     assert sensor(consumer="fresh").execute(fresh.context) == {"from": 0, "to": 2}
-    assert [found["snapshot_id"] for found in fresh.pushed["events"]] == ["2"]
+    assert [handed["snapshot_id"] for handed in fresh.pushed["events"]] == ["2"]
 
 
 def test_what_expired_unseen_fails_and_says_so(chime: LakeChime) -> None:
@@ -294,7 +298,7 @@ def test_what_expired_unseen_fails_and_says_so(chime: LakeChime) -> None:
     put(chime, event(snapshot=4))
     with pytest.raises(
         AirflowFailException,
-        match="has seen the events up to 1, and later ones, up to 2, have expired unseen",
+        match="has seen those up to 1, and retention deleted those up to 2",
     ):
         sensor().execute(Run(sensor()).context)
 
@@ -308,7 +312,7 @@ def test_progress_is_shown_with_the_table_s_asset(chime: LakeChime) -> None:
 
 
 def test_a_partition_is_there_whenever_it_came_if_its_tags_match(chime: LakeChime) -> None:
-    with pytest.raises(AirflowSkipException, match="is not there yet"):
+    with pytest.raises(AirflowSkipException, match="is not registered yet"):
         partition().execute(Run(partition()).context)
     put(
         chime,
@@ -316,14 +320,16 @@ def test_a_partition_is_there_whenever_it_came_if_its_tags_match(chime: LakeChim
         event(snapshot=2, partition=("2026-11-01", 7)),
     )
     run = Run(partition())
-    [found] = partition().execute(run.context)
-    assert (found["partition"], found["snapshot_id"]) == (["2026-11-01", 7], "2")
-    assert json.loads(run.pushed["environment"]["LAKECHIME_EVENTS"]) == [found]
+    [handed] = partition().execute(run.context)
+    assert (handed["partition"], handed["snapshot_id"]) == (["2026-11-01", 7], "2")
+    assert json.loads(run.pushed["environment"]["LAKECHIME_EVENTS"]) == [handed]
     with pytest.raises(AirflowSkipException):
         partition(tags={"completeness.daily": "100"}).execute(run.context)
     put(chime, event(snapshot=3, partition=("2026-11-01", 7), tags={"completeness.daily": "100"}))
     assert len(partition(tags={"completeness.daily": "100"}).execute(run.context)) == 1
-    assert [found["snapshot_id"] for found in partition(max_events=1).execute(run.context)] == ["3"]
+    assert [handed["snapshot_id"] for handed in partition(max_events=1).execute(run.context)] == [
+        "3"
+    ]
 
 
 def test_with_a_frequency_a_partition_is_looked_for_once_a_tick(chime: LakeChime) -> None:
@@ -364,9 +370,9 @@ def test_with_a_frequency_events_are_looked_for_once_a_tick(
     later.frequency = 1
     with pytest.raises((AirflowSensorTimeout, TaskDeferred)):
         later.execute(Run(later).context)
-    kept = chime.watermark("later", "events")
-    assert kept is not None
-    assert kept.value == 1, "a new consumer begins with its task, in every mode"
+    watermark = chime.watermark("later", "events")
+    assert watermark is not None
+    assert watermark.value == 1, "a new consumer begins with its task, in every mode"
 
 
 def test_with_a_frequency_a_rescheduled_sensor_looks_once_a_tick_too(chime: LakeChime) -> None:
@@ -428,8 +434,8 @@ def test_a_sensor_that_is_woken_for_nothing_waits_for_what_is_left_of_its_timeou
 @pytest.mark.parametrize(
     "more, said",
     [
-        ({"partition": "2026-11-01"}, "is no list of values"),
-        ({"partition": []}, "is no list of values"),
+        ({"partition": "2026-11-01"}, "is not a list of values"),
+        ({"partition": []}, "is not a list of values"),
         ({"frequency": 1}, "give all three"),
         (
             {"start_timestamp": "tomorrow", "frequency": 1, "frequency_unit": "hour"},
@@ -437,13 +443,13 @@ def test_a_sensor_that_is_woken_for_nothing_waits_for_what_is_left_of_its_timeou
         ),
         (
             {"start_timestamp": 0, "frequency": 0, "frequency_unit": "hour"},
-            "write a whole number of at least 1",
+            "frequency must be a whole number of at least 1",
         ),
         (
             {"start_timestamp": 0, "frequency": 1, "frequency_unit": "fortnight"},
             "use one of minute, hour, day, week, month",
         ),
-        ({"tags": {"a": 1}}, "are no texts by names"),
+        ({"tags": {"a": 1}}, "is not a mapping of names to texts"),
     ],
 )
 def test_what_a_partition_sensor_cannot_be_says_what_to_write(
@@ -456,9 +462,9 @@ def test_what_a_partition_sensor_cannot_be_says_what_to_write(
 @pytest.mark.parametrize(
     "more, said",
     [
-        ({"tables": "shop.raw"}, "is no list of tables"),
-        ({"tables": []}, "is no list of tables"),
-        ({"tables": [5]}, "5 is no table"),
+        ({"tables": "shop.raw"}, "is not a list of tables"),
+        ({"tables": []}, "is not a list of tables"),
+        ({"tables": [5]}, "5 is not a table"),
         ({"table": "shop.raw"}, "give one of the two"),
         ({"mode": "some"}, "use 'any' .* or 'all'"),
         (
@@ -602,7 +608,7 @@ def test_deferred_sensors_of_events_look_at_their_ticks(
 def test_a_consumer_of_other_tables_or_tags_is_refused_under_the_same_name(
     chime: LakeChime,
 ) -> None:
-    """Its watermark has passed events of tables that it did not ask for."""
+    """Refuse a watermark that has passed events of other tables."""
     put(chime, event(snapshot=1), event("shop.other"))
     assert sensor(consumer="c").execute(Run(sensor(), "one").context) == {"from": 0, "to": 2}
     for other in ({"tables": ["shop.other"]}, {"tags": {"done": "yes"}}):
@@ -618,7 +624,7 @@ def test_a_partition_that_expired_fails_its_sensor(chime: LakeChime) -> None:
     for more in ({}, {"skip_when_empty": False, "deferrable": True}):
         with pytest.raises(ExpiredError, match="was registered, and its events up to seq 1 have"):
             partition(**more).execute(Run(partition()).context)
-    with pytest.raises(AirflowSkipException, match="is not there yet"):
+    with pytest.raises(AirflowSkipException, match="is not registered yet"):
         partition(partition=["2026-11-03", 7]).execute(Run(partition()).context)
     put(chime, event(snapshot=3, partition=("2026-11-01", 7)))
     assert len(partition().execute(Run(partition()).context)) == 1
@@ -636,7 +642,7 @@ def test_a_partition_whose_tags_may_have_expired_warns_and_waits_on(
     waiting = partition(tags={"completeness.hourly": "99"})
     with capture_logs() as logs, pytest.raises(AirflowSkipException):
         waiting.execute(Run(waiting).context)
-    told = [*(str(entry["event"]) for entry in logs), *caplog.messages]
+    messages = [*(str(entry["event"]) for entry in logs), *caplog.messages]
     assert any(
-        "up to seq 1 have expired; whether one of them had the tags" in text for text in told
+        "up to seq 1 have expired. Whether one of them had the tags" in text for text in messages
     )

@@ -68,9 +68,9 @@ def test_it_defers_and_waits_for_a_table_or_a_stream_that_is_not_there(
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({}, "how far may the stream be behind"),
-        ({"max_messages": -1}, "below 0"),
-        ({"max_delay": "soon"}, "no duration"),
+        ({}, "a lag needs a limit"),
+        ({"max_messages": -1}, "must be at least 0"),
+        ({"max_delay": "soon"}, "is not a duration"),
     ],
 )
 def test_a_sensor_has_to_be_told_how_much(given: dict[str, Any], message: str) -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from airflow_provider_opal import SnapshotTriggerSensor
 from airflow_provider_opal.triggers.snapshot import SnapshotTrigger
 from opal_lake.storage.open import open_storage
-from tests.airflow_provider_opal.test_watermark import Lake, put, seen
+from tests.airflow_provider_opal.build import Lake, put, seen
 from tests.opal_lake.shop import create
 
 
@@ -39,7 +39,7 @@ def test_it_waits_says_so_once_and_takes_all_that_the_table_then_has(
         assert [waiting.poke(lake.run(waiting, run)).is_done for run in ("one", "one", "two")] == [
             False
         ] * 3
-    assert ["is not there yet" in log["event"] for log in logs] == [True]
+    assert ["does not exist yet" in log["event"] for log in logs] == [True]
     table = create(open_storage(str(root / "shop" / "users")))
     put(table, "a", 1)
     last = put(table, "b", 2)

@@ -1,4 +1,4 @@
-"""A lake and a broker, as connections of Airflow, and what a stream between both is asked for."""
+"""A lake and a broker as connections of Airflow, and a stream between both."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ __all__ = ["connect", "new_job"]
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, kafka: Kafka, root: Path) -> Table:
-    """The table `orders` of the lake."""
+    """Set the connections; return the table `orders` of the lake."""
     monkeypatch.setenv(
         "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(root)})
     )

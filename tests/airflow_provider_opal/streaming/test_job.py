@@ -1,4 +1,4 @@
-"""The command of a stream: what is secret is in its environment, and what a trigger keeps holds none of it."""
+"""The command of a stream, whose secrets are in its environment only."""
 
 import json
 from dataclasses import replace
@@ -49,10 +49,12 @@ def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -
     assert "secret" not in " ".join([*words, json.dumps(job.to_json())])
     text = " ".join(words[3:])
     assert text.startswith(
-        "stream run s3://bucket/lake/shop/orders --json --watched 60s --option=endpoint_url=http://s3:9000 --option=path_style=true "
+        "stream run s3://bucket/lake/shop/orders --json --watched 60s "
+        "--option=endpoint_url=http://s3:9000 --option=path_style=true "
     )
     assert text.endswith(
-        "--topic=a --topic=b --bootstrap-servers=k:9092 --until-empty --format=avro --registry=http://r:8081 --column=at=@timestamp "
+        "--topic=a --topic=b --bootstrap-servers=k:9092 --until-empty --format=avro "
+        "--registry=http://r:8081 --column=at=@timestamp "
         "--on-new-columns=add --partitions=0,2"
     )
     given = {

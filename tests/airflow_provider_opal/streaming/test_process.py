@@ -1,4 +1,4 @@
-"""A stream's process under a watcher, with a real broker: it is started again, drained, and never left alone."""
+"""The process of a stream under a watcher, with a real broker."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_opal.streaming.process import Outcome, StreamProcess, drain_of
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions
-from opal_stream.supervise import process as processes
+from opal_stream.supervise.process import Tuning
 from tests.airflow_provider_opal.streaming.orders import connect, new_job
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import ends, ids, new_topic, order
@@ -77,7 +77,7 @@ def test_what_the_same_start_would_end_in_again_is_final(kafka: Kafka, table: Ta
     kafka.produce(topic, [b"nope"])
     outcome = asyncio.run(StreamProcess(new_job(topic), lambda _: None).watch())
     assert outcome.is_final
-    assert "the message is no JSON object" in str(outcome.failure)
+    assert "the message is not a JSON object" in str(outcome.failure)
 
 
 def test_one_that_is_killed_is_started_again_and_one_whose_time_is_over_flushes(
@@ -118,21 +118,19 @@ def test_one_that_is_killed_is_started_again_and_one_whose_time_is_over_flushes(
 
 
 @pytest.mark.slow
-def test_it_gives_up_after_failures_in_a_row(
-    kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.01)
+def test_it_gives_up_after_failures_in_a_row(kafka: Kafka, table: Table) -> None:
+    tuning = Tuning(first_pause_s=0.01)
     topic, said = new_topic(kafka), list[str]()
     kafka.produce(topic, [b"\0\0\0\0\1rest"])
     job = new_job(topic, format="avro", registry="http://127.0.0.1:1")
-    outcome = asyncio.run(StreamProcess(job, said.append, restarts=1).watch())
+    outcome = asyncio.run(StreamProcess(job, said.append, restarts=1, tuning=tuning).watch())
     assert not outcome.is_final
     assert "did not give schema 1" in str(outcome.failure)
     assert sum("started again" in line for line in said) == 1
 
 
 def test_a_watcher_that_is_cancelled_drains_it(kafka: Kafka, table: Table) -> None:
-    """As Airflow does with the trigger of a task that is cleared, marked, or moved to another triggerer."""
+    """Cancel a watcher as Airflow does with a trigger that it moves."""
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2)])
 

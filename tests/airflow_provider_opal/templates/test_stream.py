@@ -80,9 +80,7 @@ def test_by_a_cron_schedule_each_run_reads_its_interval_and_consumers_get_its_ke
     DagSerialization.to_dict(dag)
 
 
-def test_a_continuous_stream_runs_all_the_time_and_its_dag_pauses_when_it_fails_again_and_again() -> (
-    None
-):
+def test_a_continuous_dag_pauses_after_three_failed_runs() -> None:
     dag = clicks(
         Kafka(topics=["clicks", "views"], mode="continuous"),
         schedule=None,
@@ -128,7 +126,7 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
         (
             {"mode": "interval"},
             {"schedule": None},
-            "source.kafka.mode is interval, which the schedule has to name",
+            "source.kafka.mode is interval, but the schedule does not name one",
         ),
         (
             {},
@@ -136,14 +134,17 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
             "consumers.c.by is partition",
         ),
         ({}, {"create": CreateTable(keys=["id"], delta="at")}, "table.schema is missing"),
-        ({}, {"on_empty": "accept"}, "on_empty='accept' has no meaning"),
+        ({}, {"on_empty": "accept"}, "on_empty='accept' does not apply"),
         ({"mode": "x"}, {}, "use one of continuous, until_empty, interval"),
         ({"run_for": "1h"}, {}, "run_for ends a continuous stream"),
         ({"format": "xml"}, {}, "format='xml' is unknown"),
         (
             {"spark": True},
             {},
-            "source.kafka.spark is true, which does not go with an interval: Spark reads none",
+            (
+                "source.kafka.spark is true, which does not go with an interval: "
+                "Spark does not read intervals"
+            ),
         ),
         (
             {"processes": 2},
@@ -161,19 +162,22 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
             "source.kafka.commit is gathered, which does not go with an interval",
         ),
         ({"topics": ""}, {}, "at least one topic"),
-        ({"flush_interval": "soon"}, {}, "no duration"),
+        ({"flush_interval": "soon"}, {}, "is not a duration"),
     ],
 )
-def test_what_does_not_go_together_says_what_to_write(
+def test_contradicting_arguments_say_what_to_write(
     source: dict[str, Any], more: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         clicks(Kafka(**{"topics": "clicks", **source}), **more)
 
 
-def test_yaml_says_all_of_it(tmp_path: Path) -> None:
-    kafka = '{topic: [a, b], connection: mine, mode: continuous, format: avro, registry: "http://r:8081", run_for: 10m, start: latest, '
-    kafka += 'columns: {at: "@timestamp"}, on_new_columns: add, flush_interval: 2s, name: second, commit: gathered}'
+def test_every_key_of_kafka_arrives_in_the_task(tmp_path: Path) -> None:
+    kafka = (
+        "{topic: [a, b], connection: mine, mode: continuous, format: avro, "
+        'registry: "http://r:8081", run_for: 10m, start: latest, columns: {at: "@timestamp"}, '
+        "on_new_columns: add, flush_interval: 2s, name: second, commit: gathered}"
+    )
     (tmp_path / "clicks.opal.yaml").write_text(TEXT.format(schedule="null", kafka=kafka, more=""))
     with registered() as made:
         load_yaml_dags(tmp_path)
@@ -214,7 +218,7 @@ def test_yaml_says_all_of_it(tmp_path: Path) -> None:
             "{topic: a, mode: interval}",
             "",
             ("source", "kafka", "mode"),
-            "the schedule has to name",
+            "the schedule does not name one",
         ),
         (
             "null",
@@ -230,7 +234,7 @@ def test_yaml_says_all_of_it(tmp_path: Path) -> None:
             ("source", "kafka", "commit"),
             "leave it out",
         ),
-        ("null", "{topic: a}", "    on_empty: accept", ("on_empty",), "take it out"),
+        ("null", "{topic: a}", "    on_empty: accept", ("on_empty",), "remove it"),
         ("'@daily'", "{topic: a, start: latest}", "", ("source", "kafka", "start"), "leave it out"),
         (
             "null",

@@ -1,4 +1,4 @@
-"""What the templates make: tasks, wires, schedules, and the errors of those that cannot be."""
+"""The tasks, dependencies and schedules of the templates, and the errors of wrong arguments."""
 
 import inspect
 from datetime import UTC, datetime, timedelta
@@ -117,17 +117,17 @@ def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None
     [
         ({"schedule": [Asset("a")]}, "join them: schedule=a & b"),
         ({"schedule": "@once"}, "makes no partitions"),
-        ({"schedule": 5}, "is no schedule"),
-        ({"maintenance": {"zorder": "a"}}, r"zorder='a' is no list of columns"),
+        ({"schedule": 5}, "is not a schedule"),
+        ({"maintenance": {"zorder": "a"}}, r"zorder='a' is not a list of columns"),
         (
             {"maintenance": {"zorders": ["a"]}},
-            "maintenance has no 'zorders'; known are schedule, target_mb, zorder",
+            "maintenance does not know 'zorders'; known are schedule, target_mb, zorder",
         ),
-        ({"maintenance": {"window": "a month"}}, "window='a month' is no duration"),
+        ({"maintenance": {"window": "a month"}}, "window='a month' is not a duration"),
         ({"maintenance": "daily"}, r"write True, or Maintenance\("),
         (
             {"consumers": [Consumer(name="a", function="m:f")] * 2},
-            "the name a is given to more than one consumer",
+            "more than one consumer has the name a",
         ),
         ({"schedule": opal_asset("a"), "partition_key_format": "%Y"}, "needs a cron schedule"),
         (
@@ -143,15 +143,15 @@ def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None
         ({"on_empty": "skip"}, "on_empty='skip' is unknown; use one of fail, accept"),
         (
             {"reject_threshold": "many", "on_bad_rows": "quarantine"},
-            "reject_threshold='many' is no threshold",
+            "reject_threshold='many' is not a threshold",
         ),
         ({"reject_threshold": "5%"}, "add on_bad_rows='quarantine'"),
-        ({"maintenance": {"grace": "a while"}}, "grace='a while' is no duration"),
+        ({"maintenance": {"grace": "a while"}}, "grace='a while' is not a duration"),
         ({"source": 7}, "write Files"),
-        ({"consumers": Consumer(name="a", function="m:f")}, "is no list of Consumer objects"),
-        ({"consumers": [{"name": "a", "function": "m:f"}]}, "is no list of Consumer objects"),
+        ({"consumers": Consumer(name="a", function="m:f")}, "is not a list of Consumer objects"),
+        ({"consumers": [{"name": "a", "function": "m:f"}]}, "is not a list of Consumer objects"),
         ({"start_date": "2026-11-01"}, "write datetime"),
-        ({"timezone": "Europe/Berlim"}, "there is no time zone 'Europe/Berlim'"),
+        ({"timezone": "Europe/Berlim"}, "unknown time zone 'Europe/Berlim'"),
     ],
 )
 def test_what_cannot_be_says_what_to_write(more: dict[str, Any], said: str) -> None:
@@ -162,9 +162,11 @@ def test_what_cannot_be_says_what_to_write(more: dict[str, Any], said: str) -> N
 def test_a_consumer_goes_by_what_there_is_and_takes_no_name_of_the_pipeline() -> None:
     with pytest.raises(ValueError, match="use one of partition, version"):
         Consumer(name="a", function="m:f", by="day")
-    with pytest.raises(ValueError, match="is taken by the pipeline itself"):
+    with pytest.raises(ValueError, match="the pipeline itself uses the name"):
         Consumer(name="reconcile", function="m:f")
-    with pytest.raises(ValueError, match="name it as text, as 'shop_jobs:revenue'"):
+    with pytest.raises(
+        ValueError, match="is not a text; name the function, as 'shop_jobs:revenue'"
+    ):
         Consumer(name="a", function=print)  # type: ignore[arg-type]  # what a user may try
 
 
@@ -325,9 +327,9 @@ def test_consumers_of_their_own_come_with_a_dag_that_tells_them_again() -> None:
 
 def made(**more: Any) -> dict[str, DAG]:
     """All DAGs that a pipeline comes with."""
-    with registered() as found:
+    with registered() as dags_made:
         orders(**more)
-    return {dag.dag_id: dag for dag in found}
+    return {dag.dag_id: dag for dag in dags_made}
 
 
 @pytest.mark.parametrize("schedule", ["@daily", None, opal_asset("shop.raw")])
@@ -398,7 +400,7 @@ def test_maintenance_takes_what_all_tasks_of_the_pipeline_take() -> None:
 
 def test_with_approve_nothing_is_deleted_before_somebody_has_seen_the_list() -> None:
     dag = maintenance_dag(
-        "tend",
+        "maintain",
         table="shop.orders",
         start_date=START,
         maintenance=Maintenance(window="3d", approve=True),
@@ -427,7 +429,7 @@ def test_with_approve_nothing_is_deleted_before_somebody_has_seen_the_list() -> 
 
 def test_a_group_s_maintenance_is_a_dag_beside_that_of_the_group() -> None:
     with (
-        registered() as found,
+        registered() as dags_made,
         DAG(
             "own",
             schedule=keyed_schedule("@daily"),
@@ -437,7 +439,7 @@ def test_a_group_s_maintenance_is_a_dag_beside_that_of_the_group() -> None:
         ),
     ):
         OpalTaskGroup("users", table="shop.users", source=FILES, maintenance={"zorder": ["id"]})
-    dags = {dag.dag_id: dag for dag in found}
+    dags = {dag.dag_id: dag for dag in dags_made}
     assert set(dags) == {"own", "own.users.maintenance"}
     assert wires(dags["own"]) == {"users.ingest": {"users.metagen"}, "users.metagen": set()}
     dag = dags["own.users.maintenance"]
@@ -461,7 +463,9 @@ def test_the_spans_of_a_reconcile_are_arguments_of_its_pipeline() -> None:
         assert (look.look_back, look.grace, look.again) == spans
     shown = inspect.signature(opal_dag).parameters
     assert [shown[name].default for name in given] == ["7d", "30m", "1d"]
-    with pytest.raises(ValueError, match=r"^reconcile_again='1 day' is no duration; write it as"):
+    with pytest.raises(
+        ValueError, match=r"^reconcile_again='1 day' is not a duration; write it as"
+    ):
         orders(reconcile_again="1 day")
     again: Any = reconcile_dag(
         "again", table="shop.orders", consumers={"a": "partition"}, start_date=START, again="6h"
@@ -475,7 +479,9 @@ def test_a_reconcile_that_looks_back_less_warns_of_shorter_spans_only(
     follow = Consumer(name="follow", function="m:f", by="version", own_dag=True)
     for window in ("2d", "1d"):
         orders(consumers=[follow], maintenance={"window": window}, reconcile_look_back="36h")
-    [message] = [str(found.message) for found in recwarn if found.category is ShortSpanWarning]
+    [message] = [
+        str(warning.message) for warning in recwarn if warning.category is ShortSpanWarning
+    ]
     assert message.startswith(
         "orders: maintenance: window: 1d is shorter than the look-back of a reconcile, 36h"
     )
@@ -486,14 +492,16 @@ def test_maintenance_that_takes_away_what_consumers_may_have_missed_is_warned_of
 ) -> None:
     follow = Consumer(name="follow", function="m:f", by="version", own_dag=True)
     orders(consumers=[follow], maintenance={"window": timedelta(days=2), "look_back": "12h"})
-    messages = [str(found.message) for found in recwarn if found.category is ShortSpanWarning]
+    messages = [str(warning.message) for warning in recwarn if warning.category is ShortSpanWarning]
     assert [
         text.partition(" is shorter than the look-back of a reconcile, 7d")[0] for text in messages
     ] == [
         "orders: maintenance: window: 2d",
         "orders: maintenance: look_back: 12h",
     ]
-    assert {found.filename for found in recwarn if found.category is ShortSpanWarning} == {__file__}
+    assert {warning.filename for warning in recwarn if warning.category is ShortSpanWarning} == {
+        __file__
+    }
     recwarn.clear()
     for maintenance in (
         True,
@@ -504,7 +512,7 @@ def test_maintenance_that_takes_away_what_consumers_may_have_missed_is_warned_of
         orders(consumers=[follow], maintenance=maintenance)
     orders(consumers=[follow], maintenance={"window": "2d"}, reconcile=None)
     orders(maintenance={"window": "2d"})
-    assert not [found for found in recwarn if found.category is ShortSpanWarning]
+    assert not [warning for warning in recwarn if warning.category is ShortSpanWarning]
 
 
 def test_a_pipeline_takes_the_arguments_of_an_ingest_and_no_others() -> None:

@@ -1,4 +1,7 @@
-"""`wait_for` of pipelines and consumers, in Python and in YAML: the same tasks, and each mistake with its mend."""
+"""`wait_for` of pipelines and consumers makes the same tasks in Python and in YAML.
+
+Each mistake is reported with what to write.
+"""
 
 import json
 from datetime import UTC, datetime
@@ -23,8 +26,8 @@ from airflow_provider_opal import (
 )
 from airflow_provider_opal.templates.yaml.files import read_yaml
 from airflow_provider_opal.templates.yaml.schema import PUBLISHED
+from tests.airflow_provider_opal.templates.yaml.build import GOOD
 
-GOOD = (Path(__file__).parent / "yaml" / "yaml" / "good.opal.yaml").read_text(encoding="utf-8")
 LOADER = "from airflow_provider_opal import load_yaml_dags\n\nload_yaml_dags(__file__)\n"
 WHOLE = {
     "table": "shop.raw",
@@ -68,8 +71,8 @@ def facts(dag: DAG, task_id: str) -> dict[str, Any]:
         "deferrable",
         "consumer",
     )
-    found = {name: getattr(sensor, name, None) for name in names}
-    return {"type": type(sensor), "ticks": sensor.ticks, **found}
+    attributes = {name: getattr(sensor, name, None) for name in names}
+    return {"type": type(sensor), "ticks": sensor.ticks, **attributes}
 
 
 def test_a_pipeline_and_a_consumer_wait_before_they_begin() -> None:
@@ -79,8 +82,13 @@ def test_a_pipeline_and_a_consumer_wait_before_they_begin() -> None:
     ]
     dag = pipeline(wait_for=WaitFor(**WHOLE), consumers=consumers)
     assert wires(dag) == {
-        "wait_for": {"ingest"}, "ingest": {"metagen"}, "metagen": {"a", "b"}, "a.wait_for": {"a"}, "a": set(), "b": set(),
-    }  # fmt: skip
+        "wait_for": {"ingest"},
+        "ingest": {"metagen"},
+        "metagen": {"a", "b"},
+        "a.wait_for": {"a"},
+        "a": set(),
+        "b": set(),
+    }
     first = facts(dag, "wait_for")
     assert first["type"] is PartitionTriggerSensor
     assert (first["partition"], first["cluster"], first["timeout"]) == (
@@ -147,7 +155,7 @@ def test_in_yaml_it_is_the_same(tmp_path: Path) -> None:
     assert ids == {"ingest": None, "metagen": None, "revenue": "chime"}
 
 
-def test_a_moment_without_a_zone_is_one_of_the_pipeline(tmp_path: Path) -> None:
+def test_a_time_without_a_zone_is_in_the_time_zone_of_the_pipeline(tmp_path: Path) -> None:
     waits = (
         "{table: shop.raw, start_timestamp: 2026-11-01T06:00, frequency: 1, frequency_unit: day}"
     )
@@ -162,56 +170,77 @@ def test_a_moment_without_a_zone_is_one_of_the_pipeline(tmp_path: Path) -> None:
     assert facts(bag.dags["orders"], "wait_for")["ticks"] == [1_793_509_200_000, 1, "DAY"]
 
 
-@pytest.mark.parametrize(
-    "said, at, what",
-    [
-        ("{partition: [a]}", "wait_for.table", "is missing; add 'table: shop.orders'"),
-        ("{table: shop.raw, partition: day}", "wait_for.partition", "a list is needed, not the text \"day\"; write [day]"),
-        ("{table: shop.raw, partition: []}", "wait_for.partition", 'it is empty; write ["{{ partition_key }}"]'),
-        ("{table: shop.raw, partition: [{a: 1}]}", "wait_for.partition.0", "is no value of a partition"),
-        ("{table: shop.raw, partitions: [a]}", "wait_for.partitions", "did you mean 'partition'?"),
-        ("{table: shop.raw, tags: {a: 1}}", "wait_for.tags.a", "put it into quotes: '1'"),
-        ("{table: shop.raw, timeout: 12}", "wait_for.timeout", "a duration is needed"),
-        ("{table: shop.raw, partition: ['{{ ds }}']}", "wait_for.partition.0", "write '{{ partition_key }}'"),
-        ("{table: shop.orders}", "wait_for.table", "is the pipeline's own table, so it would wait for itself; name another"),
-        ("shop.raw", "wait_for", "a mapping is needed"),
-        ("{table: shop.raw, frequency: 1}", "wait_for.frequency", "belong together: give all three"),
-        ("{table: shop.raw, frequency_unit: fortnight}", "wait_for.frequency_unit", "month"),
-        ("{table: shop.raw, start_timestamp: soon}", "wait_for.start_timestamp", "is no day"),
-    ],
-)  # fmt: skip
-def test_each_mistake_in_yaml_is_reported_once_with_its_mend(
-    tmp_path: Path, said: str, at: str, what: str
+# The value of `wait_for`, the keys of the mistake below the pipeline, and a part of its message
+YAML_MISTAKES = [
+    ("{partition: [a]}", "wait_for.table", "is missing; add 'table: shop.orders'"),
+    (
+        "{table: shop.raw, partition: day}",
+        "wait_for.partition",
+        'a list is needed, not the text "day"; write [day]',
+    ),
+    (
+        "{table: shop.raw, partition: []}",
+        "wait_for.partition",
+        'it is empty; write ["{{ partition_key }}"]',
+    ),
+    (
+        "{table: shop.raw, partition: [{a: 1}]}",
+        "wait_for.partition.0",
+        "is not the value of a partition",
+    ),
+    ("{table: shop.raw, partitions: [a]}", "wait_for.partitions", "did you mean 'partition'?"),
+    ("{table: shop.raw, tags: {a: 1}}", "wait_for.tags.a", "put it into quotes: '1'"),
+    ("{table: shop.raw, timeout: 12}", "wait_for.timeout", "a duration is needed"),
+    (
+        "{table: shop.raw, partition: ['{{ ds }}']}",
+        "wait_for.partition.0",
+        "write '{{ partition_key }}'",
+    ),
+    (
+        "{table: shop.orders}",
+        "wait_for.table",
+        "is the pipeline's own table, so it would wait for itself; name another",
+    ),
+    ("shop.raw", "wait_for", "a mapping is needed"),
+    ("{table: shop.raw, frequency: 1}", "wait_for.frequency", "belong together: give all three"),
+    ("{table: shop.raw, frequency_unit: fortnight}", "wait_for.frequency_unit", "month"),
+    ("{table: shop.raw, start_timestamp: soon}", "wait_for.start_timestamp", "is not a day"),
+]
+
+
+@pytest.mark.parametrize("value, at, message", YAML_MISTAKES)
+def test_each_mistake_in_yaml_is_reported_once_with_what_to_write(
+    tmp_path: Path, value: str, at: str, message: str
 ) -> None:
     path = tmp_path / "shop.opal.yaml"
-    path.write_text(GOOD.replace("    source:", f"    wait_for: {said}\n    source:"))
+    path.write_text(GOOD.replace("    source:", f"    wait_for: {value}\n    source:"))
     [problem] = read_yaml(path, tmp_path).problems
     assert ".".join(map(str, problem.at)) == f"dags.orders.{at}"
-    assert what in problem.what
+    assert message in problem.what
     assert problem.position.line == 12
 
 
 @pytest.mark.parametrize(
-    "given, said",
+    "given, message",
     [
         ("shop.raw", r"write WaitFor\(table='shop.raw'"),
         ({"partition": ["a"]}, "names no table; add 'table'"),
         (
             {"table": "t", "tag": {}},
-            "wait_for has no 'tag'; known are table, start_timestamp, .* partition",
+            "wait_for does not know 'tag'; known are table, start_timestamp, .* partition",
         ),
-        ({"table": ""}, "is no table"),
-        ({"table": "t", "partition": "a"}, "is no list of values"),
-        ({"table": "t", "tags": {"a": 1}}, "are no texts by names"),
-        ({"table": "t", "timeout": "soon"}, "timeout='soon' is no duration"),
+        ({"table": ""}, "is not the name of a table"),
+        ({"table": "t", "partition": "a"}, "is not a list of values"),
+        ({"table": "t", "tags": {"a": 1}}, "is not a mapping of names to texts"),
+        ({"table": "t", "timeout": "soon"}, "timeout='soon' is not a duration"),
         ({"table": "t", "frequency_unit": "hour"}, "belong together: give all three"),
         ({"table": "t", "start_timestamp": datetime(2026, 11, 1)}, "has no time zone; write"),
     ],
 )
-def test_what_cannot_be_waited_for_says_what_to_write(given: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_mistake_in_python_says_what_to_write(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         pipeline(wait_for=given)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         Consumer(name="a", function="m:f", wait_for=given)
 
 

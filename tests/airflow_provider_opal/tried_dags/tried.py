@@ -20,7 +20,10 @@ with DAG("flow", schedule=None) as flow:
 
 
 def paced(dag_id: str, **more: Any) -> DAG:
-    """Looks for the first time at the moment that its run's conf has, though there is something before."""
+    """Build a DAG whose sensor first looks at the moment that its run's conf has.
+
+    There are commits before that moment.
+    """
     with DAG(dag_id, schedule=None) as dag:
         SnapshotTriggerSensor(
             task_id="new",
@@ -37,7 +40,7 @@ def paced(dag_id: str, **more: Any) -> DAG:
 
 here, deferred = paced("here", deferrable=False), paced("deferred", deferrable=True)
 
-# There is no such table: it fails before Spark starts, and nothing ever reports a page of Spark
+# The table does not exist: it fails before Spark starts, and nothing ever reports a page of Spark
 with DAG("no_spark", schedule=None) as no_spark:
     MetaGenOperator(task_id="metagen", table="shop.none")
 

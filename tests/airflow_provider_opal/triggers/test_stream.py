@@ -24,14 +24,14 @@ def table(monkeypatch: pytest.MonkeyPatch, kafka: Kafka, tmp_path: Path) -> Tabl
 
 
 def made_again(trigger: Any) -> Any:
-    """From what is in Airflow's database."""
+    """Return a trigger from what is in Airflow's database."""
     path, arguments = trigger.serialize()
     assert path == f"{type(trigger).__module__}.{type(trigger).__qualname__}"
     return type(trigger)(**json.loads(json.dumps(arguments)))
 
 
 def fired(trigger: Any) -> Any:
-    """What a triggerer gets of it."""
+    """Return what a triggerer gets of a trigger."""
 
     async def first() -> Any:
         return (await asyncio.wait_for(anext(made_again(trigger).run()), 60)).payload

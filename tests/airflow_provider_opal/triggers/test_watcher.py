@@ -1,4 +1,4 @@
-"""The event trigger of an AssetWatcher: its watermark moves when an event is stored, and not before."""
+"""The event trigger of an AssetWatcher, whose watermark waits for Airflow."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseEventTrigger
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
 from airflow_provider_opal import LakeChimeTrigger
-from airflow_provider_opal.triggers import watcher
+from airflow_provider_opal.triggers.watcher import EventStream
 from lakechime import LakeChime
 from tests.airflow_provider_opal.chime import chime, event, put
 
@@ -26,8 +26,8 @@ def trigger(**more: Any) -> LakeChimeTrigger:
 
 
 def seen(client: LakeChime) -> Any:
-    kept = client.watermark("c", "events")
-    return None if kept is None else kept.value
+    watermark = client.watermark("c", "events")
+    return None if watermark is None else watermark.value
 
 
 def item(seq: int, **outcome: int) -> AdvanceItem:
@@ -54,7 +54,9 @@ def test_the_watermark_moves_when_the_event_is_stored_and_what_was_not_comes_aga
         stream = LakeChimeTrigger.create_shared_stream_producer(trigger().serialize()[1])
         events = stream.open_stream()
         next_event = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0.3)
+        # A new consumer begins at the newest event: those below come after its start
+        while seen(chime) != 1:
+            await asyncio.sleep(0.05)
         put(chime, event(snapshot=2), event("shop.other"), event(snapshot=3))
         payload, seq = await asyncio.wait_for(next_event, 10)
         with pytest.raises(RuntimeError, match="was not stored"):
@@ -62,7 +64,11 @@ def test_the_watermark_moves_when_the_event_is_stored_and_what_was_not_comes_aga
         return payload, seq
 
     payload, seq = asyncio.run(first())
-    assert ([one["snapshot_id"] for one in payload["events"]], payload["from"], seen(chime)) == (
+    assert (
+        [stored["snapshot_id"] for stored in payload["events"]],
+        payload["from"],
+        seen(chime),
+    ) == (
         ["2", "3"],
         1,
         1,
@@ -86,14 +92,14 @@ def test_alone_it_counts_an_event_as_stored_when_the_next_one_is_asked_for(
 
     async def run() -> list[Any]:
         events = trigger().run()
-        one = await asyncio.wait_for(anext(events), 10)
+        first = await asyncio.wait_for(anext(events), 10)
         before = seen(chime)
         put(chime, event(snapshot=2))
-        two = await asyncio.wait_for(anext(events), 10)
+        second = await asyncio.wait_for(anext(events), 10)
         return [
             before,
             seen(chime),
-            *(found.payload["events"][0]["snapshot_id"] for found in (one, two)),
+            *(stored.payload["events"][0]["snapshot_id"] for stored in (first, second)),
         ]
 
     assert asyncio.run(run()) == [0, 1, "1", "2"]
@@ -109,26 +115,23 @@ def test_what_expired_before_it_was_stored_ends_the_stream_and_says_so(chime: La
 
     with pytest.raises(
         AirflowFailException,
-        match="has seen the events up to 1, and later ones, up to 3, have expired unseen",
+        match="has seen those up to 1, and retention deleted those up to 3",
     ):
         asyncio.run(run())
     assert seen(chime) == 1
 
 
-def test_a_watcher_of_quiet_tables_does_not_hold_back_retention(
-    chime: LakeChime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watcher, "LONGEST_QUIET_S", 0.2)
+def test_a_watcher_of_quiet_tables_does_not_hold_back_retention(chime: LakeChime) -> None:
     chime.put_watermark("c", "events", 0, expected=None)
 
     async def run() -> Any:
-        events = trigger().run()
+        events = EventStream(trigger(), longest_quiet_s=0.2).open_stream()
         first = asyncio.ensure_future(anext(events))
         put(chime, *(event("shop.busy", snapshot=number) for number in range(1, 6)))
         await asyncio.sleep(1)
         moved = seen(chime)
         put(chime, event(snapshot=1))
-        payload = (await asyncio.wait_for(first, 10)).payload
+        payload, _ = await asyncio.wait_for(first, 10)
         return moved, payload["to"], seen(chime)
 
     assert asyncio.run(run()) == (5, 6, 5)

@@ -1,4 +1,7 @@
-"""DAGs that foreign tables wake: by a relay, by a watcher, and by sensors; and a pipeline whose commits are events, too."""
+"""DAGs that foreign tables wake: by a relay, by a watcher, and by sensors.
+
+Also a pipeline whose commits are events, too.
+"""
 
 from datetime import datetime
 
@@ -54,7 +57,7 @@ with DAG("by_watcher", schedule=[watched], start_date=START):
             for asset in triggering_asset_events
             for event in triggering_asset_events[asset]
         ]
-        return [one["snapshot_id"] for page in events for one in page]
+        return [event["snapshot_id"] for page in events for event in page]
 
     count()
 

@@ -1,4 +1,7 @@
-"""Another writer of cities.user_city, faster than its consumer: 200 batches, and an event for every twentieth."""
+"""Another writer of cities.user_city, faster than its consumer.
+
+It commits 200 batches, and emits an event for every twentieth.
+"""
 
 from datetime import datetime
 

@@ -1,4 +1,7 @@
-"""Batches of changes of `user_city`: users are added, move, move back in time, are repeated, lose their city and are deleted."""
+"""Batches of changes of `user_city`.
+
+Users are added, move, move back in time, are repeated, lose their city and are deleted.
+"""
 
 import random
 from collections import Counter
@@ -31,13 +34,13 @@ def batch(number: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def write(table: Table, rows: list[dict[str, Any]]) -> JobResult:
-    """As a pipeline's ingest and MetaGen do."""
+    """Write as a pipeline's ingest and MetaGen do."""
     table.ingest(pa.Table.from_pylist(rows, schema=SCHEMA), [row["op"] == "D" for row in rows])
     return table.metagen()
 
 
 def counted(user_city: Table, version: int | None = None) -> dict[str, int]:
-    """How many live in each city, from all rows."""
+    """Return how many live in each city, from all rows."""
     return dict(
         Counter(
             row["city"] for row in user_city.read(version).to_pylist() if row["city"] is not None
@@ -45,6 +48,6 @@ def counted(user_city: Table, version: int | None = None) -> dict[str, int]:
     )
 
 
-def kept(city_population: Table, **view: Any) -> dict[str, int]:
-    """How many live in each city, as the consumer says."""
+def totals_of(city_population: Table, **view: Any) -> dict[str, int]:
+    """Return how many live in each city, as the consumer says."""
     return {row["city"]: row["total"] for row in city_population.read(**view).to_pylist()}

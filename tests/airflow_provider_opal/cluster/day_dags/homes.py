@@ -1,4 +1,4 @@
-"""A pipeline whose partition keys are business snapshots, and a DAG that makes visible what was held back."""
+"""A pipeline whose partition keys are business snapshots, and a DAG that publishes held rows."""
 
 from datetime import datetime, timedelta
 from typing import Any

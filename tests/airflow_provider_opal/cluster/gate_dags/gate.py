@@ -1,4 +1,7 @@
-"""Pipelines with a check between ingest and MetaGen, their consumers by partition and by version, and their reconciles."""
+"""Pipelines with a check between ingest and MetaGen.
+
+Each has consumers by partition and by version, and a reconcile.
+"""
 
 import json
 from datetime import datetime, timedelta
@@ -22,7 +25,8 @@ from airflow_provider_opal import (
 
 START = datetime(2026, 11, 1)
 SPARK: dict[str, Any] = {"conf": {"spark.ui.enabled": "false"}}
-# One pipeline shows that Spark's jobs keep to the gate; of the others the script of the test does the jobs
+# One pipeline shows that Spark's jobs keep to the gate; the script of the test does the jobs of
+# the others
 PIPELINES = {
     "in_order": SPARK,
     "in_reverse": {"spark_binary": "spark3-submit"},

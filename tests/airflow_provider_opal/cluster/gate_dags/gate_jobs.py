@@ -1,4 +1,4 @@
-"""What the consumers by partition of gate.py do."""
+"""Functions of the consumers by partition of gate.py."""
 
 import json
 from pathlib import Path

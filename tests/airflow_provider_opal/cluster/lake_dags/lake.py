@@ -1,4 +1,7 @@
-"""The DAGs of the cluster's tests: a keyed pipeline with consumers of both kinds, and a producer of many versions."""
+"""The DAGs of the cluster's tests.
+
+A keyed pipeline with consumers of both kinds, and a producer of many versions.
+"""
 
 from datetime import datetime, timedelta
 
@@ -58,7 +61,7 @@ with DAG("burst", schedule=None, start_date=START):
 
     @task(outlets=[opal_asset("lake.ticks", versions=True)])
     def tick(number: int, *, outlet_events: dict) -> None:  # type: ignore[type-arg]  # Airflow's
-        """A writer outside of the provider's operators: it commits by itself, and emits an event for the version."""
+        """Commit without the provider's operators; emit an event for the version."""
         import pyarrow as pa
 
         from airflow_provider_opal import OpalHook

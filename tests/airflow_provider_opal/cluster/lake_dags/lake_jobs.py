@@ -1,4 +1,4 @@
-"""What the consumers of the cluster's tests do: they write down what they were given, a file a call."""
+"""Functions of the consumers of the cluster's tests: each call writes a file of its arguments."""
 
 import json
 import uuid

@@ -11,7 +11,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_opal import BulkMutationOperator
-from opal_folder.mutation import open_place, run_mutation
+from opal_folder.mutation import open_master, run_mutation
 from opal_lake.operations.job_spec import JobSpec
 from tests.airflow_provider_opal.stand_ins import Commands, commands, context
 from tests.opal_folder.plain_merge import PlainMerge, fill, job
@@ -60,14 +60,14 @@ def test_what_is_given_is_what_is_submitted(commands: Commands) -> None:
     assert argv[argv.index("--spec") - 1].endswith("opal_spark/submit/app.py")
 
 
-def test_parameters_of_chombo_are_arguments_and_what_is_given_beside_them_counts_more() -> None:
+def test_parameters_of_chombo_are_arguments_and_given_arguments_override_them() -> None:
     task = made(
         ids=None,
         delete_prefix="gone",
         properties={"id.field.ordinals": "0,1", "deleted.record.file.prefix": "del"},
     )
-    found = {name: task.arguments[name] for name in ("ids", "delete_prefix", "order", "header")}
-    assert found == {
+    arguments = {name: task.arguments[name] for name in ("ids", "delete_prefix", "order", "header")}
+    assert arguments == {
         "ids": ["0", "1"],
         "delete_prefix": "gone",
         "order": "file_suffix",
@@ -108,7 +108,7 @@ def test_what_is_given_counts_more_than_the_properties_also_where_it_is_the_defa
         ({"ids": None}, "needs ids"),
         ({"order_type": "number"}, "use one of numeric, text, timestamp"),
         ({"backups": -1}, "at least 0"),
-        ({"delete_prefix": ""}, "would make a delete of every file"),
+        ({"delete_prefix": ""}, "would read every file as deletes"),
         ({"properties": {"order": "1"}}, "id.field.ordinals=0"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_try_that_was_done_is_not_submitted_again_and_a_clear_is(
     fill(lake / "incr", {"1.csv": "a,2\n"})
     task = made(master=str(lake / "m"), increments=str(lake / "incr"), ids=["0"], header=False)
     merged = job(str(lake / "incr"), token="d/r/t/-1/0")
-    run_mutation(open_place(str(lake / "m")), merged, PlainMerge())
+    run_mutation(open_master(str(lake / "m")), merged, PlainMerge())
     result = task.execute(context(task))
     assert (result["repeated"], result["version"], result["counts"]["files"]) == (True, 1, 1)
     assert not commands.notes()
@@ -150,7 +150,7 @@ def test_xcom_has_some_of_many_files_and_the_path_of_the_report(
     fill(lake / "incr", {f"{number:03}.csv": f"{number},2\n" for number in range(60)})
     task = made(master=str(lake / "m"), increments=str(lake / "incr"), ids=["0"], header=False)
     merged = job(str(lake / "incr"), token="d/r/t/-1/0")
-    run_mutation(open_place(str(lake / "m")), merged, PlainMerge())
+    run_mutation(open_master(str(lake / "m")), merged, PlainMerge())
     result = task.execute(context(task))
     assert (result["counts"]["files"], len(result["examples"])) == (60, 50)
     assert len(json.loads(Path(result["report"]).read_text())["examples"]) == 60
@@ -176,7 +176,7 @@ def executed(task: BulkMutationOperator, folder: Path, **more: Any) -> dict[str,
 def test_the_example_counts_and_merges_the_paper_s_products(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its report in XCom; after a correction a clear merges the file."""
+    """XCom has the report; after a correction a clear merges the file."""
     monkeypatch.setenv("PATH", f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "spark_apps"))
     fill(lake / "master", {"part-r-00000": MASTER})

@@ -1,4 +1,4 @@
-"""The operator of a stream, with a real broker: by a worker's own process, deferred, and by intervals."""
+"""The operator of a stream with a real broker: in a worker's process, deferred, by intervals."""
 
 import time
 from pathlib import Path
@@ -24,8 +24,8 @@ class Events(dict[Any, Any]):
     """Airflow's outlet events, as far as they are used."""
 
     def __missing__(self, asset: Any) -> Any:
-        self[asset] = found = Event()
-        return found
+        self[asset] = event = Event()
+        return event
 
 
 class Event:
@@ -117,7 +117,7 @@ def test_a_rerun_of_an_interval_reads_the_same_range_and_commits_once(
     assert (run(by_hand)[0]["records"], ids(table)) == (1, [0, 1, 2, 3])
     with pytest.raises(AirflowFailException, match="this run has none"):
         run(task)
-    with pytest.raises(AirflowFailException, match="'DE' is none of the schedule's"):
+    with pytest.raises(AirflowFailException, match="'DE' is not one of the schedule's"):
         run(task, "DE")
 
 
@@ -158,7 +158,9 @@ def test_several_processes_share_the_partitions(kafka: Broker, table: LakeTable)
         table.log.head().version,
     )
     kafka.produce(topic, [b"nope"], partition=1)
-    with pytest.raises(AirflowFailException, match=f"{topic}/1@5: the message is no JSON object"):
+    with pytest.raises(
+        AirflowFailException, match=f"{topic}/1@5: the message is not a JSON object"
+    ):
         run(operator(topic, processes=2))
 
 
@@ -191,7 +193,9 @@ def test_one_more_process_may_commit_for_all_and_its_commits_are_told(
     totals, events = run(task)
     assert (totals["records"], totals["version"], events[asset].extra["version"]) == (0, head, head)
     kafka.produce(topic, [order(100), b"nope"], partition=1)
-    with pytest.raises(AirflowFailException, match=f"{topic}/1@6: the message is no JSON object"):
+    with pytest.raises(
+        AirflowFailException, match=f"{topic}/1@6: the message is not a JSON object"
+    ):
         run(task)
     assert len(ids(table)) == 16  # what came before it
 
@@ -216,14 +220,14 @@ def test_spark_may_read_it_and_goes_on_where_the_table_stands(
         len(ids(table)),
     ) == (1, 0, 11)
     kafka.produce(topic, [b"nope"])
-    with pytest.raises(AirflowFailException, match="the message is no JSON object"):
+    with pytest.raises(AirflowFailException, match="the message is not a JSON object"):
         run(operator(topic, **spark))
 
 
 def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [b"nope"])
-    with pytest.raises(AirflowFailException, match="the message is no JSON object"):
+    with pytest.raises(AirflowFailException, match="the message is not a JSON object"):
         run(operator(topic))
     assert run(operator(topic, on_bad_message="quarantine"))[0]["bad"] == 1
 
@@ -248,12 +252,12 @@ def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) 
         ({"spark": True, "processes": 2}, "Spark spreads partitions over tasks by itself"),
         (
             {"spark": True, "mode": None, "schedule": "@daily"},
-            "spark does not go with an interval: Spark reads none",
+            "spark does not go with an interval: Spark does not read intervals",
         ),
         ({"spark_conf": {"spark.master": "local"}}, "spark_conf does nothing without spark"),
-        ({"processes": 0}, "processes=0; write a whole number of at least 1"),
-        ({"flush_rows": 0}, "flush_rows=0; write a whole number of at least 1"),
-        ({"flush_mb": -1}, "flush_mb=-1; write a whole number of at least 1"),
+        ({"processes": 0}, "processes must be a whole number of at least 1, got 0"),
+        ({"flush_rows": 0}, "flush_rows must be a whole number of at least 1, got 0"),
+        ({"flush_mb": -1}, "flush_mb must be a whole number of at least 1, got -1"),
         ({"mode": "continuous", "run_for": "0s"}, "run_for='0s' is too short"),
         ({"registry": "http://r:1"}, "registry: messages of format=json need no schema registry"),
         (
@@ -286,5 +290,5 @@ def test_arguments_that_do_not_go_together(given: dict[str, Any], message: str) 
 
 
 def test_connections_that_are_not_there_fail_before_anything_runs(table: LakeTable) -> None:
-    with pytest.raises(Exception, match="there is no Kafka connection 'other'"):
+    with pytest.raises(Exception, match="the Kafka connection 'other' does not exist"):
         run(operator("t", kafka_conn_id="other"))

@@ -1,4 +1,7 @@
-"""`opal dag`: what lint finds within and between files, with Python DAGs and with the lake; what render, schema and new print."""
+"""`opal dag`: the findings of lint within and between files, and the output of other actions.
+
+Lint also looks at DAGs of Python files and at the lake; the other actions are render, schema, new.
+"""
 
 import json
 from pathlib import Path
@@ -14,7 +17,7 @@ from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.exit_codes import FINDINGS, INPUT, OK, RETRY
 from opal_lake.storage import open_storage
 from opal_lake.table import create_on
-from tests.airflow_provider_opal.templates.yaml.test_loader import ALL_SAID, GOOD, LOADER, ROOT
+from tests.airflow_provider_opal.templates.yaml.build import ALL_KEYS, GOOD, LOADER, ROOT
 from tests.fixtures_cli import metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
@@ -27,7 +30,10 @@ pytestmark = pytest.mark.usefixtures("opal_commands")
 
 
 def pipeline(name: str, table: str, schedule: str = '"@daily"', more: str = "") -> str:
-    return f"  {name}:\n    schedule: {schedule}\n    start_date: 2026-11-01\n    table: {table}\n    source: {{files: /in/*.json}}\n{more}"
+    return (
+        f"  {name}:\n    schedule: {schedule}\n    start_date: 2026-11-01\n"
+        f"    table: {table}\n    source: {{files: /in/*.json}}\n{more}"
+    )
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -39,15 +45,16 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def problems_in(folder: Path, *, lake: bool = False) -> list[str]:
-    """The findings, by file without the folder."""
-    return [
-        f"{Path(problem.file).name}:{str(problem).split(':', 1)[1]}"
-        for problem in lint(folder, lake=lake).problems
-    ]
+    """Return the findings, with files without their folder."""
+    findings = []
+    for problem in lint(folder, lake=lake).problems:
+        text = str(problem).split(":", 1)[1]
+        findings.append(f"{Path(problem.file).name}:{text}")
+    return findings
 
 
 def test_sound_files_have_no_findings(tmp_path: Path) -> None:
-    report = lint(write(tmp_path, good=GOOD, all=ALL_SAID))
+    report = lint(write(tmp_path, good=GOOD, all=ALL_KEYS))
     assert (report.files, report.pipelines, report.problems) == (2, 4, [])
     assert lint(tmp_path / "good.opal.yaml").pipelines == 1
 
@@ -93,13 +100,13 @@ def test_spans_in_which_consumers_lose_what_they_missed_are_warned_of(tmp_path: 
     ]
     [window, look_back, *_] = problems_in(tmp_path)
     assert (
-        "than the look-back of a reconcile, 7d: consumers by version lose what expires before a reconcile has seen it"
-        in window
-    )
+        "than the look-back of a reconcile, 7d: consumers by version lose versions that expire "
+        "before a reconcile has seen them"
+    ) in window
     assert (
-        "change.rows fails for a key that is consumed later than that, if rows of it were dropped; write '7d' or more"
-        in look_back
-    )
+        "change.rows fails for a key that is consumed later than that, "
+        "if rows of the key were dropped; write '7d' or more"
+    ) in look_back
 
 
 COLUMNS_OF_ORDERS = (
@@ -108,7 +115,7 @@ COLUMNS_OF_ORDERS = (
 
 
 @pytest.mark.parametrize(
-    "more, said",
+    "more, finding",
     [
         ("deletes: \"op = 'D' AND s.a > 1\"", None),
         ("deletes: \"OP = 'D' AND total > 9.5\"", None),
@@ -116,61 +123,62 @@ COLUMNS_OF_ORDERS = (
         (
             "deletes: totl = 1",
             (
-                "13:16: dags.orders.table.deletes: the delete condition 'totl = 1' has a fault at column 1: "
-                "no column 'totl'; did you mean 'total'?"
+                "13:16: dags.orders.table.deletes: the delete condition 'totl = 1' "
+                "has a fault at column 1: no column 'totl'; did you mean 'total'?"
             ),
         ),
         (
             "deletes: op = 1",
-            "13:16: dags.orders.table.deletes: the delete condition 'op = 1' has a fault at column 1: column 'op' of type STRING and the",
+            (
+                "13:16: dags.orders.table.deletes: the delete condition 'op = 1' "
+                "has a fault at column 1: column 'op' of type STRING and the"
+            ),
         ),
         (
             "deletes: updated_at > '2026-11'",
             (
-                "13:16: dags.orders.table.deletes: the delete condition \"updated_at > '2026-11'\" has a fault at column 1: "
+                "13:16: dags.orders.table.deletes: the delete condition "
+                "\"updated_at > '2026-11'\" has a fault at column 1: "
                 "column 'updated_at' of type TIMESTAMP"
             ),
         ),
         (
             "tie_break: [op]",
-            "13:18: dags.orders.table.tie_break: tie-break column 'op' has type STRING; allowed are",
+            "13:18: dags.orders.table.tie_break: tie-break column 'op' has type STRING; allowed",
         ),
     ],
 )
 def test_lint_knows_the_columns_and_types_of_a_schema(
-    more: str, said: str | None, tmp_path: Path
+    more: str, finding: str | None, tmp_path: Path
 ) -> None:
     text = GOOD.replace(
         "delta: updated_at", f"delta: updated_at\n      schema: {COLUMNS_OF_ORDERS!r}\n      {more}"
     )
     problems = problems_in(write(tmp_path, t=text))
-    assert [problem.startswith(f"t.opal.yaml:{said}") for problem in problems] == [True] * (
-        said is not None
-    )
+    if finding is None:
+        assert problems == []
+    else:
+        [problem] = problems
+        assert problem.startswith(f"t.opal.yaml:{finding}")
 
 
 def test_lint_knows_the_columns_and_types_of_a_table_in_python(tmp_path: Path) -> None:
     (tmp_path / "orders.py").write_text(
         "from datetime import datetime\nfrom airflow_provider_opal import CreateTable, opal_dag\n\n"
-        "opal_dag('orders', table='shop.orders', source='/in', schedule=None, start_date=datetime(2026, 11, 1),\n"
-        "         create=CreateTable(keys=['id'], delta='ad', deletes='at = 1', schema='id DOUBLE, at DATE'))\n"
+        "opal_dag('orders', table='shop.orders', source='/in', schedule=None,\n"
+        "         start_date=datetime(2026, 11, 1), create=CreateTable(keys=['id'], delta='ad',\n"
+        "         deletes='at = 1', schema='id DOUBLE, at DATE'))\n"
     )
-    problems = problems_in(tmp_path)
-    assert [
-        text.startswith("orders.py:4:10: orders.ingest.create." + said)
-        for text, said in zip(
-            problems,
-            (
-                "deletes: the delete condition 'at = 1' has a fault",
-                "delta: the schema has no column 'ad'; known are 'id', 'at'",
-                "keys: key column 'id' has type DOUBLE; allowed are",
-            ),
-            strict=True,
-        )
-    ] == [True] * 3, problems
+    findings = (
+        "deletes: the delete condition 'at = 1' has a fault",
+        "delta: the schema has no column 'ad'; known are 'id', 'at'",
+        "keys: key column 'id' has type DOUBLE; allowed are",
+    )
+    for problem, finding in zip(problems_in(tmp_path), findings, strict=True):
+        assert problem.startswith(f"orders.py:4:10: orders.ingest.create.{finding}")
 
 
-def test_a_circle_of_pipelines_across_files_is_found_once(tmp_path: Path) -> None:
+def test_a_cycle_of_pipelines_across_files_is_found_once(tmp_path: Path) -> None:
     write(
         tmp_path,
         a=pipeline("one", "shop.one", "{table: shop.three}"),
@@ -183,11 +191,12 @@ def test_a_circle_of_pipelines_across_files_is_found_once(tmp_path: Path) -> Non
     )
     [problem] = problems_in(tmp_path)
     assert problem.startswith(
-        "a.opal.yaml:4:15: dags.one.schedule: pipelines trigger each other in a cycle: one -> two -> three -> one; give one"
+        "a.opal.yaml:4:15: dags.one.schedule: "
+        "pipelines trigger each other in a cycle: one -> two -> three -> one; give one"
     )
 
 
-def test_a_pipeline_that_waits_for_itself_is_a_circle(tmp_path: Path) -> None:
+def test_a_pipeline_that_waits_for_itself_is_a_cycle(tmp_path: Path) -> None:
     [problem] = problems_in(write(tmp_path, a=pipeline("one", "shop.one", "{table: shop.one}")))
     assert "in a cycle: one -> one" in problem
 
@@ -206,21 +215,14 @@ def test_two_writers_of_one_table_are_found_however_it_is_written(
 ) -> None:
     [problem] = problems_in(write(tmp_path, a=pipeline("one", first), b=pipeline("two", second)))
     assert problem.startswith(
-        f"b.opal.yaml:6:12: dags.two.table: table {second!r} is written by 'one' (a.opal.yaml:3) too; let one pipeline"
+        f"b.opal.yaml:6:12: dags.two.table: table {second!r} is written by "
+        "'one' (a.opal.yaml:3) too; let one pipeline"
     )
 
 
 def test_one_name_in_two_lakes_is_two_tables(tmp_path: Path) -> None:
-    assert (
-        problems_in(
-            write(
-                tmp_path,
-                a=pipeline("one", "t"),
-                b=pipeline("two", "t", more="    opal_conn_id: other\n"),
-            )
-        )
-        == []
-    )
+    other = pipeline("two", "t", more="    opal_conn_id: other\n")
+    assert problems_in(write(tmp_path, a=pipeline("one", "t"), b=other)) == []
 
 
 def test_a_pipeline_that_names_its_trigger_otherwise_than_the_writer_is_found(
@@ -229,9 +231,9 @@ def test_a_pipeline_that_names_its_trigger_otherwise_than_the_writer_is_found(
     text = pipeline("one", "shop.one") + pipeline("two", "shop.two", "{table: shop/one}")
     [problem] = problems_in(write(tmp_path, a=text))
     assert (
-        "dags.two.schedule.table: 'shop/one' is written as 'shop.one', and its events have that name; write it here in the same way"
-        in problem
-    )
+        "dags.two.schedule.table: 'shop/one' is written as 'shop.one', "
+        "and its events have that name; write it here in the same way"
+    ) in problem
 
 
 def test_a_pipeline_with_the_id_of_another_one_s_maintenance_is_found(tmp_path: Path) -> None:
@@ -242,7 +244,8 @@ def test_a_pipeline_with_the_id_of_another_one_s_maintenance_is_found(tmp_path: 
     )
     [problem] = problems_in(tmp_path)
     assert problem.startswith(
-        "b.opal.yaml:3:3: dags.one.maintenance: the DAG 'one.maintenance' is made in a.opal.yaml:3 already"
+        "b.opal.yaml:3:3: dags.one.maintenance: "
+        "the DAG 'one.maintenance' is already made in a.opal.yaml:3"
     )
 
 
@@ -251,7 +254,7 @@ def test_one_id_in_two_files_is_found(tmp_path: Path) -> None:
         write(tmp_path, a=pipeline("one", "shop.a"), b=pipeline("one", "shop.b"))
     )
     assert problem.startswith(
-        "b.opal.yaml:3:3: dags.one: the DAG 'one' is made in a.opal.yaml:3 already"
+        "b.opal.yaml:3:3: dags.one: the DAG 'one' is already made in a.opal.yaml:3"
     )
 
 
@@ -269,9 +272,11 @@ from airflow_provider_opal import opal_asset, opal_dag
 
 with DAG("never", schedule=[opal_asset("shop.orders")], start_date=datetime(2026, 11, 1)):
     pass
-with DAG("woken", schedule=PartitionedAssetTimetable(assets=opal_asset("shop.orders")), start_date=datetime(2026, 11, 1)):
+keyed = PartitionedAssetTimetable(assets=opal_asset("shop.orders"))
+with DAG("woken", schedule=keyed, start_date=datetime(2026, 11, 1)):
     pass
-with DAG("by_version", schedule=[opal_asset("shop.orders", versions=True)], start_date=datetime(2026, 11, 1)):
+versions = [opal_asset("shop.orders", versions=True)]
+with DAG("by_version", schedule=versions, start_date=datetime(2026, 11, 1)):
     pass
 """
 
@@ -283,7 +288,8 @@ def test_a_plain_asset_schedule_in_python_that_keyed_events_never_wake_is_found(
     (tmp_path / "load_yaml.py").write_text(LOADER)
     [problem] = problems_in(write(tmp_path, good=GOOD))
     assert problem.startswith(
-        "plain.py:6:10: never: a plain asset schedule is never triggered by events with partition keys, as those of 'shop.orders'"
+        "plain.py:6:10: never: a plain asset schedule is never triggered by events with "
+        "partition keys, as those of 'shop.orders'"
     )
     assert problem.endswith(
         "; write schedule=PartitionedAssetTimetable(assets=opal_asset('shop.orders'))"
@@ -292,22 +298,17 @@ def test_a_plain_asset_schedule_in_python_that_keyed_events_never_wake_is_found(
 
 def test_python_dags_take_part_in_ids_and_tables(tmp_path: Path) -> None:
     same = "from datetime import datetime\nfrom airflow_provider_opal import Files, opal_dag\n"
-    same += 'opal_dag("orders", table="shop.orders", schedule="@daily", start_date=datetime(2026, 11, 1), source=Files(paths=("/x.json",)))\n'
+    same += 'opal_dag("orders", table="shop.orders", schedule="@daily",\n'
+    same += '    start_date=datetime(2026, 11, 1), source=Files(paths=("/x.json",)))\n'
     (tmp_path / "same.py").write_text(f"# airflow dag\n{same}")
     (tmp_path / "other.py").write_text(f"# airflow dag\n{same}".replace('"orders"', '"other"'))
     problems = problems_in(write(tmp_path, good=GOOD))
-    assert any(
-        one.startswith(
-            "good.opal.yaml:5:3: dags.orders: the DAG 'orders' is made in same.py:4 already"
-        )
-        for one in problems
-    )
-    assert any(
-        one.startswith(
-            "other.py:4:10: other.table: table 'shop.orders' is written by 'orders' (good.opal.yaml:5) too"
-        )
-        for one in problems
-    )
+    text = "\n".join(problems)
+    assert "good.opal.yaml:5:3: dags.orders: the DAG 'orders' is already made in same.py:4" in text
+    assert (
+        "other.py:4:10: other.table: table 'shop.orders' is written by "
+        "'orders' (good.opal.yaml:5) too"
+    ) in text
 
 
 def test_a_python_file_that_cannot_be_loaded_is_a_warning(tmp_path: Path) -> None:
@@ -319,7 +320,7 @@ def test_a_python_file_that_cannot_be_loaded_is_a_warning(tmp_path: Path) -> Non
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A lake with shop.orders in it."""
+    """Return a lake that holds shop.orders."""
     root = tmp_path / "lake"
     monkeypatch.setenv(
         "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(root)})
@@ -331,7 +332,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def dags(tmp_path: Path) -> Path:
-    """A folder beside the lake."""
+    """Return a folder next to the lake."""
     folder = tmp_path / "dags"
     folder.mkdir()
     return folder
@@ -339,34 +340,36 @@ def dags(tmp_path: Path) -> Path:
 
 def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path) -> None:
     schema = "      schema: order_id BIGINT, updated_at TIMESTAMP, day STRING\n      delta:"
-    assert (
-        problems_in(
-            write(
-                dags, good=GOOD.replace("      delta:", schema), new=GOOD.replace("orders", "new")
-            ),
-            lake=True,
-        )
-        == []
-    )
+    write(dags, good=GOOD.replace("      delta:", schema), new=GOOD.replace("orders", "new"))
+    assert problems_in(dags, lake=True) == []
 
 
 @pytest.mark.parametrize(
-    "old, new, said",
+    "old, new, finding",
     [
         (
             "[order_id]",
             "[order_id, day]",
-            "10:13: dags.orders.table.keys: the table's keys is ['order_id'], not ['order_id', 'day']; write it as",
+            (
+                "10:13: dags.orders.table.keys: the table's keys is ['order_id'], "
+                "not ['order_id', 'day']; write it as"
+            ),
         ),
         (
             "[order_id]",
             "[orderid]",
-            "10:13: dags.orders.table.keys: the table has no column 'orderid'; did you mean 'order_id'?",
+            (
+                "10:13: dags.orders.table.keys: the table has no column 'orderid'; "
+                "did you mean 'order_id'?"
+            ),
         ),
         (
             "delta: updated_at",
             "delta: day",
-            "9:7: dags.orders.table: such a table is not possible: delta column 'day' has type STRING",
+            (
+                "9:7: dags.orders.table: such a table is not possible: "
+                "delta column 'day' has type STRING"
+            ),
         ),
         (
             "delta: updated_at",
@@ -376,7 +379,10 @@ def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path
         (
             "    source:",
             "    maintenance: {zorder: [day, dya]}\n    source:",
-            "12:27: dags.orders.maintenance.zorder: the table has no column 'dya'; did you mean 'day'?",
+            (
+                "12:27: dags.orders.maintenance.zorder: the table has no column 'dya'; "
+                "did you mean 'day'?"
+            ),
         ),
         (
             "delta: updated_at",
@@ -396,34 +402,38 @@ def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path
         (
             "delta: updated_at",
             "delta: updated_at\n      schema: order_id BIGINT, updated_at TIMESTAMP",
-            "12:15: dags.orders.table.schema: the table has a column 'day', and the schema does not",
+            (
+                "12:15: dags.orders.table.schema: the table has a column 'day', "
+                "and the schema does not"
+            ),
         ),
     ],
 )
-def test_what_a_file_says_otherwise_than_the_lake_is_found(
-    old: str, new: str, said: str, lake: Path, dags: Path
+def test_a_difference_between_a_file_and_the_lake_is_found(
+    old: str, new: str, finding: str, lake: Path, dags: Path
 ) -> None:
     [problem] = problems_in(write(dags, t=GOOD.replace(old, new, 1)), lake=True)
-    assert problem.startswith(f"t.opal.yaml:{said}")
+    assert problem.startswith(f"t.opal.yaml:{finding}")
 
 
-def test_a_table_that_is_nowhere_and_that_nothing_makes_is_found(lake: Path, dags: Path) -> None:
+def test_a_table_that_neither_exists_nor_is_created_is_found(lake: Path, dags: Path) -> None:
     [problem] = problems_in(write(dags, a=pipeline("one", "shop.none")), lake=True)
     assert (
-        "dags.one.table: the table 'shop.none' does not exist, and cannot be created without 'keys' and 'delta'"
-        in problem
-    )
+        "dags.one.table: the table 'shop.none' does not exist, "
+        "and cannot be created without 'keys' and 'delta'"
+    ) in problem
 
 
 def test_a_pipeline_that_only_names_its_table_is_compared_too(lake: Path, dags: Path) -> None:
     write(dags, a=pipeline("one", "shop.orders", more="    maintenance: {zorder: [customer]}\n"))
     [problem] = problems_in(dags, lake=True)
     assert problem.startswith(
-        "a.opal.yaml:8:27: dags.one.maintenance.zorder: the table has no column 'customer'; known are"
+        "a.opal.yaml:8:27: dags.one.maintenance.zorder: "
+        "the table has no column 'customer'; known are"
     )
 
 
-def test_two_connections_to_one_lake_are_seen_through(
+def test_two_connections_to_one_lake_are_recognised(
     lake: Path, dags: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_TWIN", json.dumps({"conn_type": "opal", "host": str(lake)}))
@@ -435,7 +445,7 @@ def test_two_connections_to_one_lake_are_seen_through(
     )
 
 
-def test_a_lake_that_cannot_be_reached_is_named_and_worth_another_try(
+def test_an_unreachable_lake_is_named_and_the_exit_code_allows_a_retry(
     dags: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = {"endpoint_url": "http://127.0.0.1:9", "region_name": "x"}
@@ -465,7 +475,7 @@ def test_a_root_that_does_not_exist_is_named(
     assert f"the lake's root {tmp_path / 'lakee'} does not exist" in problem
 
 
-def test_a_connection_that_is_not_there_is_found_at_its_name(dags: Path) -> None:
+def test_a_missing_connection_is_found_at_its_name(dags: Path) -> None:
     [problem] = problems_in(
         write(dags, t=GOOD.replace("    table:", "    opal_conn_id: nobody\n    table:")), lake=True
     )
@@ -481,7 +491,7 @@ def test_a_long_path_is_never_cut(tmp_path: Path) -> None:
     assert "long/bad.opal.yaml:6:15: " in str(lint(folder).problems[0])
 
 
-def test_lint_prints_findings_for_people_and_for_programs(
+def test_lint_prints_findings_as_text_and_as_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, good=GOOD)
@@ -490,15 +500,20 @@ def test_lint_prints_findings_for_people_and_for_programs(
     write(tmp_path, bad=GOOD.replace("orders", "bad").replace("@daily", "@dayly"))
     assert main(["dag", "lint", str(tmp_path)]) == FINDINGS
     assert (
-        "bad.opal.yaml:6:15: dags.bad.schedule: there is no schedule '@dayly'; did you mean '@daily'?\n"
+        "bad.opal.yaml:6:15: dags.bad.schedule: unknown schedule '@dayly'; did you mean '@daily'?\n"
         in capsys.readouterr().out
     )
     assert main(["dag", "lint", str(tmp_path), "--json"]) == FINDINGS
     report = json.loads(capsys.readouterr().out)
     assert (report["files"], report["pipelines"], len(report["problems"])) == (2, 1, 1)
     assert report["problems"][0] | {"file": "", "message": ""} == {
-        "file": "", "message": "", "line": 6, "column": 15, "at": "dags.bad.schedule", "kind": "error",
-    }  # fmt: skip
+        "file": "",
+        "message": "",
+        "line": 6,
+        "column": 15,
+        "at": "dags.bad.schedule",
+        "kind": "error",
+    }
 
 
 def test_json_stays_json_when_python_files_print_and_fail(
@@ -511,17 +526,15 @@ def test_json_stays_json_when_python_files_print_and_fail(
     assert json.loads(capfd.readouterr().out)["pipelines"] == 1
 
 
-def test_a_path_that_is_not_there_is_wrong_input(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_path_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dag", "lint", str(tmp_path / "none")]) == INPUT
-    assert "is not there; name a folder of *.opal.yaml files" in capsys.readouterr().err
+    assert "does not exist; name a folder of *.opal.yaml files" in capsys.readouterr().err
 
 
 def test_render_shows_dags_tasks_schedules_and_assets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, all=ALL_SAID)
+    write(tmp_path, all=ALL_KEYS)
     assert main(["dag", "render", str(tmp_path)]) == OK
     page = capsys.readouterr().out
     assert (
@@ -555,7 +568,7 @@ def test_render_shows_dags_tasks_schedules_and_assets(
     assert report["dags"][4]["woken_by"] == ["opal://lake/shop.all"]
 
 
-def test_render_shows_the_sound_pipelines_beside_the_faults(
+def test_render_shows_sound_pipelines_and_reports_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, good=GOOD, bad="version: 2")
@@ -570,7 +583,7 @@ def test_schema_prints_the_published_schema(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == schema_text()
 
 
-def test_new_writes_a_file_that_lint_has_nothing_against(
+def test_new_writes_a_file_without_findings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dag", "new", "orders", "--folder", str(tmp_path)]) == OK
@@ -586,7 +599,7 @@ def test_new_writes_a_file_that_lint_has_nothing_against(
 def test_new_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, orders="mine version:")
     assert main(["dag", "new", "orders", "--folder", str(tmp_path)]) == INPUT
-    assert "is there already and stays as it is; choose another name" in capsys.readouterr().err
+    assert "exists already and is not overwritten; choose another name" in capsys.readouterr().err
     (tmp_path / "all_yaml.py").write_text(LOADER)
     assert main(["dag", "new", "others", "--folder", str(tmp_path)]) == OK
     assert not (tmp_path / "load_yaml.py").exists()
@@ -607,14 +620,14 @@ def test_dag_alone_shows_its_actions(capsys: pytest.CaptureFixture[str]) -> None
     assert all(action in page for action in ("lint", "render", "schema", "new"))
 
 
-def test_the_project_s_own_dags_have_nothing_against_them() -> None:
+def test_the_project_s_own_dags_have_no_findings() -> None:
     assert lint(ROOT / "dags").problems == []
 
 
-def test_a_folder_without_pipelines_and_a_file_that_nobody_reads_do_not_pass_for_sound(
+def test_a_folder_without_pipelines_and_an_ignored_file_are_errors(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(NotFoundError, match=r"no \*.opal.yaml file below"):
+    with pytest.raises(NotFoundError, match=r"no \*.opal.yaml files below"):
         lint(tmp_path)
     (tmp_path / "shop.yaml").write_text(GOOD)
     with pytest.raises(InvalidInputError, match=r"rename it to end in \.opal\.yaml"):
@@ -625,9 +638,8 @@ def test_a_delete_condition_that_no_ingest_would_take_is_found(tmp_path: Path) -
     def table(deletes: str) -> str:
         return f'{{name: shop.one, keys: [order_id], delta: updated_at, deletes: "{deletes}"}}'
 
-    assert not problems_in(
-        write(tmp_path, one=pipeline("one", table("op = 'D' AND user = 'x' AND {{ params.more }}")))
-    )
+    templated = table("op = 'D' AND user = 'x' AND {{ params.more }}")
+    assert not problems_in(write(tmp_path, one=pipeline("one", templated)))
     [problem] = problems_in(write(tmp_path, one=pipeline("one", table("rand() > 0.5"))))
     assert "dags.one.table.deletes" in problem
     assert "conditions do not have the function rand()" in problem

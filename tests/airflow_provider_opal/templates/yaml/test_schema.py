@@ -1,51 +1,36 @@
-"""The published JSON schema: made from the models, and of one mind with them."""
+"""The published JSON schema is made from the models, and accepts what they accept."""
 
-import json
 from dataclasses import fields
-from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 
 from airflow_provider_opal.templates.yaml.models.sources import FilesModel
 from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, Options
 from airflow_provider_opal.templates.yaml.schema import PUBLISHED, schema_text
 from airflow_provider_opal.templates.yaml.starter import starter
 from opal_lake.source import Files
-from tests.airflow_provider_opal.templates.yaml.test_loader import ALL_SAID, GOOD, ROOT
-
-SCHEMA: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-VALIDATOR = jsonschema.Draft202012Validator(
-    SCHEMA
-)  # jsonschema.validate would check the schema each time
-
-
-class Editor(yaml.SafeLoader):
-    """Reads dates as texts, as editors do."""
-
-
-Editor.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def read(text: str) -> Any:
-    return yaml.load(text, Loader=Editor)
+from tests.airflow_provider_opal.templates.yaml.build import (
+    ALL_KEYS,
+    GOOD,
+    ROOT,
+    SCHEMA,
+    VALIDATOR,
+    read_as_editor,
+)
 
 
 def test_the_published_schema_is_that_of_the_models() -> None:
     assert PUBLISHED.read_text(encoding="utf-8") == schema_text(), (
-        "write it again: opal dag schema > ..."
+        "generate it again: opal dag schema > ..."
     )
 
 
-def test_files_are_said_in_yaml_as_in_python() -> None:
+def test_files_have_the_same_fields_in_yaml_as_in_python() -> None:
     assert [*FilesModel.model_fields] == [member.name for member in fields(Files)]
 
 
-def test_the_schema_is_a_schema() -> None:
+def test_the_schema_is_a_valid_schema() -> None:
     assert SCHEMA["$schema"] == VALIDATOR.META_SCHEMA["$schema"]
     VALIDATOR.check_schema(SCHEMA)
 
@@ -54,14 +39,14 @@ def test_the_schema_is_a_schema() -> None:
     "text",
     [
         GOOD,
-        ALL_SAID,
+        ALL_KEYS,
         starter("orders"),
         (ROOT / "dags" / "shop.opal.yaml").read_text(encoding="utf-8"),
     ],
 )
-def test_the_schema_takes_what_the_loader_takes(text: str) -> None:
-    VALIDATOR.validate(read(text))
-    VALIDATOR.validate(read("x-anchors: {a: 1}\n" + text))
+def test_the_schema_accepts_what_the_loader_accepts(text: str) -> None:
+    VALIDATOR.validate(read_as_editor(text))
+    VALIDATOR.validate(read_as_editor("x-anchors: {a: 1}\n" + text))
 
 
 @pytest.mark.parametrize(
@@ -88,27 +73,26 @@ def test_the_schema_takes_what_the_loader_takes(text: str) -> None:
 def test_the_schema_refuses_what_the_loader_refuses(old: str, new: str) -> None:
     assert old in GOOD
     with pytest.raises(jsonschema.ValidationError):
-        VALIDATOR.validate(read(GOOD.replace(old, new, 1)))
+        VALIDATOR.validate(read_as_editor(GOOD.replace(old, new, 1)))
 
 
 @pytest.mark.parametrize(
-    "said", ["true", "false", "{window: 30d, zorder: [order_id], look_back: 5000}"]
+    "value", ["true", "false", "{window: 30d, zorder: [order_id], look_back: 5000}"]
 )
-def test_the_schema_takes_maintenance_as_the_loader_does(said: str) -> None:
+def test_the_schema_accepts_maintenance_as_the_loader_does(value: str) -> None:
     VALIDATOR.validate(
-        read(GOOD.replace("    source:", f"    maintenance: {said}\n    source:", 1))
+        read_as_editor(GOOD.replace("    source:", f"    maintenance: {value}\n    source:", 1))
     )
 
 
-def test_every_argument_says_what_it_is_for() -> None:
-    silent = [
-        f"{model}.{name}"
-        for model, body in {"file": SCHEMA, **SCHEMA["$defs"]}.items()
-        for name, part in body.get("properties", {}).items()
-        if not part.get("description")
-    ]
-    assert not silent
+def test_every_key_has_a_description() -> None:
+    without = []
+    for model, body in {"file": SCHEMA, **SCHEMA["$defs"]}.items():
+        for name, part in body.get("properties", {}).items():
+            if not part.get("description"):
+                without.append(f"{model}.{name}")
+    assert not without
 
 
-def test_what_can_be_said_for_all_pipelines_can_be_said_for_one() -> None:
+def test_every_default_is_also_a_key_of_a_pipeline() -> None:
     assert set(Options.model_fields) < set(DagModel.model_fields)
