@@ -77,18 +77,25 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin no slow test after OPAL_SLOW_SECONDS, and none that says it takes longer than what is left: `slow(seconds=600)`."""
+    """Skip a slow test that would not end within OPAL_SLOW_SECONDS of the run.
+
+    A test says with `slow(seconds=600)` how long it takes.
+    """
     slow = item.get_closest_marker("slow")
-    if slow and time.monotonic() - BEGAN + slow.kwargs.get("seconds", 0) > float(
-        os.environ.get(SLOW_SECONDS, "inf")
-    ):
-        pytest.skip(
-            f"no time left: the slow tests of this run have {os.environ[SLOW_SECONDS]} s ({SLOW_SECONDS})"
-        )
+    if not slow:
+        return
+    limit_s = float(os.environ.get(SLOW_SECONDS, "inf"))
+    end_s = time.monotonic() - BEGAN + slow.kwargs.get("seconds", 0)
+    if end_s > limit_s:
+        limit = os.environ[SLOW_SECONDS]
+        pytest.skip(f"no time left: the slow tests of this run have {limit} s ({SLOW_SECONDS})")
 
 
 def is_of_files(name: str) -> bool:
-    """Whether a run that takes a part of the files takes this one: OPAL_FILES="0/2:seed" and "1/2:seed" take all between them."""
+    """Return whether a run of a part of the files includes this one.
+
+    The runs with OPAL_FILES="0/2:seed" and "1/2:seed" together include all files.
+    """
     part, _, seed = os.environ.get("OPAL_FILES", "0/1").partition(":")
     number, _, parts = part.partition("/")
     return number_of(f"{seed} {name}") % int(parts) == int(number)
@@ -99,29 +106,24 @@ def number_of(seed: str) -> int:
 
 
 def beside_share(items: list[pytest.Item], share: int, seed: str) -> list[pytest.Item]:
-    """Of each slow test's cases those that this run leaves out: it keeps one in `share`, others at each seed.
+    """Return the cases of slow tests that this run leaves out.
 
-    So most kinds of test are in every run, those with a single case in every second one, and every case is in one of `share`. Tests that
-    start an Airflow count as cases of one kind, which go by the file: each file starts one of its own.
+    It runs one case in `share`, other ones at each seed. So most kinds of test are in every run,
+    those with a single case in every second one, and every case is in one of `share` runs. Tests
+    that start an Airflow count as cases of one kind, by their file: each file starts its own.
     """
     families: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         if item.get_closest_marker("slow"):
-            airflow = item.nodeid.startswith("tests/airflow_provider_opal/")
-            family, case = (
-                ("airflow", str(item.path))
-                if airflow
-                else (item.nodeid.partition("[")[0], item.nodeid)
-            )
+            family, case = item.nodeid.partition("[")[0], item.nodeid
+            if item.nodeid.startswith("tests/airflow_provider_opal/"):
+                family, case = "airflow", str(item.path)
             families[family][case].append(item)
     left_out = []
     for name, cases in families.items():
         turns = min(share, max(len(cases), 2))
         first = number_of(f"{seed} {name}") % turns
-        left_out += [
-            item
-            for number, case in enumerate(cases.values())
-            if number % share != first
-            for item in case
-        ]
+        for number, case_items in enumerate(cases.values()):
+            if number % share != first:
+                left_out += case_items
     return left_out

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def least_cpu_s(work: Callable[[], object], *, times: int = 3) -> float:
-    """Run the work that often and return the seconds of processor time of the fastest run.
+    """Return the seconds of processor time of the fastest of several runs.
 
     Other tests leave many objects in this process: a collection of them between two readings of
     the clock would count as the work's own time. So the collector pauses.

@@ -1,4 +1,7 @@
-"""The command `opal` as it is when the packages are installed, also where they are not: their entry points, made from pyproject.toml."""
+"""The command `opal` as in installed packages, also where they are not installed.
+
+Their entry points are made from pyproject.toml.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -17,7 +20,10 @@ LAKE, PROVIDER = (
 
 
 def write_metadata(folder: Path, *projects: Mapping[str, Any]) -> Path:
-    """A folder that, put on the path, makes the distributions known; it hides those that are installed."""
+    """Write the metadata of the distributions into a folder, and return it.
+
+    On the path it makes them known, and hides installed ones.
+    """
     for project in projects or (LAKE, PROVIDER):
         info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
         info.mkdir(parents=True)
@@ -44,7 +50,7 @@ def _commands(project: Mapping[str, Any]) -> str:
 
 @pytest.fixture(scope="session")
 def metadata(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder to put on the path."""
+    """Return the folder to put on the path."""
     return write_metadata(tmp_path_factory.mktemp("metadata"))
 
 

@@ -1,4 +1,4 @@
-"""A real Kafka broker, shared by a session and alone; and a small schema registry over HTTP."""
+"""A real Kafka broker, shared by a session or not, and a small schema registry over HTTP."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ class Kafka(Broker):
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
-        admin = self.admin  # its answers end with it
+        admin = self.admin  # its answers are lost when it is deleted
         admin.create_topics([new])[name].result(30)
         until = time.monotonic() + 30
         while name not in self.admin.list_topics(timeout=5).topics:
@@ -93,12 +93,12 @@ class Kafka(Broker):
         headers: Any = None,
         moments_ms: Sequence[int] | None = None,
     ) -> None:
-        """Values that are no bytes are written as JSON."""
+        """Produce messages; values other than bytes are written as JSON."""
         producer = self.producer()
         for position, value in enumerate(values):
-            data = (
-                value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
-            )
+            data = value
+            if value is not None and not isinstance(value, bytes):
+                data = json.dumps(value).encode()
             more: dict[str, Any] = {} if headers is None else {"headers": headers}
             more |= {} if moments_ms is None else {"timestamp": moments_ms[position]}
             producer.produce(
@@ -110,7 +110,10 @@ class Kafka(Broker):
     def produce_in_transaction(
         self, topic: str, value: Any, *, commit: bool = True, moment_ms: int | None = None
     ) -> None:
-        """One message in the topic's only partition, and the mark that ends its transaction, which Kafka writes after it has answered."""
+        """Produce one message in a transaction, in the topic's only partition.
+
+        Wait for the mark that ends it, which Kafka writes after its answer.
+        """
         producer = self.producer(transactional_id=topic)
         producer.init_transactions(30)
         producer.begin_transaction()
@@ -118,7 +121,8 @@ class Kafka(Broker):
         producer.produce(topic, json.dumps(value).encode(), partition=0, **more)
         assert producer.flush(30) == 0
         mark = self.end_offset(topic)
-        (producer.commit_transaction if commit else producer.abort_transaction)(30)
+        end_transaction = producer.commit_transaction if commit else producer.abort_transaction
+        end_transaction(30)
         until = time.monotonic() + 30
         while self.end_offset(topic, IsolationLevel.READ_COMMITTED) <= mark:
             assert time.monotonic() < until
@@ -134,7 +138,7 @@ class Kafka(Broker):
 
 @contextmanager
 def kafka_broker(*, port: int | None = None, **settings: str) -> Iterator[Kafka]:
-    """A broker of its own, gone afterwards."""
+    """Yield a new broker, which ends with the block."""
     with tempfile.TemporaryDirectory(prefix="opal-kafka-", dir="/tmp") as home:
         broker = Kafka(
             home=Path(home),
@@ -151,7 +155,7 @@ def kafka_broker(*, port: int | None = None, **settings: str) -> Iterator[Kafka]
 
 @dataclass(slots=True, kw_only=True)
 class Listeners:
-    """Addresses of one broker, by what it asks for: TLS, or a login without TLS."""
+    """The addresses of one broker: with TLS, or with a login without TLS."""
 
     kafka: Kafka
     tls: str
@@ -161,7 +165,7 @@ class Listeners:
 
 @contextmanager
 def kafka_listeners(folder: Path) -> Iterator[Listeners]:
-    """A broker with listeners for TLS and for SASL/PLAIN: user opal, password secret."""
+    """Yield a broker with TLS and with SASL/PLAIN: user opal, password secret."""
     certificate, keys = folder / "certificate.pem", folder / "keys.pem"
     request = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext"
     files = ["-keyout", str(folder / "key.pem"), "-out", str(certificate)]
@@ -172,11 +176,13 @@ def kafka_listeners(folder: Path) -> Iterator[Listeners]:
     addresses = {"PLAINTEXT": plain, "TLS": tls, "LOGIN": login}
     listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in addresses.items())
     users = 'user_broker="b" user_opal="secret"'
-    jaas = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="broker" password="b" {users};'
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    jaas = f'{module} required username="broker" password="b" {users};'
+    protocols = "PLAINTEXT:PLAINTEXT,TLS:SSL,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
     settings = {
         "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
         "advertised.listeners": listeners,
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,TLS:SSL,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.security.protocol.map": protocols,
         "inter.broker.listener.name": "PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.login.plain.sasl.jaas.config": jaas,
@@ -200,24 +206,24 @@ def kafka() -> Iterator[Kafka]:
 
 @dataclass(slots=True, kw_only=True)
 class Registry:
-    """Answers for schemas by id, and counts how often, and for the versions of subjects. `away` makes every answer a 503.
+    """A registry that answers for schemas by id, and for the versions of subjects.
 
-    Versions are in the order in which they were registered. `has_versions` is whether it gives them;
-    of `deleted` subjects it gives none. `paths` are those that it was asked for. `references` are
-    those of a schema: subjects and versions. `broken` are answers of a registry that does not
-    work, by path.
+    `asked` holds the requested ids, `paths` all requested paths. Versions are in the order of
+    registration; without `has_versions` it gives none, and for `deleted` subjects neither.
+    `references` are the subjects and versions that a schema refers to. `away` makes every answer a
+    503, and `broken` holds wrong answers by path.
     """
 
     url: str = ""
     schemas: dict[int, Any] = field(default_factory=dict)
-    kinds: dict[int, str] = field(default_factory=dict)  # those that it says
+    kinds: dict[int, str] = field(default_factory=dict)  # the types that it names
     references: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     subjects: dict[str, list[int]] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
     away: bool = False
     has_versions: bool = True
     deleted: set[str] = field(default_factory=set)  # subjects
-    versions_code: int | None = None  # that it answers where versions are asked for
+    versions_code: int | None = None  # the status of its answers about versions
     paths: list[str] = field(default_factory=list)
     broken: dict[str, Any] = field(default_factory=dict)
 
@@ -234,7 +240,7 @@ class Registry:
         return number
 
     def answer(self, path: str) -> Any:
-        """What a registry answers, None where it has nothing there."""
+        """Return the answer for a path, None if it does not exist."""
         match path.strip("/").split("/"):
             case ["schemas", "ids", number]:
                 self.asked.append(int(number))
@@ -261,7 +267,8 @@ class Registry:
 
     def _schema(self, number: int) -> dict[str, Any]:
         answer: dict[str, Any] = {"schema": json.dumps(self.schemas[number])}
-        if references := self.references.get(number):
+        references = self.references.get(number)
+        if references:
             answer["references"] = [
                 {"name": f"{subject}.{version}", "subject": subject, "version": version}
                 for subject, version in references

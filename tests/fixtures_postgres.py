@@ -1,4 +1,7 @@
-"""A real PostgreSQL server for a test run: its own data folder and port, and a user that is not root."""
+"""A real PostgreSQL server for a test run.
+
+It has its own data folder and port, and a user other than root.
+"""
 
 import os
 import pwd
@@ -40,21 +43,27 @@ class Postgres:
         return f"jdbc:postgresql://127.0.0.1:{self.port}/postgres"
 
     def address(self, database: str = "postgres") -> str:
-        """Of a database, as SQLAlchemy reads it."""
+        """Return the address of a database, as SQLAlchemy reads it."""
         return f"postgresql+psycopg2://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def new_database(self) -> str:
-        """The address of an empty database of its own."""
+        """Create an empty database, and return its address."""
         name = f"test_{secrets.token_hex(6)}"
-        self._execute_each("postgres", f"CREATE DATABASE {name}")  # which no transaction does
+        self._execute_each("postgres", f"CREATE DATABASE {name}")  # not possible in a transaction
         return self.address(name)
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """The address of an empty database, which is emptied for who asks next: its hundreds of files take long to make and to delete."""
+        """Yield the address of an empty database.
+
+        It is emptied for the next caller: its hundreds of files take long to create and to delete.
+        """
         address = self.emptied.pop() if self.emptied else self.new_database()
         yield address
-        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        others = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
         emptying = (
             "DROP SCHEMA public CASCADE",
             "CREATE SCHEMA public",
@@ -76,7 +85,7 @@ class Postgres:
         )
 
     def stop(self, mode: str = "immediate") -> None:
-        """At once and without a word to anybody, unless the mode says otherwise."""
+        """Stop the server, by default immediately and without a notice to clients."""
         _run([*self._control(), "--mode", mode, "stop"], _account())
 
     def _control(self) -> list[str]:
@@ -89,7 +98,7 @@ class Postgres:
         ]
 
     def execute(self, *statements: str) -> None:
-        """In one transaction."""
+        """Execute statements in one transaction."""
         with (
             closing(self._connect("postgres")) as connection,
             connection,
@@ -127,7 +136,7 @@ def postgres() -> Iterator[Postgres]:
 
 @contextmanager
 def postgres_server(folder: Path, settings: Sequence[str] = ("fsync=off",)) -> Iterator[Postgres]:
-    """A server of its own, gone afterwards."""
+    """Yield a new server, which ends with the block."""
     with tempfile.TemporaryDirectory(prefix="opal-postgres-", dir="/tmp") as home:
         server = replace(_made(folder, Path(home)), settings=tuple(settings))
         server.start()
@@ -138,18 +147,15 @@ def postgres_server(folder: Path, settings: Sequence[str] = ("fsync=off",)) -> I
 
 
 def postgres_folder() -> Path | None:
-    """Where the server's programs are; Debian keeps them off PATH."""
+    """Return the folder of the server's programs, which Debian keeps off PATH."""
     on_path = shutil.which("initdb")
     folders = [Path(on_path).resolve().parent] if on_path else []
-    folders += [
-        path
-        for pattern in FOLDERS
-        for path in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
-    ]
-    return next(
-        (path for path in folders if (path / "initdb").exists() and (path / "pg_ctl").exists()),
-        None,
-    )
+    for pattern in FOLDERS:
+        folders += sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
+    for folder in folders:
+        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
+            return folder
+    return None
 
 
 def _made(folder: Path, home: Path) -> Postgres:
@@ -184,7 +190,7 @@ def _free_port() -> int:
 
 
 def _account() -> pwd.struct_passwd | None:
-    """The server refuses to run as root."""
+    """Return the account of the server, which refuses to run as root."""
     if os.geteuid() != 0:
         return None
     known = {entry.pw_name: entry for entry in pwd.getpwall()}
@@ -192,12 +198,10 @@ def _account() -> pwd.struct_passwd | None:
 
 
 def _run(command: Sequence[str], account: pwd.struct_passwd | None) -> None:
-    """A server inherits what it is started with: its output goes nowhere, lest somebody waits for the end of it."""
-    identity: dict[str, Any] = (
-        {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-        if account is not None
-        else {}
-    )
+    """Run a command. Its output is discarded: a server would inherit it and keep it open."""
+    identity: dict[str, Any] = {}
+    if account is not None:
+        identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
     environment = {**os.environ, "LC_ALL": "C"}
     done = subprocess.run(
         command,

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 import boto3
 import pytest
 
-# moto looks and then stores, so that of two conditional puts at once both may succeed, which S3 rules out: one put at a time.
-# The server writes down what it is asked; tests/s3_requests.py fetches that from /opal-requests
-# It is S3 alone: to find out which service is meant takes moto a third of a request. A listing looks at the names of all objects of the
-# bucket, which all tests share; moto would look at the objects themselves.
+# One put at a time: moto checks and then stores, so that two simultaneous conditional puts may both
+# succeed, which S3 excludes. The server records its requests; tests/s3_requests.py fetches them
+# from /opal-requests. It serves only S3: moto needs a third of a request to find the service. A
+# listing reads the names of all objects of the bucket, which all tests share; moto would read the
+# objects.
 _SERVER = """
 import base64, collections, json, logging, os, sys, threading, types
 os.environ["MOTO_DISABLE_GLOBAL_CORS"] = os.environ["S3_IGNORE_SUBDOMAIN_BUCKETNAME"] = "true"
@@ -25,8 +26,9 @@ logging.getLogger("werkzeug").disabled = True
 moto, lock = create_backend_app("s3"), threading.Lock()
 list_objects = S3Backend.list_objects
 def list_below(self, bucket, prefix, delimiter, marker, max_keys):
-    found = {name: bucket.keys.get(name) for name in list(bucket.keys) if name.startswith(prefix or "")}
-    keys = {name: key for name, key in found.items() if key is not None}
+    names = [name for name in list(bucket.keys) if name.startswith(prefix or "")]
+    keys = {name: bucket.keys.get(name) for name in names}
+    keys = {name: key for name, key in keys.items() if key is not None}
     return list_objects(self, types.SimpleNamespace(keys=keys), prefix, delimiter, marker, max_keys)
 S3Backend.list_objects = list_below
 asked, requests = 0, collections.deque(maxlen=100_000)
@@ -36,7 +38,8 @@ def app(environ, start_response):
         start_response("200 OK", [("Content-Type", "application/json")])
         return [json.dumps([asked, list(requests)]).encode()]
     if environ["PATH_INFO"] == "/opal-objects":
-        for key, data in json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))).items():
+        body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+        for key, data in json.loads(body).items():
             s3_backends["123456789012"]["aws"].put_object("lake", key, base64.b64decode(data))
         start_response("204 No Content", [])
         return []
@@ -56,7 +59,10 @@ BUCKET = "lake"
 
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
-    """The options of `open_storage` for `s3://lake/...` on a server that lives as long as the block; the bucket exists."""
+    """Yield the options of `open_storage` for `s3://lake/...` on a new server.
+
+    The bucket exists; the server ends with the block.
+    """
     with subprocess.Popen(
         [sys.executable, "-c", _SERVER],
         stdin=subprocess.PIPE,
@@ -80,7 +86,7 @@ def s3_server() -> Iterator[dict[str, str]]:
 
 
 def put_objects(options: Mapping[str, str], uri: str, objects: Mapping[str, bytes]) -> None:
-    """Many below a folder of the bucket in one request, where it is not tested how they come there."""
+    """Put many objects below a folder of the bucket, in one request."""
     folder = uri.removeprefix(f"s3://{BUCKET}/")
     body = {f"{folder}/{path}": base64.b64encode(data).decode() for path, data in objects.items()}
     with urllib.request.urlopen(
@@ -97,5 +103,5 @@ def s3_options() -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def moto_server(s3_options: dict[str, str]) -> str:
-    """The server's endpoint URL."""
+    """Return the server's endpoint URL."""
     return s3_options["endpoint_url"]

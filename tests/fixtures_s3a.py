@@ -1,4 +1,4 @@
-"""Scripts whose Spark reads and writes S3 by itself, through S3A: each in a process with a session of its own."""
+"""Scripts whose Spark reads and writes S3 through S3A, each in a process of its own."""
 
 import os
 import subprocess
@@ -15,7 +15,12 @@ def s3a_session(endpoint: str) -> SparkSession:
     ensure_java()
     settings = {
         "spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.2",
-        "spark.jars.excludes": "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3,org.wildfly.openssl:wildfly-openssl",
+        "spark.jars.excludes": ",".join(
+            (
+                "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3",
+                "org.wildfly.openssl:wildfly-openssl",
+            )
+        ),
         "spark.hadoop.fs.s3a.endpoint": endpoint,
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.path.style.access": "true",
@@ -33,7 +38,7 @@ def s3a_session(endpoint: str) -> SparkSession:
 
 
 def run_script(script: str, endpoint: str, most_s: int) -> None:
-    """It has to reach its end."""
+    """Run a script, and assert that it reaches its end."""
     environment = os.environ | {
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),

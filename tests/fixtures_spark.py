@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def need_spark_parts() -> None:
-    """Skip a test that reads Avro or Kafka by Spark: Maven has what that takes up to Spark 4.2."""
+    """Skip a test of Avro or Kafka by Spark above Spark 4.2: Maven lacks the parts."""
     minor = tuple(map(int, version("pyspark").split(".")[:2]))
     if minor > (4, 2):
         pytest.skip("Maven has no spark-avro and no spark-sql-kafka of this Spark")
 
 
 def spark_home(folder: Path) -> Path:
-    """PySpark's, as links: workers of a cluster write into it."""
+    """Return PySpark's home as links: workers of a cluster write into it."""
     import pyspark
 
     home = folder / "spark"
@@ -56,7 +56,6 @@ def spark() -> "Iterator[SparkSession]":
     session = builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    logging.getLogger("py4j").setLevel(
-        logging.ERROR
-    )  # it says at exit that it closes, into a stream that pytest has closed
+    # It logs at exit that it closes, into a stream that pytest has closed
+    logging.getLogger("py4j").setLevel(logging.ERROR)
     session.stop()

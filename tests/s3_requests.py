@@ -1,4 +1,4 @@
-"""What moto's server was asked while a block ran: requests by verb and by the part of the table that they look at.
+"""The requests to moto's server while a block ran, by verb and by part of the table.
 
 with counted(s3_options, "s3://lake/t") as requests:
     table.retain()
@@ -15,13 +15,17 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote
 
 VERBS = ("GET", "HEAD", "LIST", "PUT", "DELETE", "OTHER")
-_BATCH = "many objects"  # a DELETE names them in its body, which the server does not write down
+# A DELETE names its objects in the body, which the server does not record
+_BATCH = "many objects"
 _PART = re.compile(r"(?:(_opal/[^/]+|data)(?:/|\Z)|(_opal)/?\Z)")
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Requests:
-    """Filled in at the end of the block. A DELETE may name a thousand objects; a LIST answers with so many."""
+    """The requests of a block, filled in at its end.
+
+    A DELETE may name a thousand objects, and a LIST may return as many.
+    """
 
     asked: list[tuple[str, str]] = field(default_factory=list)
 
@@ -35,7 +39,7 @@ class Requests:
 
     @property
     def parts(self) -> Counter[tuple[str, str]]:
-        """By verb and part: `("GET", "_opal/log")`, `("PUT", "data")`."""
+        """The counts by verb and part: `("GET", "_opal/log")`, `("PUT", "data")`."""
         return Counter((verb, part_of(path)) for verb, path in self.asked)
 
     @property
@@ -46,39 +50,45 @@ class Requests:
 
     def __repr__(self) -> str:
         verbs = ", ".join(f"{self.verbs[verb]} {verb}" for verb in VERBS if self.verbs[verb])
-        parts = "\n".join(
-            f"  {count:6} {verb:6} {part}" for (verb, part), count in sorted(self.parts.items())
-        )
-        again = "".join(
-            f"\n  {count:6} times  {path}" for path, count in sorted(self.repeated.items())
-        )
-        return f"{self.total} requests: {verbs}\n{parts}{again}"
+        lines = [f"{self.total} requests: {verbs}"]
+        for (verb, part), count in sorted(self.parts.items()):
+            lines.append(f"  {count:6} {verb:6} {part}")
+        for path, count in sorted(self.repeated.items()):
+            lines.append(f"  {count:6} times  {path}")
+        return "\n".join(lines)
 
 
 @contextmanager
 def counted(options: Mapping[str, str], uri: str = "s3://lake") -> Iterator[Requests]:
-    """The requests of the block for everything below `uri`, whoever sent them: this process, its children, a JVM."""
+    """Yield the requests of the block for everything below `uri`.
+
+    They count whoever sent them: this process, its children, a JVM.
+    """
     requests, root = Requests(), "/" + uri.partition("://")[2].rstrip("/") + "/"
     before, _ = _asked(options)
     yield requests
     after, log = _asked(options)
     since = log[len(log) - (after - before) :] if after > before else []
     assert len(since) == after - before, (
-        f"the server remembers {len(log)} requests, the block asked {after - before}: count less at once"
+        f"the server remembers {len(log)} requests, the block sent {after - before}: "
+        "count a smaller block"
     )
-    read = (_read(*one) for one in since)
-    requests.asked += [
-        (verb, path) for verb, path in read if f"{path}/".startswith(root) or path == _BATCH
-    ]
+    for method, raw_path, query in since:
+        verb, path = _read(method, raw_path, query)
+        if f"{path}/".startswith(root) or path == _BATCH:
+            requests.asked.append((verb, path))
 
 
 def part_of(path: str) -> str:
-    """`_opal/log` of `/lake/t/_opal/log/7.json`, `data` of a data file; what is neither is shown as it is."""
-    found = None
-    for found in _PART.finditer(path):
-        if found[0].startswith("_opal"):
+    """Return the part of a path: `_opal/log` of `/lake/t/_opal/log/7.json`, or `data`.
+
+    Any other path is returned unchanged.
+    """
+    part = None
+    for part in _PART.finditer(path):
+        if part[0].startswith("_opal"):
             break
-    return path if found is None else found[1] or found[2]
+    return path if part is None else part[1] or part[2]
 
 
 def _asked(options: Mapping[str, str]) -> tuple[int, list[list[str]]]:

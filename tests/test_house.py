@@ -1,4 +1,4 @@
-"""The rules of the house that no linter keeps: names, who may look at the clock, and what the light core may need."""
+"""The rules that no linter checks: names, the clock, and the imports of the light core."""
 
 import ast
 import re
@@ -39,7 +39,8 @@ CLOCK_OR_CHANCE = re.compile(
     r"time\.(?!sleep\b|monotonic|perf_counter|clock_gettime_ns\b|CLOCK_BOOTTIME\b)\w+|uuid\.uuid[14]|os\.urandom|numpy\.random(\.\w+)*|"
     r"(datetime\.)?(datetime|date)\.(now|utcnow|today)"
 )
-# Where time and chance enter, and where they do no harm: what a person typed, what tests draw, names of temporary files.
+# Modules where time and chance enter, or do no harm: input of a human, examples that tests draw,
+# names of temporary files
 MAY_LOOK_AT_THE_CLOCK = (
     "opal_lake/clock.py",
     "opal_lake/ids.py",
@@ -97,7 +98,10 @@ def tree_of(path: Path) -> ast.Module:
 def in_every_module(
     look: Callable[[ast.Module], Iterator[str]], modules: list[Path] = MODULES
 ) -> list[str]:
-    return [f"{relative(path)}:{found}" for path in modules for found in look(tree_of(path))]
+    findings = []
+    for path in modules:
+        findings += [f"{relative(path)}:{finding}" for finding in look(tree_of(path))]
+    return findings
 
 
 def functions(tree: ast.Module) -> Iterator[Function]:
@@ -110,11 +114,12 @@ def crowded_functions(tree: ast.Module) -> Iterator[str]:
         if names[:1] in (["self"], ["cls"]):
             del names[0]
         if len(names) > MAX_POSITIONAL_PARAMETERS:
-            yield f"{function.lineno} {function.name} takes {len(names)} parameters by position: {', '.join(names)}"
+            crowd = f"{len(names)} parameters by position: {', '.join(names)}"
+            yield f"{function.lineno} {function.name} takes {crowd}"
 
 
 def clock_and_chance_names(tree: ast.Module) -> dict[str, str]:
-    """What the module calls the things it imported from the modules of clock and chance: local name -> full name."""
+    """Return the full name of each local name that a module imports."""
     names = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -196,13 +201,17 @@ def test_the_clock_rule_sees(line: str) -> None:
 
 
 def test_the_clock_rule_allows_pauses_durations_and_conversions() -> None:
-    code = "import datetime, time, uuid\ntime.sleep(1)\ntime.monotonic()\nuuid.uuid5(name)\ndatetime.datetime.fromtimestamp(0)"
+    code = (
+        "import datetime, time, uuid\ntime.sleep(1)\ntime.monotonic()\nuuid.uuid5(name)\n"
+        "datetime.datetime.fromtimestamp(0)"
+    )
     assert not list(looks_at_clock_or_chance(ast.parse(code)))
 
 
 def test_every_silenced_finding_has_its_reason() -> None:
     silenced = re.compile(
-        r"#\s*(?:type: ignore(?:\[[^]]*\])?|noqa(?::\s*[A-Z]+[0-9]+(?:,\s*[A-Z]+[0-9]+)*)?)(?P<reason>.*)$"
+        r"#\s*(?:type: ignore(?:\[[^]]*\])?|"
+        r"noqa(?::\s*[A-Z]+[0-9]+(?:,\s*[A-Z]+[0-9]+)*)?)(?P<reason>.*)$"
     )
     bare = []
     for path in MODULES:
@@ -236,7 +245,10 @@ def test_every_folder_of_modules_is_a_package() -> None:
 
 
 def test_import_contracts_hold() -> None:
-    code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    code = (
+        "import sys; from importlinter.cli import lint_imports; "
+        "sys.exit(lint_imports(no_cache=True))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SOURCES)!r}); {code}"],
         cwd=ROOT,
@@ -266,7 +278,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_every_import_is_declared() -> None:
-    """By the package that imports it, by name, not only by way of another package."""
+    """The package that imports a module declares it; a dependency of a dependency is not enough."""
     lake = missing_declarations(SOURCES, declared_names("opal-lake"))
     # What its extras ask opal-lake for
     provider = missing_declarations(AIRFLOW, declared_names(*PROJECTS))
@@ -297,17 +309,21 @@ def missing_declarations(folder: Path, declared: set[str]) -> set[str]:
     modules = [path for path in MODULES if path.is_relative_to(folder)]
     known = {room.name for room in FOLDERS} | ONLY_FOR_TYPE_CHECKERS | set(sys.stdlib_module_names)
     names = {name for path in modules for name in imported(path)} - known
-    return {
-        name
-        for name in names
-        if not declared & {canonical(found) for found in providers.get(name, [name])}
-    }
+    missing = set()
+    for name in names:
+        distributions = {canonical(provider) for provider in providers.get(name, [name])}
+        if not declared & distributions:
+            missing.add(name)
+    return missing
 
 
 def test_extras_of_the_provider_name_extras_of_opal_lake() -> None:
     asked = [*requirements("airflow-provider-opal", without=set())]
-    named = [re.match(r"opal-lake\[([a-z0-9,]+)\]", entry) for entry in asked]
-    extras = {extra for found in named if found for extra in found[1].split(",")}
+    extras = set[str]()
+    for entry in asked:
+        named = re.match(r"opal-lake\[([a-z0-9,]+)\]", entry)
+        if named:
+            extras.update(named[1].split(","))
     assert extras == set(PROJECTS["opal-lake"]["optional-dependencies"]) - {"connect"}
 
 
@@ -336,12 +352,12 @@ def test_make_has_few_targets_and_every_bench_gives_a_figure() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert len(set(re.findall(r"^([a-z-]+):", text, re.MULTILINE))) <= 20
     [benches] = re.findall(r"^BENCHES = (.+)", text, re.MULTILINE)
-    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
     unused = [name for name in benches.split() if f"make bench NAME={name}" not in pages]
     assert unused == ["parse"], "only CI compares its figure"
     for name in benches.split():
-        place = ROOT / "tests/bench" / name.replace("-", "_")
-        assert place.is_dir() or place.with_suffix(".py").is_file(), name
+        bench = ROOT / "tests/bench" / name.replace("-", "_")
+        assert bench.is_dir() or bench.with_suffix(".py").is_file(), name
 
 
 def test_every_test_that_is_called_long_exists() -> None:

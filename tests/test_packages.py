@@ -1,4 +1,4 @@
-"""The packages opal-lake and airflow-provider-opal: what their wheels hold, and what each alone brings into a new environment."""
+"""The contents of the wheels opal-lake and airflow-provider-opal, and their new environments."""
 
 import ast
 import json
@@ -46,13 +46,13 @@ def names_in(wheel: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of opal-lake."""
+    """Build the wheel of opal-lake."""
     return build(SOURCES, tmp_path_factory.mktemp("lake"), "wheel")
 
 
 @pytest.fixture(scope="module")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of airflow-provider-opal."""
+    """Build the wheel of airflow-provider-opal."""
     return build(ROOT, tmp_path_factory.mktemp("provider"), "wheel")
 
 
@@ -167,7 +167,7 @@ def test_opal_lake_alone_works_without_airflow_spark_and_java(lake: Path, tmp_pa
 
 
 def imported_by_examples() -> set[str]:
-    """The modules that files of dags/ import, but for each other."""
+    """Return the modules that files of dags/ import, without each other."""
     files = sorted((ROOT / "dags").glob("*.py"))
     names = set()
     for file in files:
@@ -183,7 +183,7 @@ def imported_by_examples() -> set[str]:
 def test_the_provider_alone_brings_airflow_spark_and_all_that_its_examples_import(
     lake: Path, provider: Path, tmp_path: Path
 ) -> None:
-    """Also by the README's set-up, whose pip takes opal-lake from its folder: it is in no index."""
+    """The README's set-up does so too; its pip takes opal-lake from its folder."""
     environment = Environment.make(tmp_path / "environment")
     wheels = ("--find-links", lake.parent, "--find-links", provider.parent)
     environment.install(*wheels, PROVIDER["name"], "hatchling", "pip")

@@ -1,4 +1,4 @@
-"""What `make` does before anything is installed."""
+"""The steps of `make` before anything is installed."""
 
 import functools
 import http.server
@@ -105,7 +105,7 @@ def served(folder: Path) -> Iterator[str]:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[str]:
-    """An index whose certificate only our own authority vouches for."""
+    """Yield an index with a certificate of a private authority."""
     make_certificates(tmp_path)
     make_index(tmp_path)
     with served(tmp_path) as address:

@@ -1,6 +1,7 @@
-"""Surfaces that are written by hand have the arguments of their declaration, but for those named here.
+"""Handwritten surfaces have the arguments of their declaration, except those named here.
 
-Methods of a table and operators are made from declarations; templates, YAML models and flags are not.
+Methods of a table and operators are made from declarations; templates, YAML models and flags are
+not.
 """
 
 import argparse
@@ -26,6 +27,8 @@ PYTHON_ONLY = {"deleted", "application", "positions"}
 A_TASK = {"table", "opal_conn_id", "spark_conn_id", "spark", "retries", "retry_delay", "pool"}
 THE_RUN = {"partition_key", "after", "version", "replaces"}
 OF_ITS_DAG = {"schedule", "approve", "answer_within"}
+A_PIPELINE = A_TASK | THE_RUN - {"after", "version"}
+A_PIPELINE |= {"lakechime_conn_id", "wait_for", "maintenance", "consumers"}
 CONSUMER = THE_RUN - {"replaces"} | {"by", "lakechime_conn_id"}
 A_SOURCE = {"paths", "format", "source_option", "user_env", "password_env", "header", "columns"}
 A_SOURCE |= {"deletes", "order", "jdbc_url", "jdbc_table", "jdbc_query", "source"}
@@ -52,12 +55,20 @@ SURFACES: Mapping[str, tuple[set[str], str, set[str]]] = {
     "pipeline_of": (
         arguments(pipeline_of),
         "ingest",
-        A_TASK | THE_RUN - {"after", "version"} | {"lakechime_conn_id", "wait_for", "maintenance", "consumers"},
+        A_PIPELINE,
     ),
     "Consumer": (arguments(Consumer), "consume", CONSUMER | {"name", "own_dag", "wait_for"}),
     "yaml.TableModel": (keys(version_1.TableModel), "create", {"name", "like", "if_absent"}),
-    "yaml.MaintenanceModel": (keys(version_1.MaintenanceModel), "maintain", OF_ITS_DAG | {"delete", "dry_run"}),
-    "yaml.ConsumerModel": (keys(version_1.ConsumerModel), "consume", CONSUMER | {"own_dag", "wait_for"}),
+    "yaml.MaintenanceModel": (
+        keys(version_1.MaintenanceModel),
+        "maintain",
+        OF_ITS_DAG | {"delete", "dry_run"},
+    ),
+    "yaml.ConsumerModel": (
+        keys(version_1.ConsumerModel),
+        "consume",
+        CONSUMER | {"own_dag", "wait_for"},
+    ),
     "Maintenance": (arguments(Maintenance), "maintain", OF_ITS_DAG | {"delete", "dry_run"}),
     "opal create": (flags("create"), "create", {"property", "properties"}),
     "opal ingest": (flags("ingest"), "ingest", A_SOURCE | {"metagen", "create", "partition_key"}),
@@ -73,16 +84,16 @@ SURFACES: Mapping[str, tuple[set[str], str, set[str]]] = {
     "opal retain": (flags("retain"), "retain", set()),
     "opal maintain": (flags("maintain"), "maintain", {"keep_files", "delete"}),
     "opal mutate": (flags("mutate"), "mutate", {"paths", "increments", "properties"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SURFACES)
 def test_a_surface_has_the_arguments_of_its_declaration(name: str) -> None:
-    given, operation, differs = SURFACES[name]
+    given, operation, differing = SURFACES[name]
     declared = {*operation_named(operation).fields()} - PYTHON_ONLY
     if name != "opal discard":
         declared -= {"token"}
-    assert given ^ declared == differs
+    assert given ^ declared == differing
 
 
 def test_every_operation_has_a_declaration() -> None:
@@ -90,5 +101,5 @@ def test_every_operation_has_a_declaration() -> None:
 
 
 def test_the_parts_that_columns_have_are_those_of_a_new_table() -> None:
-    lists = {name for name, one in NewTable.fields().items() if default_of(one) == []}
+    lists = {name for name, member in NewTable.fields().items() if default_of(member) == []}
     assert lists | {"keys", "delta"} == {*COLUMN_ROLES}

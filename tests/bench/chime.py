@@ -1,7 +1,10 @@
-"""Data-change events on PostgreSQL: how fast they are registered, and what triggers ask costs with millions of them.
+"""Data-change events on PostgreSQL.
 
-The server is this script's own and syncs to disk as ever. Plans are printed as PostgreSQL explains them, of statements that the client
-sent. CPU seconds are those of this script's processes and of the server: on a busy machine they say more than the clock.
+How fast they are registered, and what triggers ask costs with millions of them.
+
+The server is this script's own and syncs to disk. Plans are printed as PostgreSQL explains them, of
+statements that the client sent. CPU seconds are those of this script's processes and of the server:
+on a busy machine they say more than the clock.
 """
 
 import argparse
@@ -33,14 +36,17 @@ SETTINGS = ("shared_buffers=512MB", "maintenance_work_mem=512MB", "max_wal_size=
 def registration(
     url: str, server: Postgres, *, processes: int, batch: int, seconds: float
 ) -> tuple[float, float]:
-    """Events a second of all processes together, and milliseconds of CPU an event: the producers' and the server's."""
+    """Events a second of all processes together, and milliseconds of CPU an event.
+
+    The producers' and the server's.
+    """
     context = multiprocessing.get_context("spawn")
     barrier, counts = context.Barrier(processes + 1), context.Queue()
     given = [
         (url, f"{batch}-{processes}-{number}", (batch, seconds), barrier, counts)
         for number in range(processes)
     ]
-    workers = [context.Process(target=_register, args=one) for one in given]
+    workers = [context.Process(target=_register, args=args) for args in given]
     for worker in workers:
         worker.start()
     barrier.wait()
@@ -55,7 +61,10 @@ def registration(
 
 
 def server_cpu_seconds(server: Postgres) -> float:
-    """Of everything that the server runs now; connections that were closed are in their parent's children."""
+    """Return the CPU seconds of everything that the server runs now.
+
+    Connections that were closed are in their parent's children.
+    """
     first = psutil.Process(
         int((server.home / "data" / "postmaster.pid").read_text().split("\n")[0])
     )
@@ -92,7 +101,10 @@ def day(number: int) -> str:
 
 
 def load(database: Database, first: int, last: int) -> None:
-    """Events with first < seq <= last: of a thousand tables in turn, and of a day after the other in each. One in ten is complete."""
+    """Events with first < seq <= last.
+
+    Of a thousand tables in turn, and of a day after the other in each. One in ten is complete.
+    """
     operation, complete = tag_keys(OPERATION)[0], tag_keys(COMPLETE)[0]
     with database.engine.begin() as connection:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # millions in one statement
@@ -104,22 +116,28 @@ def load(database: Database, first: int, last: int) -> None:
         ]
         connection.exec_driver_sql("INSERT INTO days VALUES (%s, %s, %s)", days)
         connection.exec_driver_sql(
-            "INSERT INTO lakechime_tables (id, cluster, name, depth) SELECT 1000000 + n, 'default', 'lake.t' || n, 1 "
+            "INSERT INTO lakechime_tables (id, cluster, name, depth) SELECT 1000000 + n, "
+            "'default', 'lake.t' || n, 1 "
             f"FROM generate_series(0, {TABLES - 1}) AS n ON CONFLICT DO NOTHING"
         )
         connection.exec_driver_sql(
-            "INSERT INTO lakechime_events (seq, event_ts, table_id, dedup_key, partition, partition_key, snapshot_id, snapshot_ts, "
+            "INSERT INTO lakechime_events (seq, event_ts, table_id, dedup_key, partition, "
+            "partition_key, snapshot_id, snapshot_ts, "
             "prev_snapshot_id, table_format, operation_type, tags, gap) "
-            f"SELECT s, 1700000000000 + s, 1000000 + s %% {TABLES}, left(md5(s::text), 22), days.text, days.key, (s / {TABLES})::text, "
+            f"SELECT s, 1700000000000 + s, 1000000 + s %% {TABLES}, left(md5(s::text), 22), "
+            f"days.text, days.key, (s / {TABLES})::text, "
             f"1700000000000 + s, (s / {TABLES} - 1)::text, 'OPAL', 'APPEND', "
-            """CASE WHEN s %% 10 = 0 THEN '{"opal.operation":"upsert","completeness.daily":"99"}' """
+            "CASE WHEN s %% 10 = 0 "
+            """THEN '{"opal.operation":"upsert","completeness.daily":"99"}' """
             """ELSE '{"opal.operation":"upsert"}' END, """
-            f"false FROM generate_series({first + 1}, {last}) AS s JOIN days ON days.n = (s / {TABLES}) %% {DAYS}"
+            f"false FROM generate_series({first + 1}, {last}) AS s JOIN days ON days.n = (s / "
+            f"{TABLES}) %% {DAYS}"
         )
         for key, every in ((operation, 1), (complete, 10)):
             connection.exec_driver_sql(
                 "INSERT INTO lakechime_event_tags (table_id, tag_key, seq) "
-                f"SELECT 1000000 + s %% {TABLES}, '{key}', s FROM generate_series({first + 1}, {last}) AS s WHERE s %% {every} = 0"
+                f"SELECT 1000000 + s %% {TABLES}, '{key}', s FROM generate_series({first + 1}, "
+                f"{last}) AS s WHERE s %% {every} = 0"
             )
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("SET statement_timeout = 0")
@@ -128,7 +146,7 @@ def load(database: Database, first: int, last: int) -> None:
 
 @contextmanager
 def statements(database: Database) -> Iterator[list[tuple[str, Any]]]:
-    """What is sent meanwhile."""
+    """Yield the list of the statements that are sent meanwhile."""
     sent: list[tuple[str, Any]] = []
 
     def keep(
@@ -144,10 +162,10 @@ def statements(database: Database) -> Iterator[list[tuple[str, Any]]]:
 
 
 def explained(database: Database, ask: Callable[[], object]) -> list[str]:
-    """The plan of the greatest statement of a question."""
+    """Return the plan of the longest statement of a question."""
     with statements(database) as sent:
         ask()
-    statement, parameters = max(sent, key=lambda one: len(one[0]))
+    statement, parameters = max(sent, key=lambda call: len(call[0]))
     with database.engine.connect() as connection:
         return list(
             connection.exec_driver_sql(
@@ -159,7 +177,7 @@ def explained(database: Database, ask: Callable[[], object]) -> list[str]:
 def questions(
     chime: LakeChime, events: int, dice: random.Random
 ) -> dict[str, Callable[[], object]]:
-    """What triggers ask, of a random table each time."""
+    """Return what triggers ask, of a random table each time."""
 
     def table() -> str:
         return f"lake.t{dice.randrange(TABLES)}"
@@ -248,7 +266,8 @@ def main() -> None:
                 url, server, processes=processes, batch=batch, seconds=args.seconds
             )
             print(
-                f"{processes} producers, {batch} events a call: {rate:,.0f} events/s, {cpu_ms:.2f} CPU ms an event",
+                f"{processes} producers, {batch} events a call: {rate:,.0f} events/s, "
+                f"{cpu_ms:.2f} CPU ms an event",
                 flush=True,
             )
         url, loaded = server.new_database(), 0

@@ -1,4 +1,6 @@
-"""Fresh files by how their columns are encoded: chosen by a sample, as Opal does; without dictionaries; in dictionaries, Parquet's default.
+"""Fresh files by the encoding of their columns.
+
+It is chosen by a sample, as Opal does; plain; or in dictionaries, Parquet's default.
 
 python -m tests.bench.encodings [--rows 1000,10000,50000,500000] [--rounds 9]
 """
@@ -71,11 +73,12 @@ def main() -> None:
                 began = time.perf_counter()
                 size[name] = len(data_file.encode_file(table, spec).data)
                 took_ms[name].append(1e3 * (time.perf_counter() - began))
-        ours = statistics.median(took_ms["by a sample"])
+        sampled = statistics.median(took_ms["by a sample"])
         for name in WAYS:
             median = statistics.median(took_ms[name])
             print(
-                f"{rows:>9,} rows {name:>21}: {median:8.2f} ms, {median / ours:5.2f}x, {size[name] / rows:6.1f} bytes a row",
+                f"{rows:>9,} rows {name:>21}: {median:8.2f} ms, {median / sampled:5.2f}x, "
+                f"{size[name] / rows:6.1f} bytes a row",
                 flush=True,
             )
 

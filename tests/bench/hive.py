@@ -1,4 +1,7 @@
-"""A Hive-style table of many partitions: what the first look, a look with nothing new, and a look with one new partition cost."""
+"""A Hive-style table of many partitions.
+
+The figures are the cost of the first look, a look without news, and one with a new partition.
+"""
 
 import argparse
 import json
@@ -34,7 +37,8 @@ def main() -> None:
             assert state is not None
             size = len(json.dumps(state.position))
             print(
-                f"{name:<20}{time.perf_counter() - begun:>8.1f} s  {count:>8,} events, a position of {size} bytes",
+                f"{name:<20}{time.perf_counter() - begun:>8.1f} s  {count:>8,} events, a position "
+                f"of {size} bytes",
                 flush=True,
             )
 

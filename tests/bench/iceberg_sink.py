@@ -1,7 +1,10 @@
-"""Iceberg's own sink for Kafka Connect, on the load of `stream_freshness`: one worker with one task, and a Hadoop catalog on the disk.
+"""Iceberg's own sink for Kafka Connect, on the load of `stream_freshness`.
 
-The sink appends: it resolves no updates and no deletions. What it names in a snapshot's summary are offsets of its control topic. So the
-reader notes when it first saw which snapshot; which rows each has added is read from its files afterwards.
+One worker with one task, and a Hadoop catalog on the disk.
+
+The sink appends: it resolves no updates and no deletions. What it names in a snapshot's summary are
+offsets of its control topic. So the reader notes when it first saw which snapshot; which rows each
+has added is read from its files afterwards.
 """
 
 import json
@@ -52,7 +55,10 @@ START_S = 120.0
 
 @dataclass(slots=True, kw_only=True)
 class Reader:
-    """Polls the table's metadata, and notes when it first saw which snapshot and how many rows there were."""
+    """A thread that polls the table's metadata.
+
+    It notes when it first saw which snapshot, and the number of rows.
+    """
 
     table: Path
     version: int = 0
@@ -66,7 +72,7 @@ class Reader:
         return self.seen[-1][2] if self.seen else 0
 
     def poll(self, seconds: float, is_over: Callable[[int], bool] = lambda _: False) -> bool:
-        """Until something is so of the rows, or the time is over."""
+        """Poll until `is_over` holds of the rows; return False when the time is over."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             while self.metadata(self.version + 1).exists():
@@ -89,20 +95,23 @@ class Reader:
             )
 
     def ages(self, stamps: Stamps, began: float, until: float) -> np.ndarray:
-        """Of the rows that were produced between two moments. A row tells the number of its step's first message."""
+        """Return the ages of rows that were produced between two moments.
+
+        A row has the number of its step's first message.
+        """
         produced = np.array([moment for moment, _, _ in stamps])
         firsts = np.cumsum([0, *(count for _, _, count in stamps)])[:-1]
-        table, found = StaticTable.from_metadata(str(self.metadata(self.version))), []
+        table, ages = StaticTable.from_metadata(str(self.metadata(self.version))), []
         for moment, number, _ in self.seen:
             for path in _added(table, number):
                 at = pq.read_table(path, columns=["at"])["at"].to_numpy()
                 own = produced[np.searchsorted(firsts, at - order(0)["at"])]
-                found.append((moment - own)[(own >= began) & (own < until)])
-        return np.concatenate(found)
+                ages.append((moment - own)[(own >= began) & (own < until)])
+        return np.concatenate(ages)
 
 
 def _added(table: StaticTable, number: int) -> Iterator[str]:
-    """The data files that a snapshot has added."""
+    """Return the data files that a snapshot has added."""
     snapshot = table.snapshot_by_id(number)
     assert snapshot is not None
     for manifest in snapshot.manifests(table.io):
@@ -124,7 +133,8 @@ def _connect(
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "value.converter.schemas.enable": "false",
         "offset.storage.file.filename": str(folder / "offsets"),
-        "offset.flush.interval.ms": "1000",  # a task that waits for messages joins a commit only then
+        # A task that waits for messages joins a commit only then
+        "offset.flush.interval.ms": "1000",
         "listeners": f"http://127.0.0.1:{free_port()}",
     }
     sink = {
@@ -204,7 +214,7 @@ def freshness(broker: Kafka, folder: Path, load: Load, interval_ms: int) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What there is at a moment."""
+    """Counts of files, commits and rows, and the CPU seconds, at a moment."""
 
     at: float
     cpu: dict[str, float]
@@ -215,11 +225,11 @@ class Mark:
 
 
 def _mark(reader: Reader, pids: dict[str, list[int]]) -> Mark:
-    """Hadoop keeps a checksum beside each file on a local disk: none of them counts."""
+    """Return the counts of now, without Hadoop's checksum files of a local disk."""
     table = reader.table
     names = [
-        Path(place, name).relative_to(table)
-        for place, _, names in os.walk(table)
+        Path(folder, name).relative_to(table)
+        for folder, _, names in os.walk(table)
         for name in names
         if not name.endswith(".crc")
     ]

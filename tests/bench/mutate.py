@@ -1,9 +1,12 @@
-"""Increments of 1% and 10% of a master's rows: `opal mutate`, the same merge in Spark alone (the limit), and with --delta Delta's MERGE.
+"""Increments of 1% and 10% of a master's rows.
+
+`opal mutate`, the same merge in Spark alone (the limit), and with --delta Delta's MERGE.
 
     make bench NAME=mutate ARGS="--rows 1000000 --delta"
 
-Half of an increment's rows are new. The master is Parquet, in one folder and in 100 partitions of which an increment touches one. Spark
-alone reads the master and writes it anew by one join; it neither checks, counts nor swaps anything.
+Half of an increment's rows are new. The master is Parquet, in one folder and in 100 partitions of
+which an increment touches one. Spark alone reads the master and writes it again by one join; it
+neither checks, counts nor swaps anything.
 """
 
 import argparse
@@ -140,7 +143,10 @@ def _one_partition(spark: SparkSession, folder: Path, rows: int) -> None:
 
 
 def _skewed(spark: SparkSession, folder: Path, rows: int) -> None:
-    """Mutations of different records and of one, and four times as many, in a heap of 1 GB, into a master of a tenth of the rows."""
+    """Measure mutations of different records and of one, in a heap of 1 GB.
+
+    The master has a tenth of the rows; a second run has four times as many mutations.
+    """
     number = rows // 10
     for name, ids, mutations in (
         ("of different records", F.col("id"), number),
@@ -159,7 +165,8 @@ def _skewed(spark: SparkSession, folder: Path, rows: int) -> None:
                 lambda master=master, job=job: mutate(spark, master, job),
             )
         print(
-            f"{'':38} at the peak {', '.join(f'{most / (1 << 20):,.0f} MB of {what}' for what, most in peak.items())}",
+            f"{'':38} at the peak "
+            f"{', '.join(f'{most / (1 << 20):,.0f} MB of {what}' for what, most in peak.items())}",
             flush=True,
         )
         shutil.rmtree(folder)
@@ -167,7 +174,10 @@ def _skewed(spark: SparkSession, folder: Path, rows: int) -> None:
 
 @contextmanager
 def _watched(spark: SparkSession) -> Iterator[dict[str, int]]:
-    """The most that Spark's sorts and joins held, and that rows that it keeps took; looked at every 50 ms."""
+    """Return the peak memory of Spark's sorts and joins, and of cached rows.
+
+    Sampled every 50 ms.
+    """
     untyped: Any = spark.sparkContext
     manager = untyped._jvm.org.apache.spark.SparkEnv.get().memoryManager()
     peak, done = {"sorts and joins": 0, "kept rows": 0}, threading.Event()

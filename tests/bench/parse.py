@@ -1,4 +1,6 @@
-"""What a DAG file pays for the provider: importing all of its operators, beyond Airflow and the Spark provider themselves.
+"""The cost of the provider for a DAG file.
+
+It is the time of importing all of its operators, beyond Airflow and the Spark provider themselves.
 
     python tests/bench/parse.py [--rounds 15]
 
@@ -18,7 +20,8 @@ AIM_MS = 60
 SCRIPT = """
 import gc
 import time
-from airflow.sdk import DAG, Asset, BaseSensorOperator, PartitionedAssetTimetable, CronPartitionTimetable
+from airflow.sdk import DAG, Asset, BaseSensorOperator
+from airflow.sdk import CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.triggers.base import BaseTrigger
 gc.collect()
@@ -35,7 +38,8 @@ print((made - started) * 1000, (time.perf_counter() - made) * 1000)
 AIRFLOW = """
 import time
 started = time.perf_counter()
-from airflow.sdk import DAG, Asset, BaseSensorOperator, PartitionedAssetTimetable, CronPartitionTimetable
+from airflow.sdk import DAG, Asset, BaseSensorOperator
+from airflow.sdk import CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.triggers.base import BaseTrigger
 print((time.perf_counter() - started) * 1000, 0)
@@ -50,17 +54,20 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     measured(SCRIPT)  # compiles
     rounds_measured = [(measured(AIRFLOW)[0], *measured(SCRIPT)) for _ in range(rounds)]
-    there, here, yaml = (statistics.median(column) for column in zip(*rounds_measured, strict=True))
-    print(f"all operators, sensors, templates {here:6.0f} ms   (aim: at most {AIM_MS} ms)")
-    print(f"beside them the YAML loader       {yaml:6.0f} ms   (a file that uses it)")
-    print(f"Airflow and its Spark provider    {there:6.0f} ms")
+    airflow, provider, yaml = (
+        statistics.median(column) for column in zip(*rounds_measured, strict=True)
+    )
+    print(f"all operators, sensors, templates {provider:6.0f} ms   (aim: at most {AIM_MS} ms)")
+    print(f"next to them the YAML loader      {yaml:6.0f} ms   (a file that uses it)")
+    print(f"Airflow and its Spark provider    {airflow:6.0f} ms")
     print(
-        f"ratio                             {here / there:6.2f}   medians of {rounds} processes each, interleaved"
+        f"ratio                             {provider / airflow:6.2f}   medians of {rounds} "
+        "processes each, interleaved"
     )
 
 
 def measured(script: str) -> tuple[float, ...]:
-    """The milliseconds that a new process prints."""
+    """Return the milliseconds that a new process prints."""
     environment = {
         name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
     }

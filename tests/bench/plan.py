@@ -1,9 +1,12 @@
-"""The spread of partitions by predicted load against those by messages and by count, over weeks: max/mean work of the processes, and moves.
+"""The spread of partitions by predicted load, by messages and by count, over weeks.
 
-Traffic is drawn by a seed: partitions skewed by a power law, each with a day and a night of its own time zone, quiet weekends, noise,
-growth, and messages of its own size. With `--recorded TABLE` it is what streams have counted into a table, with noise. Two weeks are
-learned from; in the third one a plan is made every hour, and judged by the work that then comes: a message, and a message more for each
-500 bytes, as `opal stream` has it.
+The figures are the max/mean work of the processes, and the moves.
+
+Traffic is drawn by a seed: partitions skewed by a power law, each with a day and a night of its own
+time zone, quiet weekends, noise, growth, and messages of its own size. With `--recorded TABLE` it
+is what streams have counted into a table, with noise. Two weeks are learned from; in the third one
+a plan is made every hour, and judged by the work that then comes: a message, and a message more for
+each 500 bytes, as `opal stream` has it.
 """
 
 import argparse
@@ -26,9 +29,12 @@ LEARN = 2 * WEEK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Means over the hours of a week: how much work the fullest process had by the mean, and what restarted.
+    """Means over the hours of a week.
 
-    `at_best` is what no spread can go below: 1, or the largest partition by the mean of the processes.
+    How much work the fullest process had by the mean, and what restarted.
+
+    `at_best` is the bound that no spread can go below: 1, or the largest partition by the mean of
+    the processes.
     """
 
     by_count: float
@@ -42,7 +48,7 @@ class Outcome:
 
 
 class Source(Protocol):
-    """What each partition gets in each hour."""
+    """The messages and bytes that each partition gets in each hour."""
 
     partitions: Sequence[Partition]
 
@@ -50,7 +56,7 @@ class Source(Protocol):
 
 
 class Shop:
-    """Drawn."""
+    """Volumes that are drawn."""
 
     def __init__(self, seed: int, partitions: int) -> None:
         self._dice = random.Random(seed)
@@ -79,17 +85,17 @@ class Shop:
 
 
 class Recorded:
-    """What streams counted, with noise."""
+    """Counts of streams, with noise."""
 
     def __init__(self, seed: int, uri: str) -> None:
         self._dice = random.Random(seed)
         table = Table.open(uri)
         head = table.log.head()
-        found = TrafficFolder(table.storage, head.root.table_id, table.log.ids).read()
+        counts = TrafficFolder(table.storage, head.root.table_id, table.log.ids).read()
         self._traffic = {
-            one.partition: found[str(one)]
-            for one in known_positions(head.positions)
-            if str(one) in found
+            position.partition: counts[str(position)]
+            for position in known_positions(head.positions)
+            if str(position) in counts
         }
         self.partitions = sorted(self._traffic)
 
@@ -100,17 +106,17 @@ class Recorded:
 def simulate(source: Source, processes: int = 8) -> Outcome:
     traffic = {part: Traffic(hour=0) for part in source.partitions}
     for hour in range(LEARN):
-        for part, found in traffic.items():
-            found.observe(hour, source.volume(part, hour))
+        for part, learned in traffic.items():
+            learned.observe(hour, source.volume(part, hour))
     fixed = spread_by_count(dict.fromkeys(source.partitions, 1.0), processes).shares
-    kept: Shares = ()
+    last_shares: Shares = ()
     scratch: Shares = ()
     counted: Shares = ()
     sums = [0.0] * len(fields(Outcome))
     for hour in range(LEARN, LEARN + WEEK):
         rates = predict_rates(traffic, source.partitions, hour, 1)
         loads = weigh(rates)
-        spread, anew = plan_spread(loads, processes, kept), plan_spread(loads, processes)
+        spread, fresh = plan_spread(loads, processes, last_shares), plan_spread(loads, processes)
         by_messages = plan_spread(
             {part: rate.messages for part, rate in rates.items()}, processes, counted
         )
@@ -120,20 +126,22 @@ def simulate(source: Source, processes: int = 8) -> Outcome:
         }
         figures = [
             _skew(shares, work)
-            for shares in (fixed, by_messages.shares, spread.shares, anew.shares)
+            for shares in (fixed, by_messages.shares, spread.shares, fresh.shares)
         ]
         figures += [
             _largest(work, processes),
-            len(spread.changed) if kept else 0,
+            len(spread.changed) if last_shares else 0,
             len(spread.moved),
         ]
-        figures += [sum(one != other for one, other in zip(anew.shares, scratch, strict=False))]
+        figures += [
+            sum(share != other for share, other in zip(fresh.shares, scratch, strict=False))
+        ]
         sums = [total + figure for total, figure in zip(sums, figures, strict=True)]
-        kept, scratch, counted = spread.shares, anew.shares, by_messages.shares
-        for part, found in traffic.items():
-            found.observe(hour, came[part])
+        last_shares, scratch, counted = spread.shares, fresh.shares, by_messages.shares
+        for part, learned in traffic.items():
+            learned.observe(hour, came[part])
     return Outcome(
-        **{one.name: total / WEEK for one, total in zip(fields(Outcome), sums, strict=True)}
+        **{field.name: total / WEEK for field, total in zip(fields(Outcome), sums, strict=True)}
     )
 
 
@@ -157,18 +165,18 @@ def main() -> None:
     args = parser.parse_args()
     where = args.recorded or f"{args.partitions} partitions"
     print(f"{where}, {args.processes} processes; max/mean work, and restarts and moves an hour")
-    names = [one.name.replace("_", " ") for one in fields(Outcome)]
+    names = [field.name.replace("_", " ") for field in fields(Outcome)]
     print("seed  " + "  ".join(names))
     for seed in range(args.seeds):
         source: Source = (
             Recorded(seed, args.recorded) if args.recorded else Shop(seed, args.partitions)
         )
-        found = simulate(source, args.processes)
+        outcome = simulate(source, args.processes)
         print(
             f"{seed:4}  "
             + "  ".join(
-                f"{getattr(found, one.name):{len(name)}.2f}"
-                for one, name in zip(fields(Outcome), names, strict=True)
+                f"{getattr(outcome, field.name):{len(name)}.2f}"
+                for field, name in zip(fields(Outcome), names, strict=True)
             )
         )
 

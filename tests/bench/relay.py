@@ -1,10 +1,14 @@
-"""From a commit to the start of a DAG that waits for the table: by a relay and by a watcher, beside Airflow's own event.
+"""The time from a commit to the start of a DAG that waits for the table.
+
+By a relay and by a watcher, next to Airflow's own event.
 
     python -m tests.bench.relay [--commits 20]
 
-One Airflow. A commit to an Iceberg table is registered from its metadata, as `lakechime watch` does, and wakes `by_relay` (a relay in a
-continuous DAG, deferred) and `by_watcher` (an AssetWatcher). For comparison a task that commits to an Opal table emits Airflow's own event
-(`by_asset`); its clock runs from the end of that task. All end when the woken run's first task starts.
+One Airflow. A commit to an Iceberg table is registered from its metadata, as `lakechime watch`
+does, and wakes `by_relay` (a relay in a continuous DAG, deferred) and `by_watcher` (an
+AssetWatcher). For comparison a task that commits to an Opal table emits Airflow's own event
+(`by_asset`); its clock runs from the end of that task. All end when the woken run's first task
+starts.
 """
 
 import argparse
@@ -27,7 +31,8 @@ from airflow.sdk import DAG, Asset, AssetWatcher, PartitionedAssetTimetable, tas
 from airflow_provider_opal import LakeChimeTrigger, lakechime_asset, opal_asset, relay_dag
 START = datetime(2026, 11, 1)
 relay_dag("relay", tables=["shop.raw"], start_date=START)
-raw = Asset("raw", watchers=[AssetWatcher(name="raw", trigger=LakeChimeTrigger(tables=["shop.raw"], consumer="raw"))])
+trigger = LakeChimeTrigger(tables=["shop.raw"], consumer="raw")
+raw = Asset("raw", watchers=[AssetWatcher(name="raw", trigger=trigger)])
 
 @task
 def begin():
@@ -100,7 +105,8 @@ def measure(airflow: LocalAirflow, folder: Path, commits: int) -> None:
             ][1:]
             p95 = sorted(seconds)[min(len(seconds) - 1, round(0.95 * len(seconds)))]
             print(
-                f"{name:<12} p50 {statistics.median(seconds):6.1f} s   p95 {p95:6.1f} s   of {len(seconds)} commits"
+                f"{name:<12} p50 {statistics.median(seconds):6.1f} s   p95 {p95:6.1f} s   of "
+                f"{len(seconds)} commits"
             )
 
 
@@ -115,17 +121,19 @@ def iceberg_table(folder: Path) -> Any:
 
 
 def register(client: LakeChime, table: Any) -> None:
-    from lakechime.producers.iceberg import IcebergPlace, IcebergSource
+    from lakechime.producers.iceberg import IcebergLocation, IcebergSource
     from lakechime.producers.outbox import Target, sync
 
     sync(
         client,
-        IcebergSource(place=IcebergPlace(path=table.location()), target=Target(table="shop.raw")),
+        IcebergSource(
+            location=IcebergLocation(path=table.location()), target=Target(table="shop.raw")
+        ),
     )
 
 
 def emitted(airflow: LocalAirflow, key: str) -> datetime:
-    """When the task that emitted Airflow's own event had ended."""
+    """Return when the task that emitted Airflow's own event had ended."""
     run_id = airflow.api(
         "POST", "/dags/emit/dagRuns", {"logical_date": None, "conf": {"key": key}}
     )["dag_run_id"]
@@ -134,7 +142,7 @@ def emitted(airflow: LocalAirflow, key: str) -> datetime:
 
 
 def started(airflow: LocalAirflow, dag_id: str) -> list[datetime]:
-    """When the tasks of its runs began, oldest first."""
+    """Return when the tasks of its runs began, oldest first."""
     tasks = [
         task for run in airflow.runs(dag_id) for task in airflow.tasks(dag_id, run["dag_run_id"])
     ]

@@ -1,9 +1,12 @@
-"""What executors of a given memory hold while they rewrite a large table: a compaction of many small files, then a Z-order of all rows.
+"""The memory that executors of a given size hold while they rewrite a large table.
+
+A compaction of many small files, then a Z-order of all rows.
 
 python -m tests.bench.rewrite_memory [--rows 20000000] [--memory 1g] [--files 200]
 
-Two executors of one core each, in processes of their own (local-cluster). Spark grants a Python worker the overhead that it reserves
-beside the heap, 384 MB at least or a tenth: what the worker holds is told as a share of that.
+Two executors of one core each, in processes of their own (local-cluster). Spark grants a Python
+worker the overhead that it reserves next to the heap, 384 MB at least or a tenth: what the
+worker holds is printed as a share of that.
 """
 
 import argparse
@@ -63,7 +66,10 @@ class Watch:
 
 
 def build(folder: Path, rows: int, files: int) -> None:
-    """In a process of its own, with memory to spare: many small files, and an update of every hundredth row."""
+    """Build the table in a process of its own, with memory to spare.
+
+    Many small files, and an update of every hundredth row.
+    """
     spark = open_session()
     bench = Bench(spark=spark, folder=folder, rows=rows, rounds=1)
     table = new_table(bench, "table", "parquet")
@@ -94,7 +100,8 @@ def rewrite(folder: Path, rows: int, memory: str) -> None:
     table = OpalTable.for_path(spark, str(folder / "table"))
     before = table.read().selectExpr("count(*)", "sum(v2)", "max(mod_time)").collect()
     print(
-        f"{rows:,} rows, {len(table.files())} files, {size_of(folder / 'table') / 1e6:,.0f} MB; executors of {memory}",
+        f"{rows:,} rows, {len(table.files())} files, {size_of(folder / 'table') / 1e6:,.0f} MB; "
+        f"executors of {memory}",
         flush=True,
     )
     overhead = max(LEAST_OVERHEAD, heap // 10)
@@ -109,7 +116,7 @@ def rewrite(folder: Path, rows: int, memory: str) -> None:
         if not watch.python:
             raise RuntimeError("no executor was seen at work; is the table too small?")
         private, resident = (
-            max(getattr(found, kind) for found in watch.python.values())
+            max(getattr(peak, kind) for peak in watch.python.values())
             for kind in ("private", "resident")
         )
         bench.note(f"{name}: a Python worker's own memory at most", private / 1e6, "MB")
@@ -117,7 +124,7 @@ def rewrite(folder: Path, rows: int, memory: str) -> None:
         bench.note(f"{name}: with pages of files, of the overhead", resident / overhead, "x")
         bench.note(
             f"{name}: an executor's JVM at most",
-            max(found.resident for found in watch.java.values()) / 1e6,
+            max(peak.resident for peak in watch.java.values()) / 1e6,
             "MB",
         )
         print(f"    {len(table.files())} files now", flush=True)

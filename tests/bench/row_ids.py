@@ -71,7 +71,7 @@ def compact(base: Snapshot, task: RewriteTask, row_bases: RowBases | None) -> Se
 
 def zorder(base: Snapshot, task: RewriteTask, row_bases: RowBases | None) -> Sequence[DataFile]:
     files = tuple(base.files.values())
-    target = Target(beside=files[0], sequence=0, attempt="0", row_bases=row_bases)
+    target = Target(neighbour=files[0], sequence=0, attempt="0", row_bases=row_bases)
     ordering = Ordering(
         base=base, bins=(files,), columns=z_fields(base.spec, ["x", "y"]), files=(1,)
     )

@@ -1,6 +1,7 @@
 """The rule on one core: new rows against a partition of many keys, and what memory that takes.
 
-python tests/bench/rule.py [--keys 10000000] [--rows 1000000] [--rounds 5] [--backend mapped|rocksdb]
+python tests/bench/rule.py [--keys 10000000] [--rows 1000000] [--rounds 5] [--backend
+mapped|rocksdb]
 """
 
 import argparse
@@ -68,21 +69,26 @@ def main() -> None:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as worker:
             speeds, memory_mb = worker.submit(probe, run, writer, args.rows, args.rounds).result()
     speed = statistics.median(speeds)
+    outcome = "ok" if speed >= AIM else "MISSED"
     print(
-        f"{args.rows:,} rows against it: {speed / 1e6:.2f} M rows a second and core   aim >= 1  {'ok' if speed >= AIM else 'MISSED'}"
+        f"{args.rows:,} rows against it: {speed / 1e6:.2f} M rows a second and core   aim >= 1  "
+        f"{outcome}"
     )
     print(f"peak memory of the worker, mapped files aside: {memory_mb:.0f} MB")
 
 
 def probe(run: RunFile, writer: SlotWriter, count: int, rounds: int) -> tuple[list[float], float]:
-    """What a task does between its shuffle and its files. Half of the rows update keys of the run."""
+    """Measure what a task does between its shuffle and its files.
+
+    Half of the rows update keys of the run.
+    """
     dice, speeds = np.random.default_rng(8), []
     for turn in range(rounds + 1):
         new = entries_of(dice.integers(0, 1 << 64, (count, 2), dtype=np.uint64), turn + 2)
-        kept = next(writer.cache.slices(run, run.entries)).take(
+        updated = next(writer.cache.slices(run, run.entries)).take(
             np.sort(dice.choice(run.entries, count // 2, replace=False))
         )
-        new.high[::2], new.low[::2] = kept.high, kept.low
+        new.high[::2], new.low[::2] = updated.high, updated.low
         began = time.process_time()
         probes = new.take(np.argsort(new.high))
         ruling = apply_rule(probes, writer.cache.neighbours([run], probes))

@@ -1,9 +1,12 @@
-"""Upserts of ten rows, one commit each, beside DuckLake's MERGE and pyiceberg's upsert, and a scan of the table behind them.
+"""Upserts of ten rows, one commit each, and a scan of the table after them.
+
+They are compared with DuckLake's MERGE and pyiceberg's upsert.
 
 python -m tests.bench.small_commits [--commits 1000] [--systems opal,ducklake,pyiceberg]
 
-Each system runs in a process of its own, one after the other, in a table of up to 5,000 keys on this disk. DuckLake and pyiceberg keep
-their catalogs in files beside the table. DuckLake has an environment of its own, made once in the user's cache.
+Each system runs in a process of its own, one after the other, in a table of up to 5,000 keys on
+this disk. DuckLake and pyiceberg keep their catalogs in files next to the table. DuckLake has an
+environment of its own, made once in the user's cache.
 """
 
 import argparse
@@ -59,13 +62,15 @@ def ducklake(folder: Path) -> System:
     install_extension(lake)
     lake.execute(f"ATTACH 'ducklake:{folder}/catalog.ducklake' AS lake (DATA_PATH '{folder}/data')")
     lake.execute(
-        "CREATE TABLE lake.t (key VARCHAR, moment BIGINT, value DOUBLE, count INTEGER, note VARCHAR)"
+        "CREATE TABLE lake.t (key VARCHAR, moment BIGINT, value DOUBLE, count INTEGER, note "
+        "VARCHAR)"
     )
 
     def upsert(rows: pa.Table) -> None:
         lake.register("batch", rows)
         lake.execute(
-            "MERGE INTO lake.t USING batch ON t.key = batch.key WHEN MATCHED THEN UPDATE SET moment = batch.moment, value = batch.value, "
+            "MERGE INTO lake.t USING batch ON t.key = batch.key WHEN MATCHED THEN UPDATE SET "
+            "moment = batch.moment, value = batch.value, "
             "count = batch.count, note = batch.note WHEN NOT MATCHED THEN INSERT"
         )
 
@@ -73,11 +78,11 @@ def ducklake(folder: Path) -> System:
 
 
 def install_extension(lake: Any) -> None:
-    """From the package, or, where this build looks for it elsewhere, from the file in it."""
+    """Install DuckLake from the file in its package, if it has one, else by name."""
     import duckdb_extension_ducklake as package
 
-    found = sorted(Path(str(package.__file__)).parent.rglob("*.duckdb_extension"))
-    lake.execute(f"LOAD '{found[0]}'" if found else "LOAD ducklake")
+    extensions = sorted(Path(str(package.__file__)).parent.rglob("*.duckdb_extension"))
+    lake.execute(f"LOAD '{extensions[0]}'" if extensions else "LOAD ducklake")
 
 
 def pyiceberg(folder: Path) -> System:
@@ -102,7 +107,7 @@ SYSTEMS = {"opal": opal, "ducklake": ducklake, "pyiceberg": pyiceberg}
 
 
 def measure(name: str, commits: int, most_s: float) -> dict[str, float]:
-    """As many commits as fit into the time."""
+    """Measure as many commits as fit into the time."""
     with tempfile.TemporaryDirectory() as folder:
         upsert, scan = SYSTEMS[name](Path(folder))
         spent: list[float] = []
@@ -118,10 +123,10 @@ def measure(name: str, commits: int, most_s: float) -> dict[str, float]:
         )
         for _ in range(5):
             begin = time.perf_counter()
-            found = scan().num_rows
+            shown = scan().num_rows
             scans.append(time.perf_counter() - begin)
-        if found != expected:
-            raise SystemExit(f"{name} shows {found} rows, {expected} keys were put")
+        if shown != expected:
+            raise SystemExit(f"{name} shows {shown} rows, {expected} keys were put")
     ends = {"first": spent[:ENDS], "last": spent[-ENDS:], "scan": scans}
     return {end: 1e3 * statistics.median(values) for end, values in ends.items()} | {
         "commits": len(spent)
@@ -151,9 +156,10 @@ def main() -> None:
         print(json.dumps(measure(options.child, options.commits, options.seconds)))
         return
     print(
-        f"{'':10} {'first':>9} {'last':>9} {'scan':>9}   ms; median of {ENDS} of {options.commits:,} commits of {ROWS} rows, and of 5 scans"
+        f"{'':10} {'first':>9} {'last':>9} {'scan':>9}   ms; median of {ENDS} of "
+        f"{options.commits:,} commits of {ROWS} rows, and of 5 scans"
     )
-    ours: dict[str, float] = {}
+    baseline: dict[str, float] = {}
     for name in options.systems.split(","):
         command = [
             python_of(name),
@@ -167,15 +173,16 @@ def main() -> None:
         ]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         figures = json.loads(done.stdout.splitlines()[-1])
-        ours = ours or figures
+        baseline = baseline or figures
         ratios = (
             ""
-            if figures is ours
+            if figures is baseline
             else "   x "
-            + " ".join(f"{figures[end] / ours[end]:.2f}" for end in ("first", "last", "scan"))
+            + " ".join(f"{figures[end] / baseline[end]:.2f}" for end in ("first", "last", "scan"))
         )
         print(
-            f"{name:10} {figures['first']:9.1f} {figures['last']:9.1f} {figures['scan']:9.1f} {figures['commits']:9,}{ratios}",
+            f"{name:10} {figures['first']:9.1f} {figures['last']:9.1f} {figures['scan']:9.1f} "
+            f"{figures['commits']:9,}{ratios}",
             flush=True,
         )
 

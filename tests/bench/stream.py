@@ -1,11 +1,15 @@
-"""What `opal stream` keeps up with, and how fresh a table is: a real broker on this machine, which shares its cores with the stream.
+"""The rate that `opal stream` keeps up with, and the freshness of its table.
 
-python -m tests.bench.stream [--rows 1000000] [--rates 1000,10000] [--seconds 60] [--maintain 60s] [--spark]
-    [--commit direct,gathered] [--processes 4] [--keys 1000000] [--iceberg 1000,5000]
+A real broker on this machine, which shares its cores with the stream.
 
-Rows/s is of one process, or of N, over a topic that is full, JSON with 5 columns through to the commits; beside it per second of CPU time.
-Freshness is from the produce timestamp of a message to the moment when a reader that polls the head finds its offset committed
-(`stream_freshness`). With --iceberg the same load then goes into Iceberg's sink for Kafka Connect, at each of these commit intervals.
+python -m tests.bench.stream [--rows 1000000] [--rates 1000,10000] [--seconds 60] [--maintain 60s]
+[--spark] [--commit direct,gathered] [--processes 4] [--keys 1000000] [--iceberg 1000,5000]
+
+Rows/s is of one process, or of N, over a topic that is full, JSON with 5 columns through to the
+commits; next to it per second of CPU time. Freshness is from the produce timestamp of a message to
+the moment when a reader that polls the head finds its offset committed (`stream_freshness`). With
+--iceberg the same load then goes into Iceberg's sink for Kafka Connect, at each of these commit
+intervals.
 """
 
 import argparse
@@ -67,7 +71,7 @@ def throughput(
     for commit in commits:
         (folder / commit).mkdir(parents=True)
         table = new_table(folder / commit)
-        told = _timed(
+        summary = _timed(
             f"{commit} commits",
             rows,
             lambda table=table, commit=commit: stream(
@@ -75,8 +79,8 @@ def throughput(
             ),
         )
         if commit == "gathered":
-            told = _timed("  the committer", rows, lambda table=table: committer(table, *END))
-        assert table.snapshot_at().root.rows == told["records"] == rows
+            summary = _timed("  the committer", rows, lambda table=table: committer(table, *END))
+        assert table.snapshot_at().root.rows == summary["records"] == rows
 
 
 def _timed(what: str, rows: int, start: Callable[[], "subprocess.Popen[bytes]"]) -> dict[str, Any]:
@@ -88,18 +92,20 @@ def _timed(what: str, rows: int, start: Callable[[], "subprocess.Popen[bytes]"])
         with contextlib.suppress(subprocess.TimeoutExpired):
             output, _ = process.communicate(timeout=POLL_S)
     took_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s, told = (
+    cpu_s, summary = (
         after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         json.loads(output),
     )
     print(
-        f"{what}: {rows:,} rows in {took_s:.1f} s and {told['flushes']} flushes, start and end included: {rows / took_s:,.0f} rows/s"
+        f"{what}: {rows:,} rows in {took_s:.1f} s and {summary['flushes']} flushes, start and end "
+        f"included: {rows / took_s:,.0f} rows/s"
     )
     print(
-        f"  {cpu_s:.1f} s of CPU: {rows / cpu_s:,.0f} rows a second of one core; at most {rss:,} MB",
+        f"  {cpu_s:.1f} s of CPU: {rows / cpu_s:,.0f} rows a second of one core; at most {rss:,} "
+        "MB",
         flush=True,
     )
-    return told
+    return summary
 
 
 def _rss_mb(pid: int) -> int:
@@ -119,7 +125,11 @@ def committer(table: Table, *more: str) -> "subprocess.Popen[bytes]":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How rows become visible: one process, or so many with a partition each, which commit themselves, or leave it to a committer."""
+    """The way in which rows become visible.
+
+    One process, or so many with a partition each, which commit themselves, or leave it to a
+    committer.
+    """
 
     commit: str = "direct"
     processes: int = 1
@@ -131,13 +141,13 @@ class Way:
             if self.processes > 1
             else [[]]
         )
-        found = [
+        processes = [
             stream(table, broker, topic, *share, "--commit", self.commit, *self.more)
             for share in shares
         ]
         if self.commit == "gathered":
-            found.append(committer(table))
-        return found
+            processes.append(committer(table))
+        return processes
 
 
 def main() -> None:
@@ -175,7 +185,7 @@ def main() -> None:
         nargs="?",
         const="1000",
         default="",
-        help="beside Iceberg's sink, with these commit intervals in ms",
+        help="next to Iceberg's sink, with these commit intervals in ms",
     )
     args = parser.parse_args()
     shared = [f"--processes={args.processes}"] if args.processes > 1 else []
@@ -197,15 +207,19 @@ def main() -> None:
                     commit=commit, processes=args.processes, more=["--spark"] if args.spark else []
                 )
                 print(
-                    f"{commit}, {args.processes} processes, {'Spark, ' * args.spark}{rate:,} rows/s for {args.seconds} s"
+                    f"{commit}, {args.processes} processes, {'Spark, ' * args.spark}{rate:,} "
+                    f"rows/s for {args.seconds} s"
                 )
                 freshness(broker, Path(folder) / f"rate-{commit}-{rate}", load, way.start)
             for interval_ms in (int(text) for text in args.iceberg.split(",") if text):
                 print(
-                    f"Iceberg {iceberg_sink.VERSION}'s sink, a commit each {interval_ms:,} ms, {rate:,} rows/s for {args.seconds} s"
+                    f"Iceberg {iceberg_sink.VERSION}'s sink, a commit each {interval_ms:,} ms, "
+                    f"{rate:,} rows/s for {args.seconds} s"
                 )
-                place = Path(folder) / f"iceberg-{interval_ms}-{rate}"
-                iceberg_sink.freshness(broker, place, replace(load, warm_s=WARM_JVM_S), interval_ms)
+                table_folder = Path(folder) / f"iceberg-{interval_ms}-{rate}"
+                iceberg_sink.freshness(
+                    broker, table_folder, replace(load, warm_s=WARM_JVM_S), interval_ms
+                )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,16 @@
-"""A stream that commits once a second for a day, beside its maintenance, and whether its last hour is slower than its first.
+"""A stream that commits once a second for a day, with its maintenance.
 
-python -m tests.bench.stream_day [--commits 100000] [--rows 10] [--maintain 600] [--window 1h] [--at-most 1.2] [--folder /dev/shm]
+The figure compares its last hour with its first.
 
-Messages go through the decoder, the buffer and the writer of `opal stream` into a table in a folder; only Kafka is left out. Time is
-simulated: each commit is a second after the one before, and the store stamps its files with that time. Every `--maintain` simulated seconds
-`maintain` does what is due, with retention by `--window`. A reader that has the version before each commit polls for the next one.
-Half of a commit's rows are new keys, the others update or delete some of the last 100,000.
+python -m tests.bench.stream_day [--commits 100000] [--rows 10] [--maintain 600] [--window 1h]
+[--at-most 1.2] [--folder /dev/shm]
+
+Messages go through the decoder, the buffer and the writer of `opal stream` into a table in a
+folder; only Kafka is left out. Time is simulated: each commit is a second after the one before, and
+the store stamps its files with that time. Every `--maintain` simulated seconds `maintain` does what
+is due, with retention by `--window`. A reader that has the version before each commit polls for the
+next one. Half of a commit's rows are new keys, the others update or delete some of the last
+100,000.
 """
 
 import argparse
@@ -45,7 +50,10 @@ _START_S = order(0)["at"] // 1000
 
 @dataclass(slots=True, kw_only=True)
 class Counted(ForwardingStore):
-    """Counts requests as S3 would get them: a listing takes one for each thousand objects."""
+    """A store that counts requests as S3 would get them.
+
+    A listing takes one for each thousand objects.
+    """
 
     inner: Storage
     requests: Counter[str] = field(default_factory=Counter)
@@ -72,7 +80,10 @@ class Counted(ForwardingStore):
 
 @dataclass(slots=True, kw_only=True)
 class Hour:
-    """What was measured in it: milliseconds of each commit, and of each poll that found one; requests of all."""
+    """Measurements of an hour.
+
+    Milliseconds of each commit, and of each poll that found one; requests of all.
+    """
 
     commits: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -93,7 +104,10 @@ class Hour:
             else f"{'-':>8} {'-':>8}"
         )
         cpu = statistics.mean(self.cpu)
-        return f"{name:>6} {median:8.2f} {p95:8.2f} {cpu:8.2f} {asked['commit']:9.2f} {poll:8.2f} {asked['poll']:9.2f} {maintenance}"
+        return (
+            f"{name:>6} {median:8.2f} {p95:8.2f} {cpu:8.2f} {asked['commit']:9.2f} {poll:8.2f} "
+            f"{asked['poll']:9.2f} {maintenance}"
+        )
 
 
 class Day:
@@ -119,7 +133,7 @@ class Day:
         self.second = 0
 
     def commit(self, rows: int, hour: Hour) -> None:
-        """A second of the stream, and the poll of a reader behind it."""
+        """Commit a second of the stream; poll as a reader behind it."""
         self.second += 1
         self.clock.at_us += 1_000_000
         batch = self._messages(rows)
@@ -140,7 +154,7 @@ class Day:
         )
 
     def problems(self) -> list[str]:
-        """What the check finds, and rows that are not the newest of their keys."""
+        """Return the check's findings, and rows that are not the newest of their keys."""
         rows = self.table.read(columns=["id", "at"]).sort_by("id")
         moments = rows["at"].cast("int64").to_numpy() // 1_000_000 - _START_S
         wrong = dict(zip(rows["id"].to_pylist(), moments.tolist(), strict=True)) != self.alive
@@ -190,7 +204,8 @@ def run(day: Day, commits: int, rows: int, maintain: int) -> list[Hour]:
     """Each line as soon as its hour is over; at the end also of a part of one."""
     hours: list[Hour] = []
     print(
-        f"{'hour':>6} {'commit':>8} {'p95':>8} {'CPU':>8} {'requests':>9} {'poll':>8} {'requests':>9} {'maintain':>8} {'most':>8}   ms, s"
+        f"{'hour':>6} {'commit':>8} {'p95':>8} {'CPU':>8} {'requests':>9} {'poll':>8} "
+        f"{'requests':>9} {'maintain':>8} {'most':>8}   ms, s"
     )
     for second in range(1, commits + 1):
         if second % HOUR_S == 1:
@@ -204,7 +219,7 @@ def run(day: Day, commits: int, rows: int, maintain: int) -> list[Hour]:
 
 
 def compare(hours: list[Hour]) -> float:
-    """The last whole hour by the first."""
+    """Return the greatest ratio of the last whole hour to the first."""
     first, last = (
         hours[0],
         next(hour for hour in reversed(hours) if len(hour.commits) == HOUR_S or hour is hours[0]),
@@ -253,8 +268,8 @@ def main() -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(
-        f"{given.commits:,} commits of {given.rows} rows: {len(day.alive):,} keys in {len(snapshot.files)} files; "
-        + (problems or ["sound"])[0]
+        f"{given.commits:,} commits of {given.rows} rows: {len(day.alive):,} keys in "
+        f"{len(snapshot.files)} files; " + (problems or ["sound"])[0]
     )
     return int(compare(hours) > given.at_most or bool(problems))
 

@@ -1,7 +1,10 @@
-"""How fresh a table is beside its maintenance, what that leaves behind, and what a read of it costs: the second half of `stream`.
+"""The freshness of a table during maintenance, its files, and the cost of a read.
 
-The stream has committed a message of each partition before the measurement begins. Every row counts that was produced while it lasts, also
-if it is visible only later: the reader goes on until all are.
+This is the second half of `stream`.
+
+The stream has committed a message of each partition before the measurement begins. Every row counts
+that was produced while it lasts, also if it is visible only later: the reader goes on until all
+are.
 """
 
 import contextlib
@@ -39,7 +42,7 @@ Start = Callable[[Table, Kafka, str], "list[subprocess.Popen[bytes]]"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What comes, for how long, and how often the table is maintained meanwhile; 0: never."""
+    """The rate of messages, for how long, and the interval of maintenance; 0: never."""
 
     rate: int
     seconds: int
@@ -59,7 +62,7 @@ class Reader:
     seen: list[tuple[float, list[int]]] = field(default_factory=list)
 
     def poll(self, seconds: float, is_over: Callable[[list[int]], bool] = lambda _: False) -> bool:
-        """Until something is so, or the time is over."""
+        """Poll until `is_over` holds; return False when the time is over."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.head = self.table.log.refresh(self.head)
@@ -76,22 +79,21 @@ class Reader:
         return False
 
     def ages(self, stamps: Stamps, began: float, ended: float) -> np.ndarray:
-        """Of the rows that were produced between two moments and are visible by now."""
-        found = []
+        """Return the ages of visible rows that were produced between two moments."""
+        ages = []
         for number in range(self.partitions):
             produced = produced_at(stamps, number)
-            counts = np.diff(
-                [1, *(max(1, positions[number]) for _, positions in self.seen)]
-            )  # offset 0 is what the stream began with
+            # Offset 0 is what the stream began with
+            counts = np.diff([1, *(max(1, positions[number]) for _, positions in self.seen)])
             seen = np.repeat([moment for moment, _ in self.seen], counts)
             produced = produced[: len(seen)]
-            found.append((seen - produced)[(produced >= began) & (produced < ended)])
-        return np.concatenate(found)
+            ages.append((seen - produced)[(produced >= began) & (produced < ended)])
+        return np.concatenate(ages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What there is at a moment."""
+    """Counts of files, the head and the CPU seconds, at a moment."""
 
     at: float
     cpu: dict[str, float]
@@ -157,8 +159,8 @@ def ended(processes: "list[subprocess.Popen[bytes]]") -> "Iterator[list[subproce
 
 def _mark(reader: Reader, pids: dict[str, list[int]]) -> Mark:
     names = [
-        os.path.relpath(Path(place) / name, reader.table.uri)
-        for place, _, names in os.walk(reader.table.uri)
+        os.path.relpath(Path(folder) / name, reader.table.uri)
+        for folder, _, names in os.walk(reader.table.uri)
         for name in names
     ]
     data_files = sum(name.startswith(layout.DATA) for name in names)
@@ -175,7 +177,8 @@ def print_ages(ages: np.ndarray) -> None:
     assert len(ages), "no row became visible"
     p50, p95, p99 = np.percentile(ages, [50, 95, 99])
     print(
-        f"  {len(ages):,} rows; freshness p50 {p50:.2f} s, p95 {p95:.2f} s, p99 {p99:.2f} s, at most {ages.max():.2f} s"
+        f"  {len(ages):,} rows; freshness p50 {p50:.2f} s, p95 {p95:.2f} s, p99 {p99:.2f} s, at "
+        f"most {ages.max():.2f} s"
     )
 
 
@@ -183,23 +186,25 @@ def print_producer(stamps: Stamps, rate: int, began: float, until: float) -> Non
     steps = [(moment, count) for moment, _, count in stamps if began <= moment < until]
     produced = sum(count for _, count in steps) / (until - began)
     pause_s = max(np.diff([moment for moment, _ in steps]))
-    kept = "" if produced >= KEPT * rate else f"; THE PRODUCER DID NOT KEEP THE RATE of {rate:,}"
-    print(f"  produced {produced:,.0f} rows/s, at most {pause_s:.2f} s between two steps{kept}")
+    warning = "" if produced >= KEPT * rate else f"; THE PRODUCER DID NOT KEEP THE RATE of {rate:,}"
+    print(f"  produced {produced:,.0f} rows/s, at most {pause_s:.2f} s between two steps{warning}")
 
 
 def print_lag(rows: int, after_s: float | None, rate: int) -> None:
-    """A row is late that waits for more than a few flushes."""
+    """Print the rows that are not visible yet: late after more than a few flushes."""
     fell = "; THE STREAM FELL BEHIND" if after_s is None or rows > 5 * rate else ""
-    print(
-        f"  at the end {rows:,} rows were not visible yet, all {'never' if after_s is None else f'{after_s:.1f} s later'}{fell}"
-    )
+    visible = "never" if after_s is None else f"{after_s:.1f} s later"
+    print(f"  at the end {rows:,} rows were not visible yet, all {visible}{fell}")
 
 
 def _print_files(begin: Mark, end: Mark) -> None:
     hours = (end.at - begin.at) / 3600
-    written = f"{(end.data_files - begin.data_files) / hours:,.0f} data files, {(end.files - begin.files) / hours:,.0f} files in all"
+    commits = (end.head.version - begin.head.version) / hours
+    data_files = (end.data_files - begin.data_files) / hours
+    files = (end.files - begin.files) / hours
     print(
-        f"  an hour: {(end.head.version - begin.head.version) / hours:,.0f} commits, {written}, written and kept for older versions"
+        f"  an hour: {commits:,.0f} commits, {data_files:,.0f} data files, {files:,.0f} files in "
+        "all, written and kept for older versions"
     )
     print(
         f"  at the end {end.data_files:,} data files on disk, {len(end.head.files):,} of them live"
@@ -207,7 +212,10 @@ def _print_files(begin: Mark, end: Mark) -> None:
 
 
 def _compare_reads(table: Table, folder: Path) -> None:
-    """The table beside a copy that is compacted, in turns; both then have the same rows and the same history."""
+    """Read the table and a compacted copy in turns; print how long each takes.
+
+    Both then have the same rows and the same history.
+    """
     copy = Path(shutil.copytree(table.uri, folder / "compacted", copy_function=os.link))
     compacted = Table.open(str(copy))
     began_s = time.monotonic()
@@ -216,15 +224,17 @@ def _compare_reads(table: Table, folder: Path) -> None:
     times: dict[str, list[float]] = {table.uri: [], compacted.uri: []}
     rows = set()
     for _ in range(ROUNDS):
-        for uri, taken in times.items():
+        for uri, reads_s in times.items():
             began_s = time.monotonic()
             rows.add(Table.open(uri).read().num_rows)
-            taken.append(time.monotonic() - began_s)
+            reads_s.append(time.monotonic() - began_s)
     assert len(rows) == 1
-    now_s, then_s = (statistics.median(taken[1:]) for taken in times.values())  # the first warms up
+    # The first warms up
+    now_s, then_s = (statistics.median(reads_s[1:]) for reads_s in times.values())
     head = compacted.snapshot_at()
     print(
-        f"  a read of the {rows.pop():,} visible of {head.root.rows:,} rows: {now_s:.2f} s; {then_s:.2f} s",
+        f"  a read of the {rows.pop():,} visible of {head.root.rows:,} rows: {now_s:.2f} s; "
+        f"{then_s:.2f} s",
         end=" ",
     )
     print(

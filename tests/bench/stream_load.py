@@ -1,4 +1,7 @@
-"""What runs beside a stream whose freshness is measured: a producer and maintenance, each a process of its own; and CPU by process."""
+"""Processes that run next to a stream whose freshness is measured.
+
+A producer and maintenance, each a process of its own; and CPU by process.
+"""
 
 import contextlib
 import itertools
@@ -18,13 +21,12 @@ from opal_lake.table import Table
 from tests.opal_stream.orders import order
 
 STEP_S = 0.02
-Stamps = list[
-    tuple[float, int, int]
-]  # of each step the moment at which it was produced, its partition, and how many messages it has
+# Of each step the moment at which it was produced, its partition, and how many messages it has
+Stamps = list[tuple[float, int, int]]
 
 
 class Beside:
-    """Work in a process of its own, until it is told to end; what it returns comes back."""
+    """Work in a process of its own until it has to end; its result comes back."""
 
     def __init__(self, work: Callable[..., Any], *args: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -52,7 +54,10 @@ def _run(results: Any, work: Callable[..., Any], over: Event, args: tuple[Any, .
 
 
 def produce(over: Event, servers: str, topic: str, partitions: int, rate: int, keys: int) -> Stamps:
-    """Updates of all keys in turn, in an order by chance, prepared but for their time. A step has what became due, for one partition."""
+    """Produce updates of all keys in random order, prepared but for their time.
+
+    A step has what became due, for one partition.
+    """
     settings = {
         "linger.ms": 5,
         "batch.size": 1 << 20,
@@ -83,9 +88,10 @@ def produce(over: Event, servers: str, topic: str, partitions: int, rate: int, k
 
 
 def maintain(over: Event, uri: str, every_s: float) -> list[float]:
-    """The table's maintenance, without Spark, at this interval; of each that found something due how long it took.
+    """Maintain the table without Spark, at this interval, until the event is set.
 
-    The first comes after half of it, so that a run of whole intervals ends in the midst of one.
+    Returns the seconds of each maintenance that found something due. The first comes after half an
+    interval, so that a run of whole intervals ends in the midst of one.
     """
     took_s, due_s = list[float](), time.monotonic() + every_s / 2
     while not over.wait(max(0.0, due_s - time.monotonic())):
@@ -96,13 +102,16 @@ def maintain(over: Event, uri: str, every_s: float) -> list[float]:
 
 
 def produced_at(stamps: Stamps, partition: int) -> np.ndarray:
-    """The moment of each of its messages, in the order of their offsets."""
+    """Return the moment of each message of a partition, in the order of offsets."""
     own = [(moment, count) for moment, number, count in stamps if number == partition]
     return np.repeat([moment for moment, _ in own], [count for _, count in own])
 
 
 def cpu_seconds(pids: Mapping[str, list[int]]) -> dict[str, float]:
-    """Of each with all processes that it started, those that have ended included; of this process without them."""
+    """Return the CPU seconds of each name, with all processes that its own started.
+
+    Ended processes count; `reader` is this process without those that it started.
+    """
     used = {name: sum(map(_of_tree, members)) for name, members in pids.items()}
     return used | {"reader": time.process_time()}
 
@@ -121,4 +130,5 @@ def _of_tree(pid: int) -> float:
 def cpu_text(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> str:
     shares = {name: (after[name] - before[name]) / seconds for name in after}
     each = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
-    return f"CPU seconds a second: {each}; together {sum(shares.values()):.2f} of {os.cpu_count()} cores"
+    total = sum(shares.values())
+    return f"CPU seconds a second: {each}; together {total:.2f} of {os.cpu_count()} cores"

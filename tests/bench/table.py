@@ -1,4 +1,6 @@
-"""What a table costs beside its limits, in one run on one machine: every figure is a ratio to the same work without a table.
+"""The costs of a table next to their limits, in one run on one machine.
+
+Every figure is a ratio to the same work without a table.
 
 python tests/bench/table.py --rows 10000000 [--rounds 5] [--formats parquet,orc] [--json FILE]
 """
@@ -30,17 +32,20 @@ INVALID = 0.06
 
 @dataclass(kw_only=True)
 class Bench:
-    """One run: where it writes, how large it is, and what it found."""
+    """One run: where it writes, how large it is, and its figures."""
 
     spark: SparkSession
     folder: Path
     rows: int
     rounds: int
-    found: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
 
     def note(self, name: str, value: float, unit: str, aim: float | None = None) -> None:
-        self.found[name] = round(value, 3)
-        aimed = "" if aim is None else f"   aim <= {aim:g}  {'ok' if value <= aim else 'MISSED'}"
+        self.figures[name] = round(value, 3)
+        aimed = ""
+        if aim is not None:
+            outcome = "ok" if value <= aim else "MISSED"
+            aimed = f"   aim <= {aim:g}  {outcome}"
         print(f"{name:<58} {value:8.2f} {unit:<2}{aimed}", flush=True)
 
     def batch(self, count: int, seed: int, *, bootstrap: bool = False) -> DataFrame:
@@ -94,30 +99,34 @@ def new_table(bench: Bench, name: str, file_format: str, **properties: int) -> O
 def bench_ingest(bench: Bench, file_format: str) -> OpalTable:
     """Bulk ingest against Spark's own write of the same rows, in turns."""
     rows = bench.batch(bench.rows, 1, bootstrap=True)
-    plain, ours = [], []
+    plain, opal = [], []
     for number in range(bench.rounds):
         target = bench.folder / f"plain-{number}"
         plain.append(timed(lambda target=target: rows.write.format(file_format).save(str(target))))
         shutil.rmtree(target)
         table = new_table(bench, f"table-{file_format}", file_format)
-        ours.append(timed(lambda table=table: table.ingest(rows)))
+        opal.append(timed(lambda table=table: table.ingest(rows)))
     limit = statistics.median(plain)
     bench.note(f"{file_format}: plain write of {bench.rows:,} rows", limit, "s")
-    bench.note(f"{file_format}: bulk ingest", statistics.median(ours), "s")
+    bench.note(f"{file_format}: bulk ingest", statistics.median(opal), "s")
     bench.note(
-        f"{file_format}: bulk ingest / plain write", statistics.median(ours) / limit, "x", 1.2
+        f"{file_format}: bulk ingest / plain write", statistics.median(opal) / limit, "x", 1.2
     )
     bench.note(f"{file_format}: MetaGen of {bench.rows:,} new keys", timed(table.metagen), "s")
     return table
 
 
 def bench_scan(bench: Bench, table: OpalTable, file_format: str) -> None:
-    """The current view against an unfiltered scan of the same files, with 6% of every segment invalid."""
+    """Compare the current view with an unfiltered scan of the same files.
+
+    6% of every segment are invalid.
+    """
     table.ingest(bench.updates(int(bench.rows * INVALID), 2))
     table.metagen()
     shares = [row["rows_invalid"] / row["rows"] for row in table.segments() if row["rows_invalid"]]
     print(
-        f"{file_format}: invalid rows a segment: {min(shares):.1%} to {max(shares):.1%} of {len(shares)} segments",
+        f"{file_format}: invalid rows a segment: {min(shares):.1%} to {max(shares):.1%} of "
+        f"{len(shares)} segments",
         flush=True,
     )
     compare_scans(bench, table, file_format)
@@ -141,15 +150,18 @@ def compare_scans(bench: Bench, table: OpalTable, file_format: str, when: str = 
             times["ours"].append(
                 timed(lambda wanted=wanted: table.read().selectExpr(*wanted).collect())
             )
-        limit, ours = (statistics.median(values[1:]) for values in times.values())
+        limit, opal = (statistics.median(values[1:]) for values in times.values())
         bench.note(f"{file_format}: unfiltered scan, {name}{when}", limit, "s")
         bench.note(
-            f"{file_format}: current view / unfiltered scan, {name}{when}", ours / limit, "x", aim
+            f"{file_format}: current view / unfiltered scan, {name}{when}", opal / limit, "x", aim
         )
 
 
 def bench_upserts(bench: Bench, table: OpalTable, file_format: str) -> None:
-    """An upsert in both modes against the plain append of that batch, and what it writes. Merges of runs in passing count as theirs."""
+    """Compare an upsert in both modes with the plain append of its batch.
+
+    Bytes of merges of runs in passing count as written by the upsert.
+    """
     target, path = bench.folder / "plain-append", Path(table.uri)
     for seed, (count, batch_aim, inline_aim) in enumerate(
         ((bench.rows // 100, 4.0, 3.0), (bench.rows // 10, 3.0, 2.5)), 10
@@ -200,7 +212,10 @@ def bench_upserts(bench: Bench, table: OpalTable, file_format: str) -> None:
 
 
 def bench_many(bench: Bench, table: OpalTable, file_format: str, upserts: int) -> None:
-    """Upserts in a row, with nothing else done to the table: the last ones against the first, and then a read."""
+    """Upserts in a row, with nothing else done to the table.
+
+    The last ones against the first, and then a read.
+    """
     count = max(1000, bench.rows // 1000)
     times = [
         timed(lambda turn=turn: table.ingest(bench.batch(count, 5000 + turn), metadata="inline"))
@@ -221,7 +236,7 @@ def bench_many(bench: Bench, table: OpalTable, file_format: str, upserts: int) -
 
 
 def bench_opening(bench: Bench) -> None:
-    """Opening by the number of commits, and starting to read by the number of files."""
+    """Measure opening by the number of commits, and starting to read by that of files."""
     times = {}
     table = new_table(bench, "table-commits", "parquet")
     uri, row = table.uri, bench.batch(1, 1).toArrow()
@@ -278,7 +293,7 @@ def main() -> int:
         bench.spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
     if asked.json:
-        asked.json.write_text(json.dumps(bench.found, indent=2) + "\n")
+        asked.json.write_text(json.dumps(bench.figures, indent=2) + "\n")
     return 0
 
 

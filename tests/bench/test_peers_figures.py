@@ -1,4 +1,4 @@
-"""What the comparison with other formats makes of its figures; nothing here measures anything."""
+"""The figures of the comparison with other formats; nothing here measures anything."""
 
 import math
 import subprocess
@@ -30,10 +30,8 @@ def figures(case: Case, **seconds: float) -> list[Figure]:
 
 
 def ratios(*measured: list[Figure]) -> dict[str, float]:
-    return {
-        ratio.name: ratio.value
-        for ratio in all_ratios([figure for group in measured for figure in group])
-    }
+    figures_of_all = [figure for group in measured for figure in group]
+    return {ratio.name: ratio.value for ratio in all_ratios(figures_of_all)}
 
 
 def test_opal_is_compared_with_the_fastest_peer_and_all_with_plain() -> None:
@@ -210,13 +208,13 @@ def test_medians_go_part_by_part() -> None:
 
 @pytest.mark.parametrize("count", [1, 5, 50, 5_000, 500_000, 5_000_000])
 def test_skewed_ranks_are_distinct_and_within_the_table(count: int) -> None:
-    there = 10_000_000
-    hot = hot_keys(count, there)
+    rows = 10_000_000
+    hot = hot_keys(count, rows)
     assert 1 <= hot <= count
     if hot < count:
-        slope = (count - hot) / math.log(there / hot)
+        slope = (count - hot) / math.log(rows / hot)
         assert hot / slope > 1, "ranks further out are more than 1 apart"
-        assert hot * math.exp((count - 1 - hot) / slope) < there
+        assert hot * math.exp((count - 1 - hot) / slope) < rows
 
 
 def test_a_batch_whose_keys_would_repeat_is_refused() -> None:
@@ -248,7 +246,11 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_worker_starts_in_an_environment_that_has_pyspark_alone() -> None:
-    code = "import sys; sys.modules.update(pyarrow=None, numpy=None, psutil=None, opal_lake=None); import tests.bench.peers.worker"
+    code = (
+        "import sys; "
+        "sys.modules.update(pyarrow=None, numpy=None, psutil=None, opal_lake=None); "
+        "import tests.bench.peers.worker"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(__file__).parents[2],

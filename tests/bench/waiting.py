@@ -1,9 +1,10 @@
-"""What a triggerer holds and asks while 1,000 sensors wait for data-change events.
+"""The memory and CPU of a triggerer while 1,000 sensors wait for data-change events.
 
     python -m tests.bench.waiting [--sensors 1000] [--seconds 60]
 
-A real triggerer of a real Airflow, whose database is told that so many tasks are deferred: to start each of them would take an hour. Prints
-the memory of its processes (RSS, and PSS, which counts shared pages once), the CPU that it takes, and how long the sensors take to wake.
+A real triggerer of a real Airflow, whose database is set so that many tasks are deferred: to start
+each of them would take an hour. Prints the memory of its processes (RSS, and PSS, which counts
+shared pages once), the CPU that it takes, and how long the sensors take to wake.
 """
 
 import argparse
@@ -27,7 +28,12 @@ from airflow.sdk import DAG
 from airflow_provider_opal import PartitionTriggerSensor
 with DAG("waiting", schedule=None, start_date=datetime(2026, 11, 1)):
     for number in range({sensors}):
-        PartitionTriggerSensor(task_id=f"wait_{{number}}", table=f"shop.t{{number}}", partition=["a"], deferrable=True)
+        PartitionTriggerSensor(
+            task_id=f"wait_{{number}}",
+            table=f"shop.t{{number}}",
+            partition=["a"],
+            deferrable=True,
+        )
 """
 # Run as a server of Airflow, which may use its database
 DEFER = """
@@ -40,12 +46,18 @@ from airflow_provider_opal.triggers.events import EventsTrigger
 with create_session() as session:
     for ti in session.query(TaskInstance).filter_by(dag_id="waiting"):
         number = ti.task_id.removeprefix("wait_")
-        what = {"lakechime_conn_id": "lakechime_default", "tables": [["default", f"shop.t{number}"]], "partition": ["a"]}
-        made = EventsTrigger(after=0, poke_interval_s=1.0, **what)
+        made = EventsTrigger(
+            lakechime_conn_id="lakechime_default",
+            tables=[["default", f"shop.t{number}"]],
+            partition=["a"],
+            after=0,
+            poke_interval_s=1.0,
+        )
         trigger = Trigger(*made.serialize())
         session.add(trigger)
         session.flush()
-        ti.trigger_id, ti.state, ti.next_method, ti.next_kwargs = trigger.id, "deferred", "resume", {}
+        ti.trigger_id, ti.state = trigger.id, "deferred"
+        ti.next_method, ti.next_kwargs = "resume", {}
 """
 
 
@@ -97,7 +109,8 @@ def measure(airflow: LocalAirflow, sensors: int, seconds: int) -> None:
         took = time.monotonic() - begun
         show(f"{sensors:,} sensors wait", airflow)
         print(
-            f"CPU while they wait              {(cpu_seconds(airflow) - before) / took:8.1%} of a core"
+            f"CPU while they wait              {(cpu_seconds(airflow) - before) / took:8.1%} of a "
+            "core"
         )
         begun = time.monotonic()
         events = [
@@ -109,14 +122,14 @@ def measure(airflow: LocalAirflow, sensors: int, seconds: int) -> None:
             )
             for number in range(sensors)
         ]
-        for place in range(0, sensors, PAGE):
-            client.register(events[place : place + PAGE])
+        for first in range(0, sensors, PAGE):
+            client.register(events[first : first + PAGE])
         airflow.wait_until(lambda: waiting(airflow, run_id) == 0)
         print(f"all {sensors:,} woken after          {time.monotonic() - begun:8.1f} s")
 
 
 def _created(airflow: LocalAirflow, sensors: int) -> bool:
-    """By what the triggerer says each minute."""
+    """Return whether the triggers are created, by the triggerer's line each minute."""
     return f"{sensors} triggers currently running" in (airflow.home / "triggerer.log").read_text(
         errors="replace"
     )
@@ -145,7 +158,8 @@ def show(what: str, airflow: LocalAirflow) -> None:
         memory = process.memory_full_info()
         rss, pss = memory.rss / 1e6, getattr(memory, "pss", memory.rss) / 1e6
         print(
-            f"  {process.name()[:28]:<28} RSS {rss:7.0f} MB, PSS {pss:7.0f} MB   (aim: at most {AIM_MB} MB)"
+            f"  {process.name()[:28]:<28} RSS {rss:7.0f} MB, PSS {pss:7.0f} MB   (aim: at most "
+            f"{AIM_MB} MB)"
         )
 
 

@@ -1,4 +1,7 @@
-"""Producers and consumers of data-change events: `make stress NAME=chime ARGS=--help`. Exit status 1 when anything is wrong."""
+"""Producers and consumers of data-change events: `make stress NAME=chime ARGS=--help`.
+
+The exit status is 1 when anything is wrong.
+"""
 
 import argparse
 import os
@@ -25,7 +28,7 @@ def tell(
     pause_seconds: float,
     restart: Callable[[], None] | None = None,
 ) -> Verdict:
-    """`processes`: producers and consumers."""
+    """Plan a story of `processes`: so many producers and consumers."""
     producers, consumers = processes
     given = {
         "dice": random.Random(seed),
@@ -37,7 +40,7 @@ def tell(
 
 
 def crash_of(server: Postgres) -> Callable[[], None]:
-    """What ends a server as a power cut would, and starts it again a little later."""
+    """Return a function that ends a server as a power cut would, and starts it again."""
 
     def restart() -> None:
         server.stop("immediate")
@@ -51,8 +54,10 @@ def report(store: str, verdict: Verdict) -> str:
     kills = ", ".join(f"{count} {kind}s" for kind, count in verdict.kills.items())
     rate = verdict.events / verdict.seconds if verdict.seconds else 0
     return (
-        f"{store}: {verdict.events:,} events in {verdict.seconds:.0f} s ({rate:,.0f}/s), killed {kills}, {verdict.restarts} crashes of the "
-        f"server, {verdict.expired:,} events expired, {verdict.repeated:,} events seen again, {len(verdict.failures)} failures"
+        f"{store}: {verdict.events:,} events in {verdict.seconds:.0f} s ({rate:,.0f}/s), "
+        f"killed {kills}, {verdict.restarts} crashes of the server, "
+        f"{verdict.expired:,} events expired, {verdict.repeated:,} events seen again, "
+        f"{len(verdict.failures)} failures"
     )
 
 
@@ -74,7 +79,8 @@ def main() -> int:
     )
     args = parser.parse_args()
     print(
-        f"{args.events:,} events, {args.producers} producers, {args.consumers} consumers, seed {args.seed}",
+        f"{args.events:,} events, {args.producers} producers, {args.consumers} consumers, "
+        f"seed {args.seed}",
         flush=True,
     )
     failures = 0
@@ -111,7 +117,8 @@ def _tell_on(store: str, folder: Path, args: argparse.Namespace) -> Verdict:
     programs = postgres_folder()
     if programs is None:
         raise SystemExit(
-            "no PostgreSQL server on PATH or in its usual folders; install one, or give --stores sqlite"
+            "no PostgreSQL server on PATH or in its usual folders; "
+            "install one, or give --stores sqlite"
         )
     with postgres_server(programs) as server:
         place = Place(url=server.new_database(), folder=folder, tables=tables, snapshots=snapshots)

@@ -1,4 +1,7 @@
-"""Where a story happens, and what its events are: every table has snapshots 1, 2, 3, ..., so that anybody can tell what is missing."""
+"""The store of a story and its events.
+
+Every table has snapshots 1, 2, 3, ..., so that a missing one is noticed.
+"""
 
 import hashlib
 import random
@@ -64,7 +67,7 @@ def event_of(table: str, number: int) -> DataChangeEvent:
 
 
 def digest_of(before: str, events: Iterable[DataChangeEvent]) -> str:
-    """Of everything that was processed, in its order: one event twice, none, or another order is another digest."""
+    """Return a digest of processed events, which depends on each event and the order."""
     for event in events:
         before = hashlib.sha256(f"{before} {event.table} {event.snapshot_id}".encode()).hexdigest()
     return before

@@ -1,4 +1,4 @@
-"""Starts producers and consumers, kills them at random, starts them again, lets events expire, and says whether anything was missed."""
+"""The story: processes are killed and started again, and then judged."""
 
 import random
 import time
@@ -19,14 +19,14 @@ ALL_AGES_MS = 2**50
 
 
 def processes() -> ForkServerContext:
-    """New processes come from one that has loaded everything, and has opened nothing."""
+    """Return a context whose processes are forked from one that loaded all and opened nothing."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["tests.chime.worker", "psycopg2", "lakechime.store.sql_store"])
     return context
 
 
 def consumers_of(place: Place, many: int) -> list[Consumer]:
-    """The last two processes are one consumer."""
+    """Return as many consumers; the last two processes are the same one."""
     kinds = [
         Consumer(name="everything"),
         Consumer(name="some tables", tables=place.names[: max(1, place.tables // 2)], by_find=True),
@@ -42,7 +42,7 @@ def consumers_of(place: Place, many: int) -> list[Consumer]:
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
-    """What a story came to."""
+    """The outcome of a story."""
 
     events: int = 0
     kills: dict[str, int] = field(default_factory=lambda: {"producer": 0, "consumer": 0})
@@ -110,7 +110,7 @@ class Story:
         self._running[role] = process
 
     def _kill_one(self, context: ForkServerContext) -> None:
-        """And start again whoever has ended but should not."""
+        """Kill a process, and start again those that ended too early."""
         alive = [role for role, process in self._running.items() if process.is_alive()]
         for role, process in list(self._running.items()):
             if not process.is_alive() and not (role[0] == "producer" and process.exitcode == 0):
@@ -169,38 +169,40 @@ class Story:
             self.verdict.events = len(events)
             self._judge_order(events)
             for consumer in {
-                one.name: one for one in consumers_of(self.place, self.consumers)
+                consumer.name: consumer for consumer in consumers_of(self.place, self.consumers)
             }.values():
                 mark = client.watermark(consumer.name, PROGRESS)
                 self._judge_consumer(consumer, events, {} if mark is None else mark.value)
 
     def _judge_order(self, events: list[Registered]) -> None:
-        """No snapshot is missing, twice, before its predecessor, or called a gap; times never fall."""
+        """Judge that snapshots come once and in order, without gaps, and times never fall."""
         wanted = [str(number) for number in range(1, self.place.snapshots + 1)]
         for table in self.place.names:
-            if [one.event.snapshot_id for one in events if one.event.table == table] != wanted:
+            if [
+                entry.event.snapshot_id for entry in events if entry.event.table == table
+            ] != wanted:
                 self.verdict.failures.append(f"{table} has other snapshots, or in another order")
-        if [one for one in events if one.gap]:
-            self.verdict.failures.append(
-                f"{len([one for one in events if one.gap])} events are called gaps"
-            )
+        gaps = [entry for entry in events if entry.gap]
+        if gaps:
+            self.verdict.failures.append(f"{len(gaps)} events are called gaps")
         if not all(
-            (one.event.event_ts or 0) <= (other.event.event_ts or 0)
-            for one, other in pairwise(events)
+            (entry.event.event_ts or 0) <= (other.event.event_ts or 0)
+            for entry, other in pairwise(events)
         ):
             self.verdict.failures.append("event_ts falls")
 
     def _judge_consumer(self, consumer: Consumer, events: list[Registered], mark: Any) -> None:
         meant = [
-            one.event
-            for one in events
-            if (not consumer.tables or one.event.table in consumer.tables)
-            and dict(consumer.tags).items() <= one.event.tags.items()
+            entry.event
+            for entry in events
+            if (not consumer.tables or entry.event.table in consumer.tables)
+            and dict(consumer.tags).items() <= entry.event.tags.items()
         ]
         if not mark or (mark["count"], mark["digest"]) != (len(meant), digest_of("", meant)):
-            found = mark and mark["count"]
+            processed = mark and mark["count"]
             self.verdict.failures.append(
-                f"consumer {consumer.name} processed {found} events of {len(meant)}, or in another order"
+                f"consumer {consumer.name} processed {processed} events of {len(meant)}, "
+                "or in another order"
             )
         lines = [
             line

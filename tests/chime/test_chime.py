@@ -1,4 +1,4 @@
-"""A share of `make stress NAME=chime`: whoever is killed, every consumer sees every event and processes each once."""
+"""Short runs of `make stress NAME=chime`: consumers process each event once."""
 
 import os
 import random

@@ -1,6 +1,7 @@
 """Producers and consumers, each a process of its own that may be killed at any moment.
 
-Events expire meanwhile, as far as everybody has got: consumers by what they have processed, and producers by where they looked last.
+Events expire meanwhile, as far as everybody has got: consumers by what they have processed, and
+producers by where they looked last.
 """
 
 import random
@@ -15,7 +16,7 @@ from lakechime.answers import SEEN_EVENTS
 from lakechime.store.register import register_in
 from tests.chime.place import Place, client_of, digest_of, event_of
 
-MOST_IN_BATCH = 60
+MAX_IN_BATCH = 60
 LONGEST_HELD_SECONDS = 1.0
 PAUSE_SECONDS = 0.02
 PROGRESS = "story"  # the key of the watermark of a consumer
@@ -23,7 +24,7 @@ PROGRESS = "story"  # the key of the watermark of a consumer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """`tables`: what it reads; none is all. `tags`: what it waits for. Several processes may be one consumer."""
+    """A consumer of `tables` (none: all) with `tags`, by one or several processes."""
 
     name: str
     tables: tuple[str, ...] = ()
@@ -32,7 +33,7 @@ class Consumer:
 
 
 def opened(place: Place, dice: random.Random) -> LakeChime:
-    """As soon as the database is there."""
+    """Open a client as soon as the database answers."""
     while True:
         try:
             return client_of(place, dice)
@@ -41,7 +42,7 @@ def opened(place: Place, dice: random.Random) -> LakeChime:
 
 
 def produce(place: Place, number: int, seed: str) -> None:
-    """The table's log is its outbox: what LakeChime has not got is registered, whoever was to do it before."""
+    """Register what LakeChime lacks of a table, by the table's own log."""
     dice = random.Random(seed)
     table = place.table(number)
     with opened(place, dice) as client:
@@ -58,7 +59,7 @@ def produce(place: Place, number: int, seed: str) -> None:
 
 
 def producer_name(number: int) -> str:
-    """Under which it says where it looked last."""
+    """Return the name under which a producer stores where it looked last."""
     return f"producer {number}"
 
 
@@ -74,7 +75,7 @@ def pass_up_to(client: LakeChime, name: str, seq: int) -> None:
 
 
 def _away() -> type[Exception]:
-    """Of the producer's own connection."""
+    """Return whether an error is of the producer's own connection."""
     from sqlalchemy.exc import DBAPIError
 
     return DBAPIError
@@ -83,12 +84,12 @@ def _away() -> type[Exception]:
 def _registered(
     client: LakeChime, table: str, snapshots: int, *, dice: random.Random, engine: Engine | None
 ) -> bool:
-    """Whether there is nothing more to do."""
+    """Return whether all is registered."""
     state = client.table_state(table)
     last = int(state.last_snapshot_id or 0) if state is not None else 0
     if last >= snapshots:
         return True
-    many = 1 if dice.random() < 0.2 else dice.randrange(1, MOST_IN_BATCH)
+    many = 1 if dice.random() < 0.2 else dice.randrange(1, MAX_IN_BATCH)
     batch = [event_of(table, number) for number in range(last + 1, min(last + many, snapshots) + 1)]
     if engine is not None and dice.random() < 0.3:
         _hold(engine, batch, dice)
@@ -98,7 +99,7 @@ def _registered(
 
 
 def _hold(engine: Engine, batch: list[DataChangeEvent], dice: random.Random) -> None:
-    """In a transaction that stays open, and is undone now and then."""
+    """Register in a transaction that stays open, and is undone now and then."""
     with engine.connect() as connection:
         half = len(batch) // 2
         register_in(connection, batch[:half])
@@ -111,7 +112,7 @@ def _hold(engine: Engine, batch: list[DataChangeEvent], dice: random.Random) -> 
 
 
 def consume(place: Place, consumer: Consumer, seed: str) -> None:
-    """Read after the watermark, write down what was seen, and move the watermark: it holds what was processed, so both move or none."""
+    """Read events, record them, and move the watermark in one step."""
     dice = random.Random(seed)
     with (
         opened(place, dice) as client,
@@ -119,11 +120,11 @@ def consume(place: Place, consumer: Consumer, seed: str) -> None:
     ):
         while True:
             try:
-                found = _read(client, consumer, dice)
-                if found is None:
+                progress = _read(client, consumer, dice)
+                if progress is None:
                     time.sleep(PAUSE_SECONDS)
                     continue
-                before, revision, events, to_seq = found
+                before, revision, events, to_seq = progress
                 ledger.writelines(
                     f"{event.seq} {event.table} {event.snapshot_id}\n" for event in events
                 )
@@ -144,15 +145,15 @@ def consume(place: Place, consumer: Consumer, seed: str) -> None:
 def _read(
     client: LakeChime, consumer: Consumer, dice: random.Random
 ) -> tuple[Any, int | None, list[DataChangeEvent], int] | None:
-    """What was processed before, the revision that this is known from, and the events after it."""
+    """Return what was processed, its revision, and the events after it."""
     there = client.watermark(consumer.name, PROGRESS)
     before: Any = {"seq": 0, "count": 0, "digest": ""} if there is None else there.value
     revision = None if there is None else there.revision
     tags = dict(consumer.tags)
     if consumer.by_find:
-        found = client.find([Interest(tables=consumer.tables, tags=tags, after=before["seq"])])
-        if found.seqs == (None,):  # nothing for it up to the head
-            return (before, revision, [], found.head) if found.head > before["seq"] else None
+        answer = client.find([Interest(tables=consumer.tables, tags=tags, after=before["seq"])])
+        if answer.seqs == (None,):  # nothing for it up to the head
+            return (before, revision, [], answer.head) if answer.head > before["seq"] else None
     page = client.events(
         consumer.tables, after=before["seq"], tags=tags, limit=dice.randrange(1, 400)
     )
@@ -160,7 +161,8 @@ def _read(
         there is None or client.watermark(consumer.name, PROGRESS) == there
     ):
         raise RuntimeError(
-            f"events up to {page.expired} have expired, and consumer {consumer.name} has seen those up to {before['seq']}"
+            f"events up to {page.expired} have expired, "
+            f"and consumer {consumer.name} has seen those up to {before['seq']}"
         )
     if page.next_after == before["seq"]:
         return None

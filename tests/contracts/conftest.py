@@ -1,5 +1,7 @@
-"""Every test of caches runs with every form of near runs, and with every store where that may matter. Tests of LakeChime's client run over
-every database that keeps events.
+"""Fixtures of the contracts.
+
+Every test of caches runs with every form of near runs, and with every store where that may matter.
+Tests of LakeChime's client run over every database that keeps events.
 """
 
 import uuid
@@ -10,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from lakechime import LakeChime
-from opal_lake.key_store import run as run_module
 from opal_lake.key_store.cache import near_runs
 from opal_lake.key_store.cache.near_runs import BACKENDS
 from opal_lake.storage import Storage, open_storage
@@ -41,16 +42,12 @@ def local(tmp_path: Path) -> Storage:
     return open_storage(str(tmp_path / "table"))
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks and filters in runs of few entries."""
-    monkeypatch.setattr(run_module, "BLOCK", 64)
-    monkeypatch.setattr(run_module, "FILTER_FROM", 512)
-
-
 @pytest.fixture(autouse=True)
 def _few_blocks_stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every probe copies its run into the cache if there is room, so that tests choose cached or remote by the size of the cache."""
+    """Let every probe copy its run into the cache if there is room.
+
+    So tests choose cached or remote by the size of the cache.
+    """
     monkeypatch.setattr(near_runs, "FEW_BLOCKS", -1)
 
 
@@ -64,7 +61,10 @@ CHIMES = [
 
 @pytest.fixture(params=CHIMES)
 def chime_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """What `LakeChime.open` takes: of an empty store of the test's own. Another way to reach one is another parameter here."""
+    """Yield the arguments of `LakeChime.open` for an empty store of the test's own.
+
+    Another way to reach a store is another parameter here.
+    """
     with _chime_address(request, tmp_path) as address:
         yield address
 
@@ -106,5 +106,5 @@ def empty_chime(
 
 @pytest.fixture(autouse=True)
 def _no_tiny_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of few entries lie in files, as those of many do."""
+    """Store runs of few entries in files, as those of many are."""
     monkeypatch.setattr(near_runs, "TINY_ENTRIES", -1)

@@ -46,7 +46,7 @@ class Engine:
         columns = columns or tuple(SCHEMA.names)
         if self.spark is None:
             assert isinstance(frame, pa.Table), f"a {type(frame).__name__} is not a table of Arrow"
-            found = frame.to_pylist()
+            rows = frame.to_pylist()
         else:
-            found = [row.asDict() for row in frame.select(*columns).collect()]
-        return sorted(tuple(map(row.__getitem__, columns)) for row in found)
+            rows = [row.asDict() for row in frame.select(*columns).collect()]
+        return sorted(tuple(map(row.__getitem__, columns)) for row in rows)

@@ -21,7 +21,7 @@ from opal_lake.key_store.entries import (
     no_entries,
     sorted_entries,
 )
-from opal_lake.key_store.run import encode_run
+from opal_lake.key_store.run import BLOCK, FILTER_FROM, encode_run
 from opal_lake.storage import Storage
 
 Row = tuple[int, ...]
@@ -44,6 +44,10 @@ def entries_of(rows: Sequence[Row], ties: int) -> Entries:
     )
 
 
+# Blocks and filters in runs of few entries
+SMALL_BLOCKS = {"block_entries": 64, "filter_from": 512}
+
+
 def rows_of(entries: Entries) -> list[Row]:
     columns = [*entries.order_columns, entries.deleted.astype(np.int64)]
     return list(zip(*(column.tolist() for column in columns), strict=True))
@@ -54,7 +58,10 @@ def stored_entries(rows: Sequence[Row], ties: int) -> Entries:
 
 
 def drawn(seed: int, count: int, keys: int, ties: int = 1) -> Entries:
-    """As many entries, of about as many keys; some keys share their first word, a few have very many versions."""
+    """Draw as many entries, of about as many keys.
+
+    Some keys share their first word, a few have very many versions.
+    """
     rng = random.Random(seed)
     words = [rng.getrandbits(64) for _ in range(max(keys, 1))]
     rows: list[Row] = []
@@ -95,20 +102,26 @@ def probes_of(stored: Entries, seed: int, count: int) -> Entries:
 
 
 def brute_force(stored: Entries, new: Entries) -> list[Row]:
-    """For each new row of a key the stored ones right before and after it."""
+    """Return for each new row the stored rows of its key right before and after it."""
     by_key: dict[Row, list[Row]] = defaultdict(list)
     for row in rows_of(stored):
         by_key[row[:2]].append(row)
-    found = set()
+    near = set()
     for row in rows_of(new):
         same = by_key.get(row[:2], [])
         at = bisect_left([other[2:-1] for other in same], row[2:-1])
-        found.update(same[max(at - 1, 0) : at + 1])
-    return sorted(found)
+        near.update(same[max(at - 1, 0) : at + 1])
+    return sorted(near)
 
 
-def put_run(storage: Storage, entries: Entries) -> RunFile:
-    data = encode_run(entries)
+def put_run(
+    storage: Storage,
+    entries: Entries,
+    *,
+    block_entries: int = BLOCK,
+    filter_from: int = FILTER_FROM,
+) -> RunFile:
+    data = encode_run(entries, block_entries=block_entries, filter_from=filter_from)
     path = f"_opal/key_store/{uuid.uuid4().hex}.run"
     assert storage.put_if_absent(path, data)
     bounds = (int(entries.high[0]), int(entries.high[-1])) if len(entries) else (0, GREATEST_WORD)
@@ -140,7 +153,7 @@ def cache_of(storage: Storage, backend: str, folder: Path, max_bytes: int = 1 <<
 def caches(
     storage: Storage, backend: str, run: RunFile, entries: Entries, folder: Path
 ) -> Iterator[tuple[str, NearRuns]]:
-    """The same run in a cache that the writer filled, in one that fetches it, and in one that has no room."""
+    """Return a run in a written cache, in one that fetches, and in one without room."""
     for way in WAYS:
         cache = cache_of(storage, backend, folder / way, 0 if way == "far" else 1 << 30)
         if way == "kept":

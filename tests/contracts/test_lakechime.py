@@ -1,8 +1,9 @@
-"""What every client of LakeChime does, whatever lies behind it.
+"""The contract of every client of LakeChime, over databases and the service.
 
-The suite runs over each address that the fixture `chime_address` (conftest.py) gives. A service over a database is one more parameter:
-start it over `request.getfixturevalue(...)`'s database and return its URL and a token. `chime` is the client of the test, and
-`LakeChime.open(**chime_address)` makes others of the same store.
+The suite runs over each address that the fixture `chime_address` (conftest.py) gives. A service
+over a database is one more parameter: start it over `request.getfixturevalue(...)`'s database and
+return its URL and a token. `chime` is the client of the test, and `LakeChime.open(**chime_address)`
+makes others of the same store.
 """
 
 import random
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,7 @@ from lakechime import (
 from lakechime.event import MAX_NAME_BYTES, JsonValue
 from lakechime.triggers.partition import PartitionTrigger
 from lakechime.triggers.snapshot import SnapshotTrigger
-from tests.lakechime.made import TABLE, hive, made
+from tests.lakechime.build import TABLE, hive, made
 
 CJK_512 = "".join(
     map(chr, random.Random(7).choices(range(0x4E00, 0x9FFF), k=512))
@@ -36,8 +38,8 @@ CJK_512 = "".join(
 HOSTILE = "o'rders\"; DROP TABLE lakechime_events; --"
 
 
-def seqs(found: Iterator[Registered] | tuple[Registered, ...] | list[Registered]) -> list[int]:
-    return [registered.event.seq or 0 for registered in found]
+def seqs(entries: Iterator[Registered] | tuple[Registered, ...] | list[Registered]) -> list[int]:
+    return [registered.event.seq or 0 for registered in entries]
 
 
 def test_events_get_places_in_the_order_given(chime: LakeChime) -> None:
@@ -45,7 +47,7 @@ def test_events_get_places_in_the_order_given(chime: LakeChime) -> None:
     second = chime.register([made(3)])
     assert seqs(first) == sorted(seqs(first))
     assert seqs(second) > seqs(first)[-1:]
-    assert not [one for one in first + second if one.duplicate or one.gap]
+    assert not [entry for entry in first + second if entry.duplicate or entry.gap]
     assert chime.events().events == (*first, *second)
 
 
@@ -76,7 +78,7 @@ def test_the_same_event_twice_is_one(chime: LakeChime) -> None:
     again = chime.register(
         [made(1, tags={"run": "b"}), made(2), made(2, operation_type=OperationType.DELETE)]
     )
-    assert [one.duplicate for one in again] == [True, False, True]
+    assert [entry.duplicate for entry in again] == [True, False, True]
     assert again[0].event == first.event
     assert again[2].event == again[1].event
     assert len(chime.events().events) == 2
@@ -84,8 +86,8 @@ def test_the_same_event_twice_is_one(chime: LakeChime) -> None:
 
 def test_partitions_of_a_snapshot_are_events_of_their_own(chime: LakeChime) -> None:
     events = [made(1, partition=(day,)) for day in ("a", "b")]
-    assert not [one for one in chime.register(events) if one.duplicate]
-    assert [one.duplicate for one in chime.register([*events, made(1, partition=("c",))])] == [
+    assert not [entry for entry in chime.register(events) if entry.duplicate]
+    assert [entry.duplicate for entry in chime.register([*events, made(1, partition=("c",))])] == [
         True,
         True,
         False,
@@ -103,7 +105,7 @@ def test_without_a_snapshot_everything_that_is_told_makes_an_event_the_same(
             hive(("a",), snapshot_ts=1, tags={"x": "1"}),
         ]
     )
-    assert [one.duplicate for one in again] == [True, False, False]
+    assert [entry.duplicate for entry in again] == [True, False, False]
 
 
 def test_nothing_registers_nothing(chime: LakeChime) -> None:
@@ -115,28 +117,27 @@ def test_nothing_registers_nothing(chime: LakeChime) -> None:
 
 def test_what_is_registered_already_is_refused(chime: LakeChime) -> None:
     (given,) = chime.register([made(1)])
-    with pytest.raises(InvalidEventError, match="registering gives them, leave them out"):
+    with pytest.raises(InvalidEventError, match="registration assigns them, leave them out"):
         chime.register([given.event])
 
 
 def test_a_missing_predecessor_is_a_gap_and_a_tables_first_event_is_none(chime: LakeChime) -> None:
     given = chime.register([made(5), made(6), made(8), made(9)])
-    assert [one.gap for one in given] == [False, False, True, False]
-    assert [one.gap for one in chime.events().events] == [False, False, True, False]
+    assert [entry.gap for entry in given] == [False, False, True, False]
+    assert [entry.gap for entry in chime.events().events] == [False, False, True, False]
     late = chime.register([made(7)])
-    assert [one.gap for one in late] == [False]
+    assert [entry.gap for entry in late] == [False]
 
 
 def test_all_partitions_of_a_snapshot_are_alike_in_being_a_gap(chime: LakeChime) -> None:
     first = chime.register([made(5, partition=(day,)) for day in "ab"])
-    assert [one.gap for one in first] == [False, False]
-    assert [one.gap for one in chime.register([made(5, partition=("c",))])] == [False]
-    assert [one.gap for one in chime.register([made(9, partition=(day,)) for day in "ab"])] == [
-        True,
-        True,
-    ]
+    assert [entry.gap for entry in first] == [False, False]
+    assert [entry.gap for entry in chime.register([made(5, partition=("c",))])] == [False]
+    later = chime.register([made(9, partition=(day,)) for day in "ab"])
+    assert [entry.gap for entry in later] == [True, True]
     assert [
-        one.gap for one in chime.register([made(9, partition=("c",)), made(10, partition=("c",))])
+        entry.gap
+        for entry in chime.register([made(9, partition=("c",)), made(10, partition=("c",))])
     ] == [True, False]
 
 
@@ -160,15 +161,15 @@ def test_pages_bring_every_event_once_and_pass_what_does_not_match(chime: LakeCh
     chime.register(
         [made(number, table=name) for number in range(1, 11) for name in ("a", "b", "c")]
     )
-    found, after = [], 0
+    read_events, after = [], 0
     while True:
         page = chime.events(["a", "c"], after=after, limit=7)
-        found += page.events
+        read_events += page.events
         after = page.next_after
         if not page.more:
             break
-    assert len(found) == 20
-    assert seqs(found) == sorted(set(seqs(found)))
+    assert len(read_events) == 20
+    assert seqs(read_events) == sorted(set(seqs(read_events)))
     assert after == page.head == chime.head()
     assert chime.events(["a"], after=after).events == ()
     assert chime.events(["nobody knows it"], after=3).next_after == chime.head()
@@ -193,8 +194,9 @@ def test_partition_and_tags_filter(chime: LakeChime) -> None:
         ]
     )
 
-    def snapshots(**asked: object) -> list[str | None]:
-        return [found.event.snapshot_id for found in chime.events([TABLE], **asked).events]  # type: ignore[arg-type]
+    def snapshots(**asked: Any) -> list[str | None]:
+        page = chime.events([TABLE], **asked)
+        return [entry.event.snapshot_id for entry in page.events]
 
     assert snapshots(partition=["a"]) == ["1", "2", "4"]
     assert snapshots(tags={"x": "1"}) == ["1", "2", "3"]
@@ -219,10 +221,10 @@ def test_partitions_are_compared_as_json(chime: LakeChime) -> None:
             made(4, partition=({"b": 1, "a": 2},)),
         ]
     )
-    assert [found.event.snapshot_id for found in chime.events(partition=[1]).events] == ["1"]
-    assert [found.event.snapshot_id for found in chime.events(partition=["1"]).events] == ["2"]
+    assert [entry.event.snapshot_id for entry in chime.events(partition=[1]).events] == ["1"]
+    assert [entry.event.snapshot_id for entry in chime.events(partition=["1"]).events] == ["2"]
     assert [
-        found.event.snapshot_id for found in chime.events(partition=[{"a": 2, "b": 1}]).events
+        entry.event.snapshot_id for entry in chime.events(partition=[{"a": 2, "b": 1}]).events
     ] == ["4"]
 
 
@@ -233,40 +235,40 @@ def test_find_answers_each_interest(chime: LakeChime) -> None:
         made(3, partition=("a",), tags={"x": "1", "y": "2"}),
         made(1, table="other"),
     ]
-    one, two, three, other = seqs(chime.register(events))
+    first, second, third, other = seqs(chime.register(events))
     asked = [
-        (Interest(tables=(TABLE,)), one),
-        (Interest(tables=(TABLE,), after=one), two),
-        (Interest(tables=("other", TABLE), after=three), other),
-        (Interest(tables=(TABLE,), tags={"x": "1"}), two),
-        (Interest(tables=(TABLE,), tags={"x": "1"}, after=two), three),
-        (Interest(tables=(TABLE,), tags={"x": "1", "y": "2"}), three),
-        (Interest(tables=(TABLE, "other"), partition=("a",)), three),
-        (Interest(tables=(TABLE,), partition=("a",), tags={"x": "1", "y": "2"}), three),
+        (Interest(tables=(TABLE,)), first),
+        (Interest(tables=(TABLE,), after=first), second),
+        (Interest(tables=("other", TABLE), after=third), other),
+        (Interest(tables=(TABLE,), tags={"x": "1"}), second),
+        (Interest(tables=(TABLE,), tags={"x": "1"}, after=second), third),
+        (Interest(tables=(TABLE,), tags={"x": "1", "y": "2"}), third),
+        (Interest(tables=(TABLE, "other"), partition=("a",)), third),
+        (Interest(tables=(TABLE,), partition=("a",), tags={"x": "1", "y": "2"}), third),
         (Interest(tables=(TABLE,), partition=("a",), tags={"y": "1"}), None),
-        (Interest(tables=(TABLE,), after=three), None),
+        (Interest(tables=(TABLE,), after=third), None),
         (Interest(tables=(("elsewhere", TABLE), "unknown")), None),
     ]
-    found = chime.find([interest for interest, _ in asked])
-    assert list(found.seqs) == [seq for _, seq in asked]
-    assert found.head == chime.head() == other
+    answer = chime.find([interest for interest, _ in asked])
+    assert list(answer.seqs) == [seq for _, seq in asked]
+    assert answer.head == chime.head() == other
     assert chime.find([]).seqs == ()
 
 
 def test_find_takes_a_thousand_interests(chime: LakeChime) -> None:
     chime.register([made(1, table=f"t{number}") for number in range(0, 1000, 2)])
-    found = chime.find([Interest(tables=(f"t{number}",)) for number in range(1000)])
-    assert [seq is None for seq in found.seqs] == [number % 2 == 1 for number in range(1000)]
+    answer = chime.find([Interest(tables=(f"t{number}",)) for number in range(1000)])
+    assert [seq is None for seq in answer.seqs] == [number % 2 == 1 for number in range(1000)]
 
 
 def test_find_asks_for_many_tables_in_portions(chime: LakeChime) -> None:
     chime.register([made(1, table="t0"), made(1, table="t7")])
     many = tuple(f"t{number}" for number in range(7_000))
-    found = chime.find(
+    answer = chime.find(
         [Interest(tables=many), Interest(tables=many, after=1), Interest(tables=many, after=2)]
     )
-    assert found.seqs == (1, 2, None)
-    assert found.head == 2
+    assert answer.seqs == (1, 2, None)
+    assert answer.head == 2
 
 
 def test_tail_brings_what_is_new_for_everybody(chime: LakeChime) -> None:
@@ -284,9 +286,9 @@ def test_times_bound_a_search_and_never_fall(chime: LakeChime) -> None:
     assert first <= second
     assert seqs(chime.events_between(TABLE, 0, second + 1).events) == [1, 2]
     assert seqs(chime.events_between(TABLE, 0, first).events) == []
-    assert [one.event.event_ts for one in chime.events_between(TABLE, second, second + 1).events][
-        -1
-    ] == second
+    assert [
+        entry.event.event_ts for entry in chime.events_between(TABLE, second, second + 1).events
+    ][-1] == second
     assert chime.events_between(TABLE, second + 1, second + 1).events == ()
     assert chime.events_between("other", 0, second + 1).events == ()
 
@@ -304,20 +306,20 @@ def test_no_later_event_gets_a_time_that_a_search_has_covered(chime: LakeChime) 
     assert covered.covered_until_ts == end
 
 
-def test_a_range_says_how_far_it_is_final(chime: LakeChime) -> None:
+def test_a_range_reports_up_to_which_time_it_is_final(chime: LakeChime) -> None:
     (given,) = chime.register([made(1)])
     now = given.event.event_ts or 0
     ahead = now + 3_600_000
-    found = chime.events_between(TABLE, 0, ahead)
-    assert seqs(found.events) == [1]
-    assert now <= found.covered_until_ts < ahead
+    page = chime.events_between(TABLE, 0, ahead)
+    assert seqs(page.events) == [1]
+    assert now <= page.covered_until_ts < ahead
     (later,) = chime.register([made(2)])
-    assert (later.event.event_ts or 0) >= found.covered_until_ts
+    assert (later.event.event_ts or 0) >= page.covered_until_ts
     time.sleep(0.005)
-    past = chime.events_between(TABLE, 0, found.covered_until_ts)
-    assert past.covered_until_ts == found.covered_until_ts
+    past = chime.events_between(TABLE, 0, page.covered_until_ts)
+    assert past.covered_until_ts == page.covered_until_ts
     assert past.events == tuple(
-        one for one in found.events if (one.event.event_ts or 0) < found.covered_until_ts
+        entry for entry in page.events if (entry.event.event_ts or 0) < page.covered_until_ts
     )
 
 
@@ -347,7 +349,7 @@ def test_watermarks_hold_json_by_key(chime: LakeChime) -> None:
     for key, value in values.items():
         chime.put_watermark("report", key, value, expected=None)
     chime.put_watermark("other", "events", 0, expected=None)
-    assert {key: found.value for key, found in chime.watermarks("report").items()} == values
+    assert {key: mark.value for key, mark in chime.watermarks("report").items()} == values
     assert chime.watermarks("nobody") == {}
     with pytest.raises(InvalidEventError, match="may take 65,536"):
         chime.put_watermark("report", "big", "x" * 70_000, expected=None)
@@ -356,7 +358,7 @@ def test_watermarks_hold_json_by_key(chime: LakeChime) -> None:
 
 
 @pytest.mark.parametrize("value", ["3", 2.5, True, -1, None, {}])
-def test_how_far_events_are_seen_is_a_place(chime: LakeChime, value: JsonValue) -> None:
+def test_the_watermark_of_seen_events_must_be_a_seq(chime: LakeChime, value: JsonValue) -> None:
     with pytest.raises(InvalidEventError, match="the value of a watermark 'events'"):
         chime.put_watermark("report", "events", value, expected=None)
     assert chime.consumers() == []
@@ -378,7 +380,7 @@ def test_a_deleted_watermark_never_has_an_old_revision_again(chime: LakeChime) -
     assert again.revision > first.revision + 1
 
 
-def test_of_many_who_move_a_watermark_at_once_one_does(chime: LakeChime) -> None:
+def test_one_of_concurrent_moves_of_a_watermark_succeeds(chime: LakeChime) -> None:
     chime.register([made(number) for number in range(1, 4)])
     start = chime.put_watermark("report", "events", 0, expected=None)
     barrier = threading.Barrier(4)
@@ -421,7 +423,7 @@ def test_the_outbox_moves_with_the_events_or_not_at_all(chime: LakeChime) -> Non
     assert (state.position, state.last_snapshot_id, state.depth) == (8, "2", 1)
 
 
-def test_of_producers_that_register_one_log_at_once_one_does(chime: LakeChime) -> None:
+def test_one_of_concurrent_producers_of_a_log_succeeds(chime: LakeChime) -> None:
     barrier = threading.Barrier(4)
 
     def register(number: int) -> bool:
@@ -439,20 +441,20 @@ def test_of_producers_that_register_one_log_at_once_one_does(chime: LakeChime) -
     assert len(chime.events().events) == 1
 
 
-def test_a_step_that_is_registered_again_is_answered_as_it_was(chime: LakeChime) -> None:
-    """Its first answer may have been lost."""
+def test_a_step_that_is_registered_again_gets_the_same_answer(chime: LakeChime) -> None:
+    """Register a step again, as if its first answer had been lost."""
     events = [made(1), made(2, tags={"x": "1"}), made(2)]
     outbox = Outbox(table=TABLE, position={"at": 2}, seen={"dt=1": [1]})
     first = chime.register(events, outbox=outbox)
     again = chime.register(events, outbox=outbox)
-    assert [one.event for one in again] == [one.event for one in first]
-    assert all(one.duplicate for one in again)
-    for others, told in (
+    assert [entry.event for entry in again] == [entry.event for entry in first]
+    assert all(entry.duplicate for entry in again)
+    for others, outbox_id in (
         ([made(1)], outbox),
         (events, Outbox(table=TABLE, position={"at": 2}, expected={"at": 1})),
     ):
         with pytest.raises(ConflictError, match="moved the position"):
-            chime.register(others, outbox=told)
+            chime.register(others, outbox=outbox_id)
     following = Outbox(table=TABLE, position={"at": 3}, expected={"at": 2})
     assert chime.register([], outbox=following) == chime.register([], outbox=following) == []
     with pytest.raises(ConflictError, match="moved the position"):
@@ -492,14 +494,14 @@ def test_a_table_without_events_has_a_position_at_most(chime: LakeChime) -> None
     assert chime.table_state("empty") is None
 
 
-def test_old_events_go_and_the_newest_of_each_table_stays(chime: LakeChime) -> None:
+def test_old_events_expire_except_the_newest_of_each_table(chime: LakeChime) -> None:
     chime.register([made(number, tags={"x": "1"}) for number in range(1, 6)])
     (last,) = chime.register([made(1, table="other")])
     assert last.event.event_ts is not None
     assert chime.expire(0) == 0
     assert chime.expire(last.event.event_ts + 1) == 4
     page = chime.events()
-    assert [(found.event.table, found.event.snapshot_id) for found in page.events] == [
+    assert [(entry.event.table, entry.event.snapshot_id) for entry in page.events] == [
         (TABLE, "5"),
         ("other", "1"),
     ]
@@ -508,7 +510,7 @@ def test_old_events_go_and_the_newest_of_each_table_stays(chime: LakeChime) -> N
     assert chime.events(["other"]).expired == chime.events(["unknown"]).expired == 0, (
         "nothing of this table went"
     )
-    assert [found.event.snapshot_id for found in chime.events([TABLE], tags={"x": "1"}).events] == [
+    assert [entry.event.snapshot_id for entry in chime.events([TABLE], tags={"x": "1"}).events] == [
         "5"
     ]
     (after,) = chime.register([made(6)])
@@ -516,7 +518,7 @@ def test_old_events_go_and_the_newest_of_each_table_stays(chime: LakeChime) -> N
     assert (after.event.seq or 0) > page.head
 
 
-def test_what_a_consumer_has_not_passed_stays(chime: LakeChime) -> None:
+def test_events_that_a_consumer_has_not_passed_do_not_expire(chime: LakeChime) -> None:
     places = seqs(chime.register([made(number) for number in range(1, 6)]))
     chime.put_watermark("slow", "events", places[1], expected=None)
     chime.put_watermark("fast", "events", places[4], expected=None)
@@ -527,23 +529,23 @@ def test_what_a_consumer_has_not_passed_stays(chime: LakeChime) -> None:
     assert chime.expire(1 << 60, keep_unseen=False) == 2
 
 
-def test_consumers_are_told_from_the_furthest_behind_on(chime: LakeChime) -> None:
+def test_consumers_are_listed_from_the_furthest_behind_on(chime: LakeChime) -> None:
     assert chime.consumers() == []
     chime.register([made(number) for number in range(1, 11)])
     for consumer, value in (("fast", 10), ("slow", 9), ("slower", 2)):
         chime.put_watermark(consumer, "events", value, expected=None)
     chime.put_watermark("slower", "version", 1, expected=None)
-    assert [(found.consumer, found.seq) for found in chime.consumers()] == [
+    assert [(consumer.consumer, consumer.seq) for consumer in chime.consumers()] == [
         ("slower", 2),
         ("slow", 9),
         ("fast", 10),
     ]
-    assert [found.consumer for found in chime.consumers(1)] == ["slower"]
+    assert [consumer.consumer for consumer in chime.consumers(1)] == ["slower"]
     with pytest.raises(InvalidEventError, match="limit=0 is outside of 1 to"):
         chime.consumers(0)
 
 
-def test_a_consumer_that_is_gone_is_forgotten(chime: LakeChime) -> None:
+def test_forgetting_a_consumer_deletes_its_watermarks(chime: LakeChime) -> None:
     chime.register([made(1), made(2)])
     chime.put_watermark("gone", "events", 2, expected=None)
     chime.put_watermark("gone", "claims", {}, expected=None)
@@ -553,7 +555,7 @@ def test_a_consumer_that_is_gone_is_forgotten(chime: LakeChime) -> None:
         chime.forget("gone")
 
 
-def test_names_are_only_names(chime: LakeChime) -> None:
+def test_hostile_names_are_stored_and_found_like_others(chime: LakeChime) -> None:
     event = made(1, table=HOSTILE, partition=(HOSTILE,), tags={HOSTILE: HOSTILE}, cluster=HOSTILE)
     chime.register([event])
     assert (
@@ -630,12 +632,12 @@ def test_names_are_only_names(chime: LakeChime) -> None:
         lambda chime: chime.expire(1 << 64),
     ],
 )
-def test_what_does_not_fit_is_refused(empty_chime: LakeChime, ask: object) -> None:
+def test_invalid_arguments_raise_invalid_event_error(empty_chime: LakeChime, ask: object) -> None:
     with pytest.raises(InvalidEventError):
         ask(empty_chime)  # type: ignore[operator]
 
 
-def test_many_registrations_at_once_are_all_there_once(chime_address: dict[str, str]) -> None:
+def test_concurrent_registrations_store_each_event_once(chime_address: dict[str, str]) -> None:
     """Threads with clients of their own; the same events come from two sides."""
 
     def register(side: int) -> None:
@@ -648,26 +650,28 @@ def test_many_registrations_at_once_are_all_there_once(chime_address: dict[str, 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(register, range(4)))
     with LakeChime.open(**chime_address) as client:
-        found = client.events(limit=10_000).events
+        stored = client.events(limit=10_000).events
         assert (
-            len(found) == len({(one.event.table, one.event.snapshot_id) for one in found}) == 25 * 6
+            len(stored)
+            == len({(entry.event.table, entry.event.snapshot_id) for entry in stored})
+            == 25 * 6
         )
-        assert seqs(found) == sorted(set(seqs(found)))
-        for table in {one.event.table for one in found}:
-            assert [one.event.snapshot_id for one in found if one.event.table == table] == [
+        assert seqs(stored) == sorted(set(seqs(stored)))
+        for table in {entry.event.table for entry in stored}:
+            assert [entry.event.snapshot_id for entry in stored if entry.event.table == table] == [
                 str(number) for number in range(1, 26)
             ]
-            assert not [one for one in found if one.event.table == table and one.gap]
+            assert not [entry for entry in stored if entry.event.table == table and entry.gap]
 
 
-def test_a_check_says_what_is_there(chime: LakeChime) -> None:
+def test_a_check_counts_the_events(chime: LakeChime) -> None:
     chime.register([made(1), made(2)])
     assert "2 events" in chime.check()
     assert "head 2, 0 in the inbox" in chime.check()
 
 
 def test_the_longest_names_fit_every_index(chime: LakeChime) -> None:
-    """Of four bytes a character, in no order that a database could compress."""
+    """Use names of four bytes a character, which a database cannot compress."""
     numbers = random.Random(3)
     names = [
         "".join(map(chr, numbers.choices(range(0x20000, 0x2A000), k=MAX_NAME_BYTES // 4)))
@@ -682,7 +686,7 @@ def test_the_longest_names_fit_every_index(chime: LakeChime) -> None:
     assert chime.watermarks(names[0])[names[1]].value == 1
 
 
-def test_a_name_that_no_index_takes_stops_nobody(chime: LakeChime) -> None:
+def test_a_refused_name_too_long_for_an_index_blocks_no_other_event(chime: LakeChime) -> None:
     with pytest.raises(InvalidEventError, match="takes 1,536 bytes in UTF-8, and a name may take"):
         chime.register([made(1, cluster=CJK_512, table=CJK_512)])
     chime.register([made(1)])
@@ -702,7 +706,7 @@ def test_a_watermark_beyond_the_head_is_refused(chime: LakeChime) -> None:
         chime.put_watermark("report", "events", 9, expected=mark.revision)
 
 
-def test_a_step_of_a_watermark_is_done_once_however_often_it_is_asked_for(
+def test_a_repeated_step_moves_or_deletes_a_watermark_once(
     chime: LakeChime,
 ) -> None:
     first = chime.put_watermark("report", "at", 1, expected=None, step="one")
@@ -721,7 +725,7 @@ def test_a_step_of_a_watermark_is_done_once_however_often_it_is_asked_for(
         chime.put_watermark("report", "at", 2, expected=second.revision, step="three")
 
 
-def test_a_partition_that_expired_is_told_to_who_waits_for_it(chime: LakeChime) -> None:
+def test_a_trigger_of_an_expired_partition_raises_expired_error(chime: LakeChime) -> None:
     days = [made(number, partition=(f"day {number}",)) for number in range(1, 4)]
     chime.register([*days, made(4, partition=("day 1",), tags={"x": "1"}), made(5)])
     chime.expire(1 << 60)
@@ -736,12 +740,14 @@ def test_a_partition_that_expired_is_told_to_who_waits_for_it(chime: LakeChime) 
     tagged = PartitionTrigger(table=TABLE, partition=("day 2",), tags={"x": "2"})
     look = tagged.look(chime, 1 << 60)
     assert (look.events, look.expired_seq) == ((), 2)
-    assert "is not known any more" in (look.warning(tagged.interest) or "")
+    assert "is no longer known" in (look.warning(tagged.interest) or "")
     chime.register([made(6, partition=("day 1",))])
     assert len(gone.evaluate(chime, 1 << 60)) == 1
 
 
-def test_a_range_whose_events_expired_says_from_when_on_it_is_whole(chime: LakeChime) -> None:
+def test_a_range_with_expired_events_reports_from_which_time_it_is_complete(
+    chime: LakeChime,
+) -> None:
     times = []
     for number in range(1, 5):
         (given,) = chime.register([made(number)])
@@ -751,9 +757,9 @@ def test_a_range_whose_events_expired_says_from_when_on_it_is_whole(chime: LakeC
     whole = chime.events_between(TABLE, 0, times[3])
     assert (whole.covered_from_ts, len(whole.events)) == (0, 3)
     chime.expire(times[2])
-    found = chime.events_between(TABLE, times[0], times[3])
-    assert seqs(found.events) == [3]
-    assert found.covered_from_ts == times[1] + 1
+    page = chime.events_between(TABLE, times[0], times[3])
+    assert seqs(page.events) == [3]
+    assert page.covered_from_ts == times[1] + 1
     assert chime.events_between(TABLE, times[1] + 1, times[3]).covered_from_ts == times[1] + 1
     assert chime.events_between(TABLE, times[2], times[3]).covered_from_ts == times[2]
     assert chime.events_between("other", 0, times[3]).covered_from_ts == 0

@@ -1,4 +1,4 @@
-"""The contract of a cache of runs: each form of near runs, over each store, near or far, answers the same."""
+"""The contract of a cache of runs: each form answers the same over each store."""
 
 import multiprocessing
 import os
@@ -31,6 +31,7 @@ from opal_lake.key_store.entries import (
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.s3 import S3Storage
 from tests.contracts.run_caches import (
+    SMALL_BLOCKS,
     Row,
     brute_force,
     cache_of,
@@ -96,10 +97,8 @@ def test_every_way_finds_what_brute_force_finds(
     new = sorted_entries(entries_of(data.draw(some_rows(ties, 30)), ties))
     low, high = sorted([data.draw(WORDS), data.draw(WORDS)])
     folder, storage = tmp_path_factory.mktemp("near"), open_storage(f"memory://{uuid.uuid4().hex}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "BLOCK", block)
-        patch.setattr(run_module, "FILTER_FROM", data.draw(st.sampled_from([1, 1 << 19])))
-        run = put_run(storage, stored)
+    filter_from = data.draw(st.sampled_from([1, 1 << 19]))
+    run = put_run(storage, stored, block_entries=block, filter_from=filter_from)
     wanted, inside = (
         brute_force(stored, new),
         [row for row in rows_of(stored) if low <= row[0] <= high],
@@ -126,9 +125,8 @@ def test_runs_of_every_size_over_every_store(
         assert len(near_files(cache)) == (way == "kept" or (way == "brought" and count > 0))
 
 
-@pytest.mark.usefixtures("small_blocks")
 def test_a_key_in_many_blocks_is_found_whole(local: Storage, backend: str, tmp_path: Path) -> None:
-    """One key with 1,000 versions between others; its first word is the fence of many blocks, another key shares it."""
+    """Find a key with 1,000 versions, whose first word is the fence of many blocks."""
     rows: list[Row] = [(5, 9, delta, 0, delta, False) for delta in range(1_000)]
     rows += [(5, 10, 0, 1, 1, False), (4, 0, 0, 1, 2, False), (6, 0, 0, 1, 3, True)]
     stored = stored_entries(rows, 0)
@@ -139,18 +137,17 @@ def test_a_key_in_many_blocks_is_found_whole(local: Storage, backend: str, tmp_p
             0,
         )
     )
-    run = put_run(local, stored)
+    run = put_run(local, stored, **SMALL_BLOCKS)
     for way, cache in caches(local, backend, run, stored, tmp_path):
         assert found_rows(cache, run, new) == brute_force(stored, new), way
         assert sliced(cache, run, 100, 5, 5) == [row for row in rows_of(stored) if row[0] == 5], way
 
 
-@pytest.mark.usefixtures("small_blocks")
 def test_bounds_are_compared_as_words(local: Storage, backend: str, tmp_path: Path) -> None:
-    """As floats, which hold 53 bits, neighbouring words are one."""
+    """Compare words that are one as floats, which hold 53 bits."""
     bound = 1 << 62
     stored = stored_entries([(bound + step, 0, 0, 0, 0, False) for step in range(-40, 40)], 0)
-    run = put_run(local, stored)
+    run = put_run(local, stored, **SMALL_BLOCKS)
     for way, cache in caches(local, backend, run, stored, tmp_path):
         below, above = sliced(cache, run, 10, high=bound - 1), sliced(cache, run, 10, low=bound)
         assert (len(below), len(above)) == (40, 40), way
@@ -189,7 +186,7 @@ def test_several_runs_are_asked_each_for_its_own_range(
 def test_what_is_nearest_in_all_runs_is_found(
     backend: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, ties: int
 ) -> None:
-    """However keys and deltas are spread over runs, of some of which the recorded greatest delta is too great."""
+    """Spread keys and deltas over runs, some with a recorded delta that is too great."""
     folder, storage = tmp_path_factory.mktemp("near"), open_storage(f"memory://{uuid.uuid4().hex}")
     parts = [
         part for _ in range(4) if len(part := stored_entries(data.draw(some_rows(ties, 30)), ties))
@@ -207,8 +204,8 @@ def test_what_is_nearest_in_all_runs_is_found(
     wanted = brute_force(sorted_entries(concat_entries([no_entries(ties), *parts])), new)
     known = {row for part in parts for row in brute_force(part, new)}
     for cache in (near, far):
-        found = {row for entries in cache.neighbours(runs, new) for row in rows_of(entries)}
-        assert {*wanted} <= found <= known
+        neighbours = {row for entries in cache.neighbours(runs, new) for row in rows_of(entries)}
+        assert {*wanted} <= neighbours <= known
     shutil.rmtree(folder)
 
 
@@ -219,10 +216,10 @@ def test_of_equal_deltas_in_two_runs_both_are_found(
     """The greater row of them is the one that a new row ends."""
     parts = [stored_entries([(7, 7, 10, segment, 0, False)], 0) for segment in (1, 2)]
     runs = [put_run(local, part) for part in (parts if oldest_first else parts[::-1])]
-    found = cache_of(local, backend, tmp_path).neighbours(
+    neighbours = cache_of(local, backend, tmp_path).neighbours(
         runs, entries_of([(7, 7, 11, 3, 0, False)], 0)
     )
-    assert {row for entries in found for row in rows_of(entries)} == {
+    assert {row for entries in neighbours for row in rows_of(entries)} == {
         row for part in parts for row in rows_of(part)
     }
 
@@ -242,7 +239,7 @@ def test_a_greatest_delta_that_is_too_small_is_no_answer(
 def test_a_run_is_not_probed_for_keys_with_a_later_version(
     local: Storage, backend: str, order: str, tmp_path: Path
 ) -> None:
-    """Ten runs, each with the next version of all keys: only the last one holds neighbours of what comes after, of a late one four do."""
+    """Probe ten runs, each with the next version of all keys."""
     keys = [(number << 40, number) for number in range(3_000)]
     parts = [
         stored_entries([(*key, delta, 0, delta, False) for key in keys], 0) for delta in range(10)
@@ -251,9 +248,9 @@ def test_a_run_is_not_probed_for_keys_with_a_later_version(
     for delta, probed in ((9, {9}), (6, {9, 8, 7, 6})):
         cache = cache_of(local, backend, tmp_path / f"near-{delta}")
         new = entries_of([(*key, delta, 1, 0, False) for key in keys], 0)
-        found = cache.neighbours(runs if order == "the oldest run first" else runs[::-1], new)
+        neighbours = cache.neighbours(runs if order == "the oldest run first" else runs[::-1], new)
         assert {runs.index(run) for run in (*cache.opened, *cache.indexes)} == probed
-        assert {row for entries in found for row in rows_of(entries)} >= {
+        assert {row for entries in neighbours for row in rows_of(entries)} >= {
             row for part in parts[delta : delta + 2] for row in rows_of(part)
         }
 
@@ -277,14 +274,13 @@ class Counted:
         return getattr(self.inner, name)
 
 
-@pytest.mark.usefixtures("small_blocks")
 def test_a_small_batch_reads_little_of_a_far_run(
     local: Storage, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(near_runs, "FEW_BLOCKS", 0.25)
     monkeypatch.setattr(run_module, "HEAD_GUESS", 256)
     stored = greatest_of_equal(drawn(5, 20_000, 20_000))
-    run = put_run(local, stored)
+    run = put_run(local, stored, **SMALL_BLOCKS)
     counted = Counted(local)
     cache = cache_of(counted, backend, tmp_path / "near")  # type: ignore[arg-type]  # the rest is the inner store's
     new = probes_of(stored, 6, 6)
@@ -296,14 +292,13 @@ def test_a_small_batch_reads_little_of_a_far_run(
     assert len(near_files(cache)) == 1
 
 
-@pytest.mark.usefixtures("small_blocks")
 def test_many_keys_that_are_not_there_bring_no_run_near(
     local: Storage, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would need every block; the filter, which is smaller, says so."""
+    """Ask for missing keys, which the filter answers without any block."""
     monkeypatch.setattr(near_runs, "FEW_BLOCKS", 0.25)
     stored = greatest_of_equal(drawn(5, 20_000, 20_000))
-    run = put_run(local, stored)
+    run = put_run(local, stored, **SMALL_BLOCKS)
     counted = Counted(local)
     cache = cache_of(counted, backend, tmp_path / "near")  # type: ignore[arg-type]  # the rest is the inner store's
     new = drawn(77, 300, 300)
@@ -349,7 +344,7 @@ def test_a_cache_of_no_bytes_touches_no_folder(
 def test_eviction_keeps_the_bound_and_what_is_open(
     local: Storage, backend: str, tmp_path: Path
 ) -> None:
-    """Ten runs, room for three. A reader in the middle of the first one goes on; all of them are right when they are asked again."""
+    """Keep three of ten runs, while a reader of the first one goes on."""
     parts = [greatest_of_equal(drawn(seed, 3_000, 1_000)) for seed in range(10)]
     runs = [put_run(local, part) for part in parts]
     room = int(3.5 * near_form(backend).size_of(3_000, 1))
@@ -441,7 +436,7 @@ def test_processes_that_bring_a_run_at_once_share_one_copy(
 
 
 def test_a_pickled_cache_is_the_processs_own(tmp_path: Path, backend: str) -> None:
-    """Keyed by the store with its options: credentials that were renewed are another store."""
+    """Key a cache by the store with its options, as renewed credentials are another."""
     options = [{"aws_access_key_id": "a", "aws_secret_access_key": key} for key in ("old", "new")]
     old, renewed = (
         cache_of(S3Storage.open("s3://bucket/t", given), backend, tmp_path) for given in options

@@ -1,4 +1,4 @@
-"""The contract of a cache of runs: whatever is damaged or replaced, in the cache or in the store, no answer is ever wrong."""
+"""The contract of a cache of runs: no damage makes an answer wrong."""
 
 import os
 import random
@@ -14,10 +14,12 @@ import pytest
 from opal_lake.data.segment import RunFile
 from opal_lake.errors import FormatError, StorageError
 from opal_lake.key_store.cache.near_runs import BACKENDS, NearRuns, near_form
+from opal_lake.key_store.cache.protocol import GREATEST_WORD
 from opal_lake.key_store.entries import greatest_of_equal
 from opal_lake.key_store.run import encode_run, open_index, reader_of
 from opal_lake.storage import Storage
 from tests.contracts.run_caches import (
+    SMALL_BLOCKS,
     brute_force,
     cache_of,
     drawn,
@@ -68,7 +70,7 @@ def test_a_near_copy_that_is_not_whole_is_derived_anew(
 def test_a_mapped_copy_from_before_the_machine_started_is_derived_anew(
     local: Storage, tmp_path: Path
 ) -> None:
-    """After a crash any of its pages may be missing; RocksDB waits for the disk and verifies what it reads."""
+    """Derive a copy again whose pages a crash may have lost."""
     stored = greatest_of_equal(drawn(5, 2_000, 700))
     run = put_run(local, stored)
     cache_of(local, "mapped", tmp_path / "near").keep(run, stored)
@@ -88,7 +90,7 @@ def test_a_mapped_copy_from_before_the_machine_started_is_derived_anew(
 def test_what_lies_in_the_place_of_a_copy_is_cleared_away(
     local: Storage, backend: str, other: str, tmp_path: Path
 ) -> None:
-    """A folder in the place of a file, a file in that of a folder, an empty folder, and a folder with something in it."""
+    """Clear away files and folders at the path of a copy."""
     stored = greatest_of_equal(drawn(5, 2_000, 700))
     run, new = put_run(local, stored), probes_of(stored, 6, 200)
     cache_of(local, backend, tmp_path / "near").keep(run, stored)
@@ -120,7 +122,7 @@ def flip_in_table(cache: NearRuns, share: float) -> tuple[Path, bytes]:
 def test_rocksdb_sees_damage_in_what_it_reads_and_the_copy_is_derived_anew(
     local: Storage, share: float, tmp_path: Path
 ) -> None:
-    """Also in the middle of a reading, which goes on from the store."""
+    """Damage a copy, also while it is read; the store answers meanwhile."""
     stored = greatest_of_equal(drawn(5, 20_000, 20_000))
     run, new = put_run(local, stored), probes_of(stored, 6, 20_000)
     expected = brute_force(stored, new)
@@ -138,25 +140,22 @@ def test_rocksdb_sees_damage_in_what_it_reads_and_the_copy_is_derived_anew(
         assert table.read_bytes() != data
 
 
-def test_rocksdb_tables_are_of_bounded_size(
-    local: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from opal_lake.key_store.cache import rocksdb
+def test_rocksdb_tables_are_of_bounded_size(tmp_path: Path) -> None:
+    from opal_lake.key_store.cache.rocksdb import RocksRuns
 
     stored = greatest_of_equal(drawn(5, 3_000, 3_000))
     keys = len({row[:2] for row in rows_of(stored)})
     new = probes_of(stored, 6, 3_000)
     for bound in (keys, keys // 3, 100):  # a last table with the marker alone, too
-        monkeypatch.setattr(rocksdb, "TABLE_KEYS", bound)
-        monkeypatch.setattr(rocksdb, "_ROWS", 7)  # keys that go on in the next piece
-        monkeypatch.setattr(rocksdb, "_AT_ONCE", 7)
-        run = put_run(local, stored)
-        cache = cache_of(local, "rocksdb", tmp_path / f"near-{bound}")
-        cache.keep(run, stored)
-        [copy] = near_files(cache)
+        # Pieces of 7 rows: keys go on in the next piece
+        form = RocksRuns(table_keys=bound, rows_at_once=7, keys_a_call=7)
+        copy = tmp_path / f"near-{bound}"
+        form.write([stored], len(stored), len(stored.ties) // 2, copy)
         assert len(list(copy.glob("*.sst"))) == keys // bound + 1
-        assert sliced(cache, run, 1_000) == rows_of(stored)
-        assert found_rows(cache, run, new) == brute_force(stored, new)
+        near = form.open(copy)
+        slices = [rows_of(part) for part in near.slices(1_000, 0, GREATEST_WORD)]
+        assert [row for part in slices for row in part] == rows_of(stored)
+        assert rows_of(near.neighbours(new).entries) == brute_force(stored, new)
 
 
 # Who may write to the folder
@@ -185,7 +184,7 @@ def linked(folder: Path) -> None:
 def test_a_folder_that_others_may_write_to_is_refused(
     local: Storage, backend: str, harm: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """Before anything is written to it, and before its content is trusted."""
+    """Refuse a folder before it is written to or trusted."""
     stored = greatest_of_equal(drawn(5, 500, 200))
     run = put_run(local, stored)
     cache_of(local, backend, tmp_path).keep(run, stored)
@@ -203,7 +202,7 @@ def test_a_folder_that_others_may_write_to_is_refused(
 def test_the_folder_is_the_users_own_and_nothing_beside_it_is_touched(
     local: Storage, backend: str, tmp_path: Path
 ) -> None:
-    """If the user names a folder with other files in it as the cache, these files are kept, however small the cache is."""
+    """Keep other files of a cache folder, however small the cache is."""
     (tmp_path / "near").mkdir()
     (tmp_path / "near" / "precious").write_bytes(b"x" * 1_000_000)
     parts = [greatest_of_equal(drawn(seed, 3_000, 1_000)) for seed in range(4)]
@@ -222,7 +221,7 @@ def test_a_folder_that_cannot_be_made_is_named(
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     stored = greatest_of_equal(drawn(5, 500, 200))
-    with pytest.raises(StorageError, match=r"cannot be made.*spark\.opal\.cache\.folder"):
+    with pytest.raises(StorageError, match=r"cannot make.*spark\.opal\.cache\.folder"):
         cache_of(local, backend, tmp_path / "file").keep(put_run(local, stored), stored)
 
 
@@ -243,14 +242,13 @@ def regions(data: bytes) -> dict[str, list[int]]:
     }
 
 
-@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("region", ["header", "directory", "filter", "block"])
 def test_a_damaged_run_is_named_and_never_believed(
     local: Storage, backend: str, region: str, tmp_path: Path
 ) -> None:
     """The filter is only asked by probes: to read all entries it is no matter."""
     stored = greatest_of_equal(drawn(5, 2_000, 1_500))
-    run = put_run(local, stored)
+    run = put_run(local, stored, **SMALL_BLOCKS)
     data = local.get(run.path)
     for at in regions(data)[region]:
         broken = bytearray(data)
@@ -271,10 +269,9 @@ def test_a_damaged_run_is_named_and_never_believed(
     )
 
 
-@pytest.mark.usefixtures("small_blocks")
 def test_a_run_that_is_cut_off_is_named(storage: Storage, backend: str, tmp_path: Path) -> None:
     stored = greatest_of_equal(drawn(5, 2_000, 1_500))
-    run = put_run(storage, stored)
+    run = put_run(storage, stored, **SMALL_BLOCKS)
     data = storage.get(run.path)
     for size in (0, 7, 100, len(data) // 2, len(data) - 1):
         replace_object(storage, run.path, data[:size])
@@ -331,7 +328,7 @@ def test_a_sound_run_in_the_place_of_another_is_not_taken(
 def test_equal_names_with_other_bytes_are_other_runs(
     local: Storage, backend: str, tmp_path: Path
 ) -> None:
-    """A table that was deleted and created again at its path has runs of the same names."""
+    """Create a table again at its path, with runs of the same names."""
     stored, other = (greatest_of_equal(drawn(seed, 500, 500)) for seed in (5, 6))
     run = put_run(local, stored)
     cache = cache_of(local, backend, tmp_path / "near")

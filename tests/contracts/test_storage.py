@@ -83,7 +83,7 @@ def fill(store: Storage, paths: list[str]) -> None:
         assert store.put_if_absent(path, path.encode())
 
 
-def test_what_was_put_is_got(store: Storage) -> None:
+def test_get_returns_the_bytes_that_were_put(store: Storage) -> None:
     assert store.put_if_absent("a/b/c.bin", b"one")
     assert store.get("a/b/c.bin") == b"one"
 
@@ -109,7 +109,7 @@ def test_an_absent_object_is_not_found_and_the_message_names_it(store: Storage) 
             store.get(path)
 
 
-def test_deleting_what_is_not_there_is_no_error(store: Storage) -> None:
+def test_deleting_a_missing_path_is_not_an_error(store: Storage) -> None:
     fill(store, ["a", "f/b"])
     store.delete(["a", "x", "f", "a/below", "y/z", "a"])
     store.delete([])
@@ -226,7 +226,9 @@ def test_listing_is_in_code_point_order_across_folders(store: Storage) -> None:
     "prefix",
     ["", "a", "a/", "a/b", "a/b/", "a/b/c", "b", "zz", "nofolder/", "a/b/c/d/e", "a-", "a/b-"],
 )
-def test_prefix_and_start_after_select_as_on_a_sorted_list(store: Storage, prefix: str) -> None:
+def test_a_listing_has_the_paths_of_the_prefix_that_sort_after_start_after(
+    store: Storage, prefix: str
+) -> None:
     paths = sorted(["a/b/c", "a/b/c1", "a/b/d/e", "a/b-", "a-x", "a/bb", "b/c", "c", "a/c"])
     fill(store, paths)
     for start_after in ["", "a", "a/", "a/b/c", "a/b", "a-", "a/b/", "zzz", "a/b/c0", "0", "../x"]:
@@ -235,7 +237,7 @@ def test_prefix_and_start_after_select_as_on_a_sorted_list(store: Storage, prefi
         ]
 
 
-def test_a_listing_tells_size_and_time(store: Storage) -> None:
+def test_a_listing_has_size_and_time_of_each_object(store: Storage) -> None:
     fill(store, ["a/12345"])
     (entry,) = store.list("a/")
     assert entry == StoredObject(path="a/12345", size=7, modified_us=entry.modified_us)
@@ -296,7 +298,8 @@ from opal_lake.storage import open_storage
 store = open_storage(sys.argv[1], json.loads(sys.argv[2]))
 print("ready", flush=True)
 sys.stdin.readline()
-print(json.dumps([n for n in range(10) if store.put_if_absent(f"race/{n}", sys.argv[3].encode() * 5000)]))
+data = sys.argv[3].encode() * 5000
+print(json.dumps([n for n in range(10) if store.put_if_absent(f"race/{n}", data)]))
 """
 
 
@@ -342,7 +345,7 @@ def race_processes(uri: str, options: dict[str, str]) -> dict[str, list[int]]:
         return {me: json.loads(racer.communicate(timeout=120)[0]) for me, racer in racers.items()}
 
 
-def test_no_reader_ever_sees_a_part(store: Storage) -> None:
+def test_no_reader_ever_sees_a_partly_written_object(store: Storage) -> None:
     whole = os.urandom(1 << 20) * 4
     stop = threading.Event()
     seen: list[int] = []
@@ -430,10 +433,10 @@ def test_a_store_behaves_like_a_dictionary(
                 store.get(path)
 
 
-def test_a_store_tells_the_time_by_which_it_stamps_and_leaves_nothing_behind(
+def test_now_is_by_the_clock_of_the_store_and_leaves_no_object_behind(
     store: Storage,
 ) -> None:
-    """To about a second, as S3 reports it; a store in memory has no time of its own, unless it was given a clock."""
+    """Compare times to about a second, as S3 reports them."""
     fill(store, ["a"])
     told_us = store.now_us()
     assert paths_of(store) == ["a"]

@@ -1,4 +1,4 @@
-"""Every verb of a table means the same with both engines: in this process over Arrow, and with Spark."""
+"""Verbs of a table, which mean the same over Arrow in this process and with Spark."""
 
 import ast
 from functools import partial
@@ -36,7 +36,7 @@ def fill(table: Table[Any], engine: Engine) -> Table[Any]:
 
 @pytest.fixture(scope="module")
 def filled(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Table[Any]:
-    """A table for tests that change nothing."""
+    """Return a table for tests that change nothing."""
     return fill(engine.create(tmp_path_factory.mktemp("filled") / "t"), engine)
 
 
@@ -157,7 +157,7 @@ def test_history_and_commits_list_what_was_done(engine: Engine, filled: Table[An
     listed = [(row["version"], row["operation"], row["token"]) for row in table.history()]
     assert listed == steps
     assert [row["version"] for row in table.history(limit=1)] == [3]
-    commits = [(one.version, one.operation, one.token) for one in table.commits()]
+    commits = [(commit.version, commit.operation, commit.token) for commit in table.commits()]
     assert commits == steps
     counts = {"updates": 2, "deletes": 1, "late": 0, "events": 3, "rows": 3}
     newest = table.history(limit=1)[0]["counts"]
@@ -171,7 +171,10 @@ def test_a_history_of_0_is_all_of_it_and_of_less_an_error(filled: Table[Any]) ->
     assert table.history(0) == table.history()
     assert [*table.commits(0)] == [*table.commits()]
     for read in (table.history, table.commits):
-        with pytest.raises(InvalidInputError, match="limit=-1; write a whole number of at least 1"):
+        with pytest.raises(
+            InvalidInputError,
+            match="limit must be a whole number of at least 1, or 0 for all, got -1",
+        ):
             read(-1)
 
 
@@ -179,14 +182,14 @@ def test_explain_says_which_files_a_read_leaves_out(engine: Engine, filled: Tabl
     about = filled.explain(where="price > 3")
     files = {name: count for name, count in about["files"].items() if count}
     assert files == {"total": 2, "pruned_by_bounds": 1, "read_filtered": 1}
-    assert [one["condition"] for one in about["conditions"]] == ["price > 3"]
+    assert [condition["condition"] for condition in about["conditions"]] == ["price > 3"]
 
 
 def test_check_finds_nothing_and_says_what_it_looked_at(engine: Engine, filled: Table[Any]) -> None:
     table = filled
-    found = table.check()
-    assert found == []
-    assert found.looked_at.text == "version 3: 2 data files with 6 rows, whole"
+    findings = table.check()
+    assert findings == []
+    assert findings.looked_at.text == "version 3: 2 data files with 6 rows, whole"
     every = table.check(all=True)
     assert every == []
     assert every.looked_at.text == "versions 0 to 3: 2 data files with 6 rows, whole"
@@ -217,7 +220,7 @@ def test_pending_rows_are_published_or_discarded_by_their_key(
     table.ingest(engine.frame(DAY_2), partition_key="day 2", token="second")
     published = table.metagen(partition_key="day 1")
     assert published.counts["rows"] == 3
-    assert [one["partition_key"] for one in published.examples] == ["day 2"]
+    assert [example["partition_key"] for example in published.examples] == ["day 2"]
     assert engine.rows(table.read()) == [*DAY_1]
     gone = table.discard(token="second")
     assert gone.counts["rows"] == 3

@@ -1,1 +1,1 @@
-"""Processes at work on a table are killed at random moments, and run again: `python -m tests.crash --help`."""
+"""Tests that kill processes at random and run them again: `python -m tests.crash`."""

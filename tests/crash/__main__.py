@@ -1,4 +1,4 @@
-"""Crashes: `python -m tests.crash --help`, or `make stress NAME=crash`. Exit status 1 when anything is wrong."""
+"""The command `make stress NAME=crash`; exit status 1 reports a finding."""
 
 import argparse
 import os
@@ -84,7 +84,10 @@ def report(tally: Tally, stores: Sequence[str]) -> str:
     return "\n".join(
         [
             *lines,
-            f"{total} killed, {tally.survived} were done before, {tally.reruns} reruns, {len(tally.failures)} failures",
+            (
+                f"{total} killed, {tally.survived} were done before, {tally.reruns} reruns, "
+                f"{len(tally.failures)} failures"
+            ),
         ]
     )
 

@@ -1,4 +1,4 @@
-"""Where a story takes place, as its processes know it, and the stores that it may be on."""
+"""The place of a story, as its processes know it, and its stores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from opal_lake.table import Table, create_on, table_on
 from tests.soak.rows import DELETES, SCHEMA
 
 STORES = ("local", "no-links", "s3")
-# every third version a checkpoint, runs merged at once, many small segments in small groups: crashes meet all of these
+# Every third version a checkpoint, runs merged immediately, many small segments in small groups:
+# crashes meet all of these
 PROPERTIES = {"checkpoint_commits": 3, "key_store_fan_in": 2, "segment_rows": 90, "group_rows": 700}
 
 
@@ -35,7 +36,7 @@ class Place:
 
     @property
     def root(self) -> Path | None:
-        """Of a store in a folder."""
+        """The root of a store in a folder."""
         return None if "://" in self.uri else Path(self.uri)
 
 

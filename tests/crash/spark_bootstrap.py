@@ -1,4 +1,4 @@
-"""Bootstraps under kills: `python -m tests.crash.spark_bootstrap TABLE SOURCE HARD_LINKS` is the driver that is killed, with its JVM."""
+"""Bootstraps under kills: the driver, which is killed with its JVM."""
 
 import os
 import random
@@ -28,7 +28,7 @@ _START_S = 240
 
 
 def write_source(folder: Path) -> Model:
-    """A folder of Parquet files, each a batch of its own; what has to be visible in the end."""
+    """Write a folder of Parquet files, each a batch; return the rows expected at last."""
     folder.mkdir()
     model = Model()
     for turn in range(1, FILES + 1):
@@ -41,7 +41,7 @@ def write_source(folder: Path) -> Model:
 def crash_bootstraps(
     folder: Path, kills: int, stores: Sequence[str], dice: random.Random, tally: Tally
 ) -> None:
-    """Kill this many drivers, a few for each table; then let one finish, and check the table."""
+    """Kill drivers, a few for each table; let one finish, and check the table."""
     model, number, seconds = write_source(folder / "source"), 0, 0.0
     while kills > 0:
         store = dice.choice([store for store in stores if store != "s3"])
@@ -63,7 +63,7 @@ def crash_bootstraps(
 
 
 def _start(location: Place, source: Path, kill_after_s: float | None) -> bool:
-    """Whether the driver was killed, or failed, before it was done."""
+    """Return whether the driver was killed, or failed, before it was done."""
     words = [
         sys.executable,
         "-m",
@@ -113,8 +113,8 @@ def _judge(location: Place, model: Model, where: str, tally: Tally) -> None:
         else []
     )
     tally.failures += [
-        f"{where}: {found}"
-        for found in (*check_table(table)[:2], *left_overs(table, location.root)[:2])
+        f"{where}: {finding}"
+        for finding in (*check_table(table)[:2], *left_overs(table, location.root)[:2])
     ]
 
 

@@ -1,6 +1,7 @@
-"""A table's life under kills: each job is killed once at a random moment and run again, and then the table is checked in every way.
+"""The life of a table under kills: each job is killed once, run again and checked.
 
-All follows from a seed: the jobs, their rows, and where they are killed; but for kills from outside, whose moment is a time.
+All follows from a seed: the jobs, their rows, and where they are killed; but for kills from
+outside, whose moment is a time.
 """
 
 import random
@@ -42,7 +43,7 @@ _WEIGHTS = {
 
 
 def processes() -> ForkServerContext:
-    """New processes come from one that has loaded everything, and has opened nothing."""
+    """Return a context whose processes are forked from one that loaded all and opened nothing."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["tests.crash.worker", "opal_lake.storage.s3"])
     return context
@@ -50,7 +51,10 @@ def processes() -> ForkServerContext:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What all stories of a run came to. `lengths` says how long each kind of job last took: seconds, calls to the store and to files."""
+    """The results of all stories of a run.
+
+    `lengths` says how long each kind of job last took: seconds, calls to the store and to files.
+    """
 
     kills: dict[tuple[str, str], int] = field(default_factory=dict)
     survived: int = 0
@@ -89,8 +93,8 @@ class Story:
             )
         self._through(self._job("retain"))
         self._judge("after the last retention")
-        if found := left_overs(self.table, self.place.root):
-            self._fail("left-overs", f"{len(found)}: {found[:4]}")
+        if findings := left_overs(self.table, self.place.root):
+            self._fail("left-overs", f"{len(findings)}: {findings[:4]}")
 
     def _through(self, job: Job) -> None:
         answer = self._run(job, None)
@@ -99,7 +103,7 @@ class Story:
             raise StoryEndedError
 
     def live_through(self, operation: str) -> None:
-        """The job is killed, run again until it is done, and once more: that changes nothing."""
+        """Kill a job, run it again until it is done, and once more without a change."""
         job, killed = self._job(operation), False
         kill = self._kill(operation)
         where = f"{operation} killed by {kill}"
@@ -137,7 +141,7 @@ class Story:
         )
 
     def _kill(self, operation: str) -> "Kill | Outside":
-        """A moment anywhere in the job, by the length of the last of its kind."""
+        """Draw a moment anywhere in the job, by the length of the last of its kind."""
         length = self.tally.lengths.get(
             (self.store, operation), {"seconds": 0.1, "store": 12, "file": 20}
         )
@@ -147,44 +151,44 @@ class Story:
             return Outside(seconds=share * length["seconds"])
         return Kill(kind=kind, at=1 + int(share * length[kind]), after=after)
 
-    def _measure(self, operation: str, told: dict[str, Any]) -> None:
-        if not told["repeated"]:
+    def _measure(self, operation: str, answer: dict[str, Any]) -> None:
+        if not answer["repeated"]:
             self.tally.lengths[self.store, operation] = {
-                name: told[name] for name in ("seconds", "store", "file")
+                name: answer[name] for name in ("seconds", "store", "file")
             }
 
     def _run(self, job: Job, kill: "Kill | Outside | None") -> dict[str, Any] | None:
-        """The answer of the process; None if it was killed."""
-        ours, theirs = self.context.Pipe(duplex=False)
+        """Return the answer of the process; None if it was killed."""
+        receiver, sender = self.context.Pipe(duplex=False)
         own_kill = kill if isinstance(kill, Kill) else None
         process = self.context.Process(
-            target=work, args=(self.place, job, own_kill, theirs), daemon=True
+            target=work, args=(self.place, job, own_kill, sender), daemon=True
         )
         process.start()
-        theirs.close()
+        sender.close()
         try:
-            if not ours.poll(_JOB_S):
+            if not receiver.poll(_JOB_S):
                 return {"error": f"did not begin within {_JOB_S} s"}
-            ours.recv()
+            receiver.recv()
             if isinstance(kill, Outside):
                 time.sleep(kill.seconds)
                 process.kill()
-            answer: dict[str, Any] | None = (
-                ours.recv() if ours.poll(_JOB_S) else {"error": f"took more than {_JOB_S} s"}
-            )
+            answer: dict[str, Any] | None = {"error": f"took more than {_JOB_S} s"}
+            if receiver.poll(_JOB_S):
+                answer = receiver.recv()
         except EOFError:
             answer = None
         finally:
             if told_is_late(process):
                 process.kill()
             process.join()
-            ours.close()
+            receiver.close()
         if answer is None and process.exitcode != -signal.SIGKILL:
             return {"error": f"ended with {process.exitcode} and without a word"}
         return answer
 
     def _judge(self, where: str) -> None:
-        """The model at the newest version, at older ones, and at event times; every invariant."""
+        """Compare with the model at versions and event times, and check every invariant."""
         self._follow()
         root = self.table.snapshot_at().root
         versions = [
@@ -204,14 +208,14 @@ class Story:
             for event_time in (
                 moment for moment in times if moment is None or floor is None or moment >= floor
             ):
-                found = columns_from(self.table.read(version=version, event_time=event_time))
-                if problem := difference(found, self.ledger.model.visible(version, event_time)):
+                actual = columns_from(self.table.read(version=version, event_time=event_time))
+                if problem := difference(actual, self.ledger.model.visible(version, event_time)):
                     self._fail(where, f"version {version}, event time {event_time}: {problem}")
         if findings := check_table(self.table):
             self._fail(where, f"check finds {len(findings)}: {findings[:2]}")
 
     def _follow(self) -> None:
-        """What retention took from the log before it was seen brought no rows."""
+        """Follow the log; what retention took from it unseen brought no rows."""
         head = self.table.snapshot_at().version
         while self.ledger.version < head:
             try:
@@ -235,6 +239,6 @@ class Outside:
 
 
 def told_is_late(process: Any) -> bool:
-    """Whether the process does not end by itself."""
+    """Return whether a process does not end on its own."""
     process.join(5)
     return bool(process.is_alive())

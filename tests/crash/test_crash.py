@@ -1,6 +1,7 @@
 """A share of `make stress NAME=crash`.
 
-Jobs that are killed are run again, and the table is what the model says, sound, and without left-overs.
+Jobs that are killed are run again, and the table is what the model says, sound, and without
+left-overs.
 """
 
 import os

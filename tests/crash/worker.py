@@ -1,4 +1,4 @@
-"""A job in a process of its own, which may be killed: by itself at a call to the store or to the file system, or from outside."""
+"""A job in its own process, which is killed by itself or from outside."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ _FILE_CALLS = {"open", "os.link", "os.rename", "os.remove", "os.mkdir", "os.scan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a scheduler would start again with the same token; of an ingest the token is the batch."""
+    """A job that a scheduler would start again with the same token."""
 
     operation: str
     token: str
@@ -38,7 +38,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """Before or after the `at`-th call (from 1) to the store, or to the file system below its root."""
+    """A kill before or after the `at`-th call (from 1) to the store or its folder."""
 
     kind: str
     at: int
@@ -55,9 +55,9 @@ def _pending_tokens(table: Table) -> list[str]:
 
 
 def _retry(table: Table, token: str) -> JobResult:
-    """An ingest in the place of the oldest one that is pending."""
+    """Ingest rows that replace the oldest pending ingest."""
     rows = arrow_of(columns_of(batch_of(token)))
-    earlier = [one for one in _pending_tokens(table) if one != token][:1]
+    earlier = [pending for pending in _pending_tokens(table) if pending != token][:1]
     return table.ingest(*rows, token=token, replaces=earlier)
 
 
@@ -107,7 +107,7 @@ class Reaper:
     calls: dict[str, int] = field(default_factory=lambda: {"store": 0, "file": 0})
 
     def count(self, kind: str) -> bool:
-        """Whether to die after this call."""
+        """Return whether to die after this call."""
         self.calls[kind] += 1
         meant = (
             self.kill is not None and self.kill.kind == kind and self.kill.at == self.calls[kind]
@@ -117,7 +117,7 @@ class Reaper:
         return meant
 
     def watch_files(self, root: Path) -> None:
-        """The calls to the file system as Python is about to make them."""
+        """Count the calls to the file system as Python is about to make them."""
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
             if (
@@ -180,19 +180,19 @@ class ReapedFolder(ReapedStore):
         self._done(self.reaper.count("store"), self.inner.remove_left_overs(paths))
 
 
-def work(place: Place, job: Job, kill: Kill | None, told: Connection) -> None:
-    """The main function of a process: it reports that it starts and, unless it is killed, its result."""
+def work(place: Place, job: Job, kill: Kill | None, answers: Connection) -> None:
+    """Run a job as the main function of a process, and report its start and result."""
     reaper, inner = Reaper(kill=kill), place.store()
     store = (ReapedFolder if isinstance(inner, KeepsLeftOvers) else ReapedStore)(
         inner=inner, reaper=reaper
     )
     if place.root is not None:
         reaper.watch_files(place.root)
-    told.send("begun")
+    answers.send("begun")
     began = time.monotonic()
     try:
         result = JOBS[job.operation](place.table(store), job.token)
-        told.send(
+        answers.send(
             {
                 "version": result.version,
                 "repeated": result.repeated,
@@ -201,4 +201,4 @@ def work(place: Place, job: Job, kill: Kill | None, told: Connection) -> None:
             }
         )
     except Exception as error:  # noqa: BLE001  # the story says what it thinks of it
-        told.send({"error": f"{type(error).__name__}: {error}"})
+        answers.send({"error": f"{type(error).__name__}: {error}"})

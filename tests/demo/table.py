@@ -1,4 +1,7 @@
-"""A table's story on local Spark: a shop's change stream in three batches, step by step. `python -m tests.demo.table [FOLDER]`."""
+"""A table's story on local Spark: a shop's change stream in three batches, step by step.
+
+python -m tests.demo.table [FOLDER]
+"""
 
 import argparse
 import shutil
@@ -31,20 +34,14 @@ NOON = [
 EVENING = [
     ("A-2", "jon", "15.50", "cancelled", "D", "2026-11-02 17:10"),
     ("A-4", "jon", "7.25", "paid", "U", "2026-11-02 17:20"),
-    (
-        "A-1",
-        "mira",
-        "40.00",
-        "packed",
-        "U",
-        "2026-11-02 10:15",
-    ),  # late: older than the payment that is in already
+    # Late: older than the payment that the table already has
+    ("A-1", "mira", "40.00", "packed", "U", "2026-11-02 10:15"),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """The output of the demo: where it goes, and its style."""
+    """The table of the story, and the style of its output."""
 
     spark: SparkSession
     path: str
@@ -54,18 +51,18 @@ class Story:
         print(f"\n{self.style.strong('>')} {self.style.strong(line)}\n", flush=True)
 
     def show(self, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+        first = rows[0] if rows else {}
         columns = [
-            Column(key=name, title=name, right=bool(rows) and isinstance(rows[0].get(name), int))
-            for name in names
+            Column(key=name, title=name, right=isinstance(first.get(name), int)) for name in names
         ]
         for line in text_table(columns, rows, self.style):
             print(f"    {line}", flush=True)
 
     def show_rows(self, rows: DataFrame) -> None:
         lines = [row.asDict() for row in rows.orderBy("order_id").collect()]
-        self.show(
-            [row | {"updated_at": row["updated_at"].strftime("%H:%M")} for row in lines], SHOWN
-        )
+        for line in lines:
+            line["updated_at"] = line["updated_at"].strftime("%H:%M")
+        self.show(lines, SHOWN)
 
     def stream(self, changes: Sequence[tuple[str, ...]]) -> DataFrame:
         rows = self.spark.createDataFrame(
@@ -82,8 +79,8 @@ class Story:
         )
 
 
-def tell(story: Story) -> None:
-    """Create, feed, read now, read then."""
+def run(story: Story) -> None:
+    """Create the table, feed it, and read it now and as of earlier times."""
     table = _create(story)
     versions = {}
     for name, changes in (("morning", MORNING), ("noon", NOON), ("evening", EVENING)):
@@ -91,11 +88,13 @@ def tell(story: Story) -> None:
         versions[name] = table.snapshot_at().version
     for name in ("morning", "noon"):
         story.say(
-            f"Read as of the {name}'s batch: table.read(version={versions[name]}). It is what it was."
+            f"Read as of the {name}'s batch: table.read(version={versions[name]}). "
+            "It is what it was."
         )
         story.show_rows(table.read(version=versions[name]))
     story.say(
-        'Read as of an event time: table.read(event_time="2026-11-02T11:00:00Z"). The late row now tells what 11:00 really was.'
+        'Read as of an event time: table.read(event_time="2026-11-02T11:00:00Z"). '
+        "The late row now shows what 11:00 really was."
     )
     story.show_rows(table.read(event_time="2026-11-02T11:00:00Z"))
     story.say(
@@ -107,7 +106,8 @@ def tell(story: Story) -> None:
     )
     problems = table.check()
     story.say(
-        f"Check: table.check() looked at every file and every row and found {len(problems)} problems."
+        "Check: table.check() looked at every file and every row "
+        f"and found {len(problems)} problems."
     )
 
 
@@ -127,20 +127,21 @@ def _create(story: Story) -> OpalTable:
 
 def _feed(story: Story, table: OpalTable, name: str, changes: Sequence[tuple[str, ...]]) -> None:
     ingested = table.ingest(story.stream(changes), token=f"shop-{name}-ingest")
-    made = table.metagen(token=f"shop-{name}-metagen")
-    counts = made.counts
+    counts = table.metagen(token=f"shop-{name}-metagen").counts
     story.say(
         f"The {name}'s changes: {ingested.counts['rows']} rows ingested, then MetaGen found "
-        f"updates: {counts['updates']}, deletes: {counts['deletes']}, late: {counts['late']}. Read now:"
+        f"updates: {counts['updates']}, deletes: {counts['deletes']}, late: {counts['late']}. "
+        "Read now:"
     )
     story.show_rows(table.read())
 
 
 def _commit(row: dict[str, Any]) -> dict[str, Any]:
     counts = row["counts"]
-    return {"version": row["version"], "operation": row["operation"]} | {
-        name: counts.get(name) for name in ("rows", "updates", "deletes", "late")
-    }
+    commit = {"version": row["version"], "operation": row["operation"]}
+    for name in ("rows", "updates", "deletes", "late"):
+        commit[name] = counts.get(name)
+    return commit
 
 
 @contextmanager
@@ -158,7 +159,9 @@ def _folder(asked: str | None) -> Iterator[Path]:
 def main() -> int:
     """Run the demo in a new folder, which is deleted afterwards unless it was named."""
     parser = argparse.ArgumentParser(prog="python -m tests.demo.table", description=__doc__)
-    parser.add_argument("folder", nargs="?", help="where the table stays; it goes if none is given")
+    parser.add_argument(
+        "folder", nargs="?", help="where the table stays; without it the table is deleted"
+    )
     asked = parser.parse_args().folder
     conf = {
         "spark.master": "local[2]",
@@ -168,13 +171,11 @@ def main() -> int:
     style = Style.of(sys.stdout)
     print("Starting Spark ...", flush=True)
     with _folder(asked) as folder, launched("opal-demo", conf, verbose=False) as spark:
-        tell(Story(spark=spark, path=str(folder), style=style))
-    kept = (
-        f"The table stays in {asked}: try `opal describe {asked}`."
-        if asked
-        else "Keep the table: make demo STORY=table ARGS=FOLDER"
-    )
-    print(f"\n    {kept}")
+        run(Story(spark=spark, path=str(folder), style=style))
+    advice = "Keep the table: make demo STORY=table ARGS=FOLDER"
+    if asked:
+        advice = f"The table stays in {asked}: try `opal describe {asked}`."
+    print(f"\n    {advice}")
     return 0
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_the_demo_runs_beside_a_busy_port_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_demo_runs_next_to_a_busy_port_and_leaves_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         command = ["make", "--no-print-directory", "demo", "EXIT=1", f"PORT={port}"]
@@ -56,7 +56,7 @@ def test_the_demo_runs_beside_a_busy_port_and_leaves_nothing(tmp_path: Path) -> 
 
 
 def _environment() -> dict[str, str]:
-    """With an Airflow of somebody's own, which the demo must leave alone."""
+    """Return an environment with a user's Airflow, which the demo must not touch."""
     return {
         **os.environ,
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql://me@nowhere.invalid/airflow",

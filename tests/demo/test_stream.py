@@ -43,7 +43,7 @@ def test_the_demo_shows_fresh_orders_and_leaves_nothing(tmp_path: Path) -> None:
     ]
 
 
-def test_orders_go_their_way_and_are_the_same_each_time() -> None:
+def test_orders_change_in_their_order_and_are_the_same_each_time() -> None:
     first = list(islice(changes(), 2_000))
     assert first == list(islice(changes(), 2_000))
     states: dict[int, str] = {}

@@ -17,26 +17,24 @@ def read_compose() -> dict[str, Any]:
 
 
 def variables() -> dict[str, str]:
-    """Names and defaults; one that has two defaults would be a trap."""
-    found = set(VARIABLE.findall(FILE.read_text()))
-    assert len({name for name, _ in found}) == len(found), sorted(found)
-    return dict(found)
+    """Return the variables with their defaults."""
+    defaults = set(VARIABLE.findall(FILE.read_text()))
+    # Two defaults of one variable would be a trap
+    assert len({name for name, _ in defaults}) == len(defaults), sorted(defaults)
+    return dict(defaults)
 
 
 def own_services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Those that run our images."""
-    return {
-        name: service
-        for name, service in compose["services"].items()
-        if service["image"].startswith("opal-")
-    }
+    """Return the services that run our images."""
+    services = compose["services"].items()
+    return {name: service for name, service in services if service["image"].startswith("opal-")}
 
 
 def folders_of(service: Mapping[str, Any]) -> dict[str, Path]:
-    """The folders of the repository that a service sees, by where it sees them."""
+    """Return the folders of the repository that a service sees, by their paths in it."""
     folders = {}
     for volume in service.get("volumes", ()):
-        source, place = volume.split(":")[:2]
+        source, target = volume.split(":")[:2]
         if source.startswith("../"):
-            folders[place] = (FILE.parent / source).resolve()
+            folders[target] = (FILE.parent / source).resolve()
     return folders

@@ -1,4 +1,7 @@
-"""docker/compose.yaml on this machine's network: its services in jails, its own environment and secrets, and real stores beside them."""
+"""docker/compose.yaml on this machine's network, with its services in jails.
+
+They have the file's environment and secrets, and real stores.
+"""
 
 import json
 import re
@@ -9,7 +12,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,13 +36,10 @@ IN_ORDER = (
     "dag-processor",
     "triggerer",
 )
-STATE_OF = {
-    "lakechime-setup": "token"
-}  # of a service with a volume of its own; Airflow's share one
-SCRIPTS = {
-    "s3-setup": "make_bucket.py",
-    "lakechime-setup": "make_token.sh",
-}  # of docker/compose, which an engine would mount
+# The state of a service with a volume of its own; Airflow's services share one
+STATE_OF = {"lakechime-setup": "token"}
+# Scripts of docker/compose, which an engine would mount
+SCRIPTS = {"s3-setup": "make_bucket.py", "lakechime-setup": "make_token.sh"}
 STORE_PORTS = (
     "master.port",
     "master.port.grpc",
@@ -54,7 +53,7 @@ STORE_PORTS = (
 
 @dataclass(kw_only=True)
 class Deployment:
-    """The services that run, by their names in the file."""
+    """The running services, by their names in the file."""
 
     images: Mapping[str, Image]
     folder: Path
@@ -64,7 +63,7 @@ class Deployment:
     services: dict[str, Container] = field(default_factory=dict)
 
     def start(self, name: str) -> Container:
-        """As an engine would, but for the addresses: here all is on one."""
+        """Start a service as an engine would, but all on one address."""
         service = own_services(read_compose())[name]
         image = self.images[service["image"].partition(":")[0].removeprefix("opal-")]
         secrets = {secret: self.secrets[secret] for secret in service.get("secrets", ())}
@@ -79,14 +78,12 @@ class Deployment:
             environment=self._environment(name, service),
             secrets=secrets,
         )
-        entrypoint = (
-            [*service["entrypoint"][:-1], "-c", (PLACE / SCRIPTS[name]).read_text()]
-            if name in SCRIPTS
-            else None
-        )
-        container.start(
-            [here(part, self.addresses) for part in service.get("command", ())], entrypoint
-        )
+        entrypoint = None
+        if name in SCRIPTS:
+            script = (PLACE / SCRIPTS[name]).read_text()
+            entrypoint = [*service["entrypoint"][:-1], "-c", script]
+        command = [here(part, self.addresses) for part in service.get("command", ())]
+        container.start(command, entrypoint)
         self.services[name] = container
         return container
 
@@ -111,7 +108,9 @@ class Deployment:
             "AIRFLOW__TRIGGERER__TRIGGER_LOG_SERVER_PORT": str(ports["trigger-log-server"]),
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": str(ports["scheduler"]),
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "20",
-            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2",
+            "SPARK_SUBMIT_OPTS": (
+                "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2"
+            ),
         }
         if "AIRFLOW_CONN_SPARK_DEFAULT" in stated:
             spark = json.loads(stated["AIRFLOW_CONN_SPARK_DEFAULT"])
@@ -133,23 +132,21 @@ class Deployment:
             time.sleep(1)
 
     def expected(self) -> list[tuple[str, int, int, str]]:
-        """Orders, paid ones and their total at the end of each day, from the shop's files alone: of an order the last change counts."""
+        """Return the orders, the paid ones and their total at the end of each day.
+
+        They are counted from the shop's files alone: the last change of an order counts.
+        """
         write_shop(self.folder / "shop")
-        changes = [
-            json.loads(line)
-            for path in (self.folder / "shop/orders").rglob("*.json")
-            for line in path.read_text().splitlines()
-        ]
-        by_order: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        for change in sorted(changes, key=lambda change: str(change["updated_at"])):
-            by_order[change["order_id"]].append(change)
+        changes: list[dict[str, Any]] = []
+        for path in (self.folder / "shop/orders").rglob("*.json"):
+            changes += [json.loads(line) for line in path.read_text().splitlines()]
+        changes.sort(key=lambda change: str(change["updated_at"]))
         table = []
         for day in DAYS:
-            last = [
-                [change for change in changes if change["updated_at"][:10] <= day][-1:]
-                for changes in by_order.values()
-            ]
-            rows = [change for [change] in filter(None, last) if change["op"] != "D"]
+            last_change = {
+                change["order_id"]: change for change in changes if change["updated_at"][:10] <= day
+            }
+            rows = [change for change in last_change.values() if change["op"] != "D"]
             paid = [Decimal(row["total"]) for row in rows if row["status"] == "paid"]
             table.append((day, len(rows), len(paid), str(sum(paid, Decimal(0)))))
         return table
@@ -157,7 +154,10 @@ class Deployment:
 
 @contextmanager
 def deployed(images: Mapping[str, Image], folder: Path, postgres: Any) -> Iterator[Deployment]:
-    """All of docker/compose.yaml, PostgreSQL and the S3 store by this machine's own programs; well within the block, and gone after it."""
+    """Run all of docker/compose.yaml within the block.
+
+    PostgreSQL and the S3 store run by this machine's own programs.
+    """
     runpy.run_path(str(PLACE / "first-start"))["make"](folder)
     names = (*IN_ORDER, "master-ui", "log-server", "trigger-log-server", "s3")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
@@ -193,17 +193,21 @@ def deployed(images: Mapping[str, Image], folder: Path, postgres: Any) -> Iterat
 
 @contextmanager
 def s3_store(folder: Path, port: int) -> Iterator[None]:
-    """SeaweedFS as the file has it, but for the addresses, with the identities of the first start."""
+    """Run SeaweedFS as the file does, on this machine's addresses.
+
+    It has the identities of the first start.
+    """
     data = folder / "s3"
     data.mkdir()
-    places = {
+    replacements = {
         "/data": str(data),
         "-ip=s3": "-ip=127.0.0.1",
         "0.0.0.0": "127.0.0.1",
         "8333": str(port),
     }
-    places["/run/secrets/s3_identities"] = str(folder / "secrets" / "s3_identities")
-    stated = [here(part, places) for part in read_compose()["services"]["s3"]["command"]]
+    replacements["/run/secrets/s3_identities"] = str(folder / "secrets" / "s3_identities")
+    command = read_compose()["services"]["s3"]["command"]
+    stated = [here(part, replacements) for part in command]
     own = [
         f"-{name}={chosen}"
         for name, chosen in zip(STORE_PORTS, free_ports(len(STORE_PORTS)), strict=True)
@@ -236,10 +240,10 @@ def answers(url: str) -> bool:
         return False
 
 
-def here(text: str, places: Mapping[str, str]) -> str:
-    """With the addresses of this machine."""
-    for place, own in places.items():
-        text = text.replace(place, own)
+def here(text: str, replacements: Mapping[str, str]) -> str:
+    """Return a text with the addresses of this machine."""
+    for original, own in replacements.items():
+        text = text.replace(original, own)
     return text
 
 

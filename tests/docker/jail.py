@@ -1,7 +1,8 @@
-"""Containers without an engine: a process in an image, with a read-only root, no capability and any user id.
+"""Containers without an engine: a process in an image, with a read-only root and any user id.
 
-A process sees its image's files, a /tmp and a /var/lib/opal of its own and this machine's network; it is the first of its process
-namespace, so that killing it kills all that it started, as in a container.
+It has no capability. A process sees its image's files, a /tmp and a /var/lib/opal of its own and
+this machine's network. It is the first of its process namespace, so that killing it kills all that
+it started, as in a container.
 """
 
 import signal
@@ -15,7 +16,7 @@ import psutil
 
 from tests.docker.store import Image
 
-USER = 123_456  # of no /etc/passwd
+USER = 123_456  # an id that /etc/passwd lacks
 _ENTER = """
 set -eu
 root=$1 tmp=$2 state=$3 run=$4 mounts=$5 user=$6
@@ -34,7 +35,8 @@ mount --bind /etc/resolv.conf "$root/etc/resolv.conf"
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 cd /
-exec chroot "$root" /usr/bin/setpriv --reuid "$user" --regid 0 --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
+exec chroot "$root" /usr/bin/setpriv --reuid "$user" --regid 0 --clear-groups \\
+  --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
 """
 
 
@@ -42,8 +44,8 @@ exec chroot "$root" /usr/bin/setpriv --reuid "$user" --regid 0 --clear-groups --
 class Container:
     """A process in an image.
 
-    `folder` holds its /tmp, its /run and what it says; `state` is its /var/lib/opal, which others may share. `mounts` are
-    folders of this machine, by where the process sees them.
+    `folder` holds its /tmp, its /run and its log; `state` is its /var/lib/opal, which others may
+    share. `mounts` are folders of this machine, by their paths in the process.
     """
 
     image: Image
@@ -69,7 +71,11 @@ class Container:
     def run(
         self, command: Sequence[str], entrypoint: Sequence[str] | None = None, most_s: int = 300
     ) -> subprocess.CompletedProcess[str]:
-        """To its end. With an empty entrypoint: beside the process that is running, as an engine does for health checks."""
+        """Run a command to its end.
+
+        With an empty entrypoint it runs next to the running process, as an engine runs health
+        checks.
+        """
         entered = self._entered([*self._entrypoint(entrypoint), *command])
         return subprocess.run(
             entered, env=self._environment(), capture_output=True, text=True, timeout=most_s
@@ -77,16 +83,16 @@ class Container:
 
     def wait_until_well(self, most_s: float = 240) -> None:
         end = time.monotonic() + most_s
-        while (told := self.run(["opal-health"], [])).returncode != 0:
+        while (health := self.run(["opal-health"], [])).returncode != 0:
             assert self.process is not None
             assert self.process.poll() is None, f"{self.folder.name} has ended: {self.words()}"
             assert time.monotonic() < end, (
-                f"{self.folder.name}: {told.stdout}{told.stderr}: {self.words()}"
+                f"{self.folder.name}: {health.stdout}{health.stderr}: {self.words()}"
             )
             time.sleep(2)
 
     def kill(self, number: int = signal.SIGKILL, most_s: float = 30) -> int:
-        """Signal what an engine would: the first process. Returns its exit code."""
+        """Signal the first process, as an engine would. Return its exit code."""
         assert self.process is not None
         for child in psutil.Process(self.process.pid).children():
             child.send_signal(number)
@@ -116,12 +122,12 @@ class Container:
         for path in folders:
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(0o1777)
-        place = self.folder / "run" / "secrets"
         for name, text in self.secrets.items():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            (place / name).write_text(text)
-            (place / name).chmod(0o444)
-        mounts = " ".join(f"{path}:{place}" for place, path in self.mounts.items())
+            secret = self.folder / "run" / "secrets" / name
+            secret.parent.mkdir(parents=True, exist_ok=True)
+            secret.write_text(text)
+            secret.chmod(0o444)
+        mounts = " ".join(f"{path}:{target}" for target, path in self.mounts.items())
         places = [*map(str, (self.image.root, *folders)), mounts]
         return [
             "unshare",

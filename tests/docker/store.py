@@ -1,4 +1,7 @@
-"""Images without an engine: buildah's store in a folder of its own, the base from Debian's packages, and an image, unpacked."""
+"""Images without an engine: buildah's store in a folder of its own, and unpacked images.
+
+The base image is made from Debian's packages.
+"""
 
 import json
 import os
@@ -15,18 +18,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 BASE = "localhost/opal-base:bookworm"
 AUTHORITIES = Path("/usr/local/share/ca-certificates")
-NEEDED_GB = 15  # of disk, for what is built, before it is removed
+NEEDED_GB = 15  # disk space for what is built, before it is removed
 
 
 def missing() -> str | None:
-    """Why no image can be built here."""
+    """Return the reason why images cannot be built here."""
     if os.geteuid() != 0:
-        return "images are built and run by root here, as there is no engine"
-    if absent := [
-        tool
-        for tool in ("buildah", "mmdebstrap", "unshare", "chroot")
-        if shutil.which(tool) is None
-    ]:
+        return "images are built and run by root here, without an engine"
+    tools = ("buildah", "mmdebstrap", "unshare", "chroot")
+    absent = [tool for tool in tools if shutil.which(tool) is None]
+    if absent:
         return (
             f"{', '.join(absent)} is not installed; on Debian: apt-get install buildah mmdebstrap"
         )
@@ -36,21 +37,22 @@ def missing() -> str | None:
     if inner.returncode != 0:
         return f"this machine gives no namespaces: {inner.stderr.strip()}"
     free_gb = shutil.disk_usage(_parent()).free / 1e9
-    return (
-        f"{_parent()} has {free_gb:.1f} GB free, and the images need {NEEDED_GB}"
-        if free_gb < NEEDED_GB
-        else None
-    )
+    if free_gb < NEEDED_GB:
+        return f"{_parent()} has {free_gb:.1f} GB free, and the images need {NEEDED_GB}"
+    return None
 
 
 def _parent() -> Path:
-    """Of a store that is not kept: /tmp may be memory."""
+    # A store that is removed is in /var/tmp: /tmp may be memory
     return Path(os.environ.get("OPAL_IMAGES", "/var/tmp"))
 
 
 @contextmanager
 def opened() -> Iterator["Store"]:
-    """A store with the base in it, gone after the block; but where OPAL_IMAGES names a folder it stays there, with its layers."""
+    """Open a store with the base in it, and remove it after the block.
+
+    Where OPAL_IMAGES names a folder, the store stays there, with its layers.
+    """
     if "OPAL_IMAGES" in os.environ:
         store = Store(folder=_parent())
         store.ensure_base()
@@ -66,13 +68,13 @@ def opened() -> Iterator["Store"]:
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """Where buildah keeps images and containers."""
+    """A folder in which buildah keeps images and containers."""
 
     folder: Path
 
     @cached_property
     def driver(self) -> str:
-        """Overlays share what images have in common; where the kernel has none, vfs copies each layer."""
+        """The driver of layers: overlays share them, and vfs copies each."""
         tried = subprocess.run(self._command("overlay", "images", "--quiet"), capture_output=True)
         return "overlay" if tried.returncode == 0 else "vfs"
 
@@ -88,7 +90,7 @@ class Store:
         return ["buildah", *places, *arguments]
 
     def buildah(self, *arguments: str, most_s: int = 1500) -> str:
-        """What it prints."""
+        """Run buildah, and return what it prints."""
         done = subprocess.run(
             self._command(self.driver, *arguments),
             cwd=ROOT,
@@ -102,7 +104,10 @@ class Store:
         return done.stdout.strip()
 
     def ensure_base(self) -> None:
-        """Debian, as the registry's slim image has it, from Debian's packages; with this machine's own authorities, if it has some."""
+        """Make the base image from Debian's packages, if the store lacks it.
+
+        It is like the registry's slim image, with this machine's own authorities.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         if BASE in self.buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
             return
@@ -121,8 +126,9 @@ class Store:
         archive.unlink()
 
     def build(self, target: str) -> float:
-        """Build an image; returns the seconds that it took. Layers are kept, as the next target begins with the same ones."""
+        """Build an image, and return the seconds that it took."""
         began = time.monotonic()
+        # Layers are kept: the next target begins with the same ones
         options = [
             "--isolation",
             "chroot",
@@ -167,12 +173,9 @@ class Image:
 
     @cached_property
     def config(self) -> dict[str, object]:
-        """What an engine would go by: Env, Entrypoint, Cmd, User, Healthcheck, Labels, ExposedPorts."""
-        return dict(
-            json.loads(self.store.buildah("inspect", "--type", "image", tag(self.name)))["Docker"][
-                "config"
-            ]
-        )
+        """The settings for an engine, such as Env, Entrypoint, Cmd and User."""
+        text = self.store.buildah("inspect", "--type", "image", tag(self.name))
+        return dict(json.loads(text)["Docker"]["config"])
 
     @property
     def environment(self) -> dict[str, str]:
@@ -182,14 +185,14 @@ class Image:
 
     @cached_property
     def size_mb(self) -> int:
-        """Of its files. Layers of another image that it begins with are counted, too."""
-        told = subprocess.run(
+        """The size of its files, with the layers of another image that it begins with."""
+        sizes = subprocess.run(
             ["du", "-sm", "--one-file-system", str(self.root)],
             capture_output=True,
             text=True,
             check=True,
         ).stdout
-        return int(told.split()[0])
+        return int(sizes.split()[0])
 
     def remove(self) -> None:
         self.store.buildah("rm", self.container)

@@ -1,4 +1,4 @@
-"""docker/compose.yaml and what belongs to it, without an engine: order, secrets, rights, and that images offer what it asks for."""
+"""docker/compose.yaml and its files, without an engine: order, secrets, rights, and images."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def test_every_port_is_on_the_loopback_address_only() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_what_a_service_waits_for_is_there_and_can_be_waited_for() -> None:
+def test_a_service_waits_for_services_that_start_and_are_checked() -> None:
     services = COMPOSE["services"]
     for name, service in services.items():
         for other, how in service.get("depends_on", {}).items():
@@ -95,9 +95,9 @@ def test_the_shop_s_story_is_mounted_where_python_finds_it() -> None:
     module = shop["command"][shop["command"].index("-m") + 1]
     path = Path(shop["environment"]["PYTHONPATH"], *module.split(".")).with_suffix(".py")
     [source] = [
-        folder / path.relative_to(place)
-        for place, folder in folders_of(shop).items()
-        if path.is_relative_to(place)
+        folder / path.relative_to(target)
+        for target, folder in folders_of(shop).items()
+        if path.is_relative_to(target)
     ]
     assert source.is_file()
 
@@ -111,7 +111,7 @@ def test_the_example_of_the_settings_says_what_the_file_says() -> None:
     assert dict(line.split("=", 1) for line in lines) == variables()
 
 
-def test_the_first_start_makes_every_secret_anew_and_keeps_what_is_there(tmp_path: Path) -> None:
+def test_the_first_start_makes_every_secret_and_a_second_start_none(tmp_path: Path) -> None:
     made = MAKE(tmp_path / "a")
     assert set(made) == {*COMPOSE["secrets"], ".env"}
     assert MAKE(tmp_path / "a") == []
@@ -125,15 +125,14 @@ def test_the_first_start_makes_every_secret_anew_and_keeps_what_is_there(tmp_pat
 
 def test_a_lost_secret_alone_is_made_again_and_fits_the_others(tmp_path: Path) -> None:
     MAKE(tmp_path)
-    place = tmp_path / "secrets"
-    (place / "s3_identities").unlink()
-    (place / "airflow_database").unlink()
+    secrets = tmp_path / "secrets"
+    (secrets / "s3_identities").unlink()
+    (secrets / "airflow_database").unlink()
     assert set(MAKE(tmp_path)) == {"s3_identities", "airflow_database"}
-    connection: dict[str, Any] = json.loads((place / "opal_connection").read_text())
-    assert connection["password"] in (place / "s3_identities").read_text()
-    assert (place / "airflow_database_password").read_text() in (
-        place / "airflow_database"
-    ).read_text()
+    connection: dict[str, Any] = json.loads((secrets / "opal_connection").read_text())
+    assert connection["password"] in (secrets / "s3_identities").read_text()
+    password = (secrets / "airflow_database_password").read_text()
+    assert password in (secrets / "airflow_database").read_text()
 
 
 def test_no_file_of_the_deployment_holds_a_password() -> None:
@@ -169,7 +168,7 @@ def test_shell_scripts_parse(path: Path) -> None:
 
 
 def test_the_workers_profile_has_an_executor_that_loads() -> None:
-    """Its provider and Celery itself come in versions that do not fit each other."""
+    # Its provider and Celery itself come in versions that do not fit each other
     from airflow.providers.celery.executors.celery_executor import CeleryExecutor
 
     assert "celery-worker" in OURS

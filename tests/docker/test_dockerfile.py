@@ -1,4 +1,4 @@
-"""The Dockerfile: what hadolint says, and what it cannot know."""
+"""The Dockerfile: hadolint's findings, and rules that hadolint lacks."""
 
 import re
 import shutil
@@ -15,9 +15,9 @@ TARGETS = ("spark", "airflow", "lakechime")
 
 
 def stage(name: str) -> str:
-    found = re.search(rf"(?ms)^FROM \S+ AS {name}$.*?(?=^FROM |\Z)", TEXT)
-    assert found is not None, name
-    return found[0]
+    lines = re.search(rf"(?ms)^FROM \S+ AS {name}$.*?(?=^FROM |\Z)", TEXT)
+    assert lines is not None, name
+    return lines[0]
 
 
 def test_hadolint_finds_nothing() -> None:

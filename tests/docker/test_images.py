@@ -1,4 +1,4 @@
-"""The images, built and run without an engine: what each is, what it may not do, and the shop's story through all of them."""
+"""The images, built and run without an engine: content, rights, and the shop's story."""
 
 import json
 import re
@@ -23,13 +23,13 @@ MOUNTS = {"/opt/dags": store.ROOT / "dags"}
 class Built(dict[str, Image]):
     """The images by their targets, each built when it is first asked for."""
 
-    def __init__(self, kept: Store) -> None:
+    def __init__(self, image_store: Store) -> None:
         super().__init__()
-        self.kept = kept
+        self.image_store = image_store
 
     def __missing__(self, target: str) -> Image:
-        took_s = self.kept.build(target)
-        image = self[target] = self.kept.unpack(target)
+        took_s = self.image_store.build(target)
+        image = self[target] = self.image_store.unpack(target)
         print(f"\n{target}: built in {took_s:.0f} s, {image.size_mb} MB")
         return image
 
@@ -39,8 +39,8 @@ def images() -> Iterator[dict[str, Image]]:
     if why := store.missing():
         print(f"\nskipped: {why}")
         pytest.skip(why)
-    with store.opened() as kept:
-        built = Built(kept)
+    with store.opened() as image_store:
+        built = Built(image_store)
         yield built
         for image in built.values():
             image.remove()
@@ -64,16 +64,20 @@ def contained(images: dict[str, Image], tmp_path: Path) -> Any:
 def test_a_container_has_no_rights_and_a_root_that_it_cannot_write(
     contained: Any, target: str
 ) -> None:
-    told = contained(target).run(
+    script = (
+        "id -u; id -un; touch /opt/opal/x; touch /tmp/x /var/lib/opal/x && "
+        "grep CapEff /proc/self/status"
+    )
+    done = contained(target).run(
         [
             "bash",
             "-c",
-            "id -u; id -un; touch /opt/opal/x; touch /tmp/x /var/lib/opal/x && grep CapEff /proc/self/status",
+            script,
         ]
     )
-    assert f"{jail.USER}\nopal{jail.USER}\n" in told.stdout
-    assert "Read-only file system" in told.stderr
-    assert "CapEff:\t0000000000000000" in told.stdout
+    assert f"{jail.USER}\nopal{jail.USER}\n" in done.stdout
+    assert "Read-only file system" in done.stderr
+    assert "CapEff:\t0000000000000000" in done.stdout
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -94,14 +98,14 @@ def test_an_image_says_what_is_in_it(images: dict[str, Image], contained: Any, t
 
 
 def test_a_secret_that_cannot_be_read_is_named(contained: Any) -> None:
-    told = contained("lakechime", environment={"LAKECHIME_URL_FILE": "/run/secrets/url"}).run(
+    done = contained("lakechime", environment={"LAKECHIME_URL_FILE": "/run/secrets/url"}).run(
         ["lakechime"]
     )
-    assert told.returncode == 78
-    assert "/run/secrets/url" in told.stderr
+    assert done.returncode == 78
+    assert "/run/secrets/url" in done.stderr
 
 
-def test_a_service_ends_when_it_is_told_to(contained: Any) -> None:
+def test_a_service_ends_at_a_signal(contained: Any) -> None:
     container = contained(
         "lakechime",
         environment={
@@ -133,20 +137,20 @@ def test_the_shop_s_story_survives_the_loss_of_a_worker_and_of_the_scheduler(
         check(deployment, story.log.read_text())
 
 
-def check(deployment: Deployment, told: str) -> None:
-    """What `make demo` shows, row by row."""
-    print(told)
-    now = told[told.index("Read the table now") : told.index("Read it as of")]
+def check(deployment: Deployment, log: str) -> None:
+    """Compare the rows that `make demo` shows with those of the shop's files."""
+    print(log)
+    now = log[log.index("Read the table now") : log.index("Read it as of")]
     assert re.findall(r"^ +(\d+)  \w\w  +(\w+)", now, re.MULTILINE) == [
         ("1", "paid"),
         ("3", "paid"),
         ("4", "paid"),
     ]
-    assert re.findall(r"^ +(2026-11-0\d) +(\d) +(\d)$", told, re.MULTILINE) == [
+    assert re.findall(r"^ +(2026-11-0\d) +(\d) +(\d)$", log, re.MULTILINE) == [
         ("2026-11-01", "5", "2"),
         ("2026-11-02", "3", "4"),
     ]
-    shown = told[told.index("All orders, as of the end of each day") :]
+    shown = log[log.index("All orders, as of the end of each day") :]
     rows = re.findall(
         r"^ +(2026-11-0\d) +(\d+) +(\d+) +([\d.]+)$", shown.replace(",", ""), re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""docker/kubernetes: every field is one of the API, as its generated client knows it, and fits the images."""
+"""docker/kubernetes: every field is one of the API's generated client, and fits the images."""
 
 import json
 import re
@@ -13,9 +13,9 @@ from kubernetes import client
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "docker" / "kubernetes"
 OBJECTS = {
-    f"{found['kind']}/{found['metadata']['name']}": found
+    f"{manifest['kind']}/{manifest['metadata']['name']}": manifest
     for name in ("lake.yaml", "stream.yaml")
-    for found in yaml.safe_load_all((PLACE / name).read_text())
+    for manifest in yaml.safe_load_all((PLACE / name).read_text())
 }
 VALUES = yaml.safe_load((PLACE / "airflow-values.yaml").read_text())
 SETTINGS = dict(
@@ -26,7 +26,7 @@ POD = yaml.safe_load(OBJECTS["ConfigMap/spark-settings"]["data"]["pod.yaml"])
 
 
 def unknown(value: Any, kind: str, at: str) -> Iterator[str]:
-    """Fields that this type of the API has not, and required ones that are missing."""
+    """Yield the fields that a type of the API lacks."""
     if inner := re.fullmatch(r"list\[(.+)\]", kind):
         for number, item in enumerate(value):
             yield from unknown(item, inner[1], f"{at}[{number}]")
@@ -40,21 +40,21 @@ def unknown(value: Any, kind: str, at: str) -> Iterator[str]:
             if key in types:
                 yield from unknown(item, types[key], f"{at}.{key}")
             else:
-                yield f"{at}.{key} is no field of {kind}"
+                yield f"{at}.{key} is not a field of {kind}"
 
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_every_field_is_one_of_the_api(name: str) -> None:
-    found = OBJECTS[name]
-    group = "".join(part.capitalize() for part in found["apiVersion"].split("/")[-1:])
-    assert list(unknown(found, f"{group}{found['kind']}", name)) == []
+    manifest = OBJECTS[name]
+    group = "".join(part.capitalize() for part in manifest["apiVersion"].split("/")[-1:])
+    assert list(unknown(manifest, f"{group}{manifest['kind']}", name)) == []
 
 
 def test_the_pod_template_is_a_pod_of_the_restricted_kind() -> None:
     assert list(unknown(POD, "V1Pod", "pod")) == []
     deployments = [
-        found["spec"]["template"]["spec"]
-        for name, found in OBJECTS.items()
+        manifest["spec"]["template"]["spec"]
+        for name, manifest in OBJECTS.items()
         if name.startswith("Deployment/")
     ]
     assert len(deployments) == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
-    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")),
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -25,7 +25,7 @@ class Example:
         return f"{self.page}:{self.line}"
 
     def with_places(self, places: dict[str, str]) -> str:
-        """The text, where paths of the docs lie somewhere else."""
+        """Return the text with other paths than the docs have."""
         return with_places(self.text, places)
 
     @property
@@ -41,24 +41,24 @@ def page_text(page: str) -> str:
 
 
 def examples(page: str, *languages: str) -> list[Example]:
-    """The blocks of a page, those of some languages only if they are given."""
+    """Return the blocks of a page, only those of the given languages if there are any."""
     text = page_text(page)
-    found = [
+    blocks = [
         Example(
             page=page, line=text.count("\n", 0, match.start()) + 1, language=match[1], text=match[2]
         )
         for match in _FENCE.finditer(text)
     ]
-    return [example for example in found if not languages or example.language in languages]
+    return [example for example in blocks if not languages or example.language in languages]
 
 
 def example_with(page: str, part: str) -> Example:
-    """The one block of a page that holds this."""
-    [found] = [example for example in examples(page) if part in example.text]
-    return found
+    """Return the only block of a page that holds a text."""
+    [only] = [example for example in examples(page) if part in example.text]
+    return only
 
 
 def with_places(text: str, places: dict[str, str]) -> str:
-    for there, here in places.items():
-        text = text.replace(there, here)
+    for original, own in places.items():
+        text = text.replace(original, own)
     return text

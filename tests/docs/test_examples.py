@@ -1,7 +1,8 @@
-"""What holds for every example: some test runs it, and its commands are known to the programs that they name.
+"""Rules of every example: a test runs it, and the named programs know its commands.
 
-Python and `opal` run in test_examples_spark.py, files of Airflow in tests/airflow_provider_opal/test_docs.py and under a real Airflow in
-cluster/test_examples.py beside it.
+Python and `opal` run in test_examples_spark.py, files of Airflow in
+tests/airflow_provider_opal/test_docs.py and under a real Airflow in cluster/test_examples.py next
+to it.
 """
 
 import re
@@ -13,14 +14,26 @@ import pytest
 from opal_lake.cli import build_parser
 from opal_lake.cli.command import OpalParser
 from tests.docs.examples import PAGES, ROOT, Example, examples, page_text
-from tests.docs.test_examples_spark import CONSOLES, SCRIPTS
+from tests.docs.test_examples_spark import SCRIPTS
 from tests.fixtures_cli import LAKE, PROVIDER, metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
 
-AIRFLOW = "docs/airflow.md"
-STREAMING = "docs/streaming.md"  # in test_examples_streaming.py
-LAKECHIME = "docs/lakechime.md"  # in test_examples_lakechime.py
+PIPELINE = "docs/tutorials/pipeline.md"
+# Pages whose examples run in tests/airflow_provider_opal/test_guide.py
+AIRFLOW = {
+    PIPELINE,
+    "docs/how-to/backfills.md",
+    "docs/how-to/consumers.md",
+    "docs/how-to/foreign-tables.md",  # and in test_examples_lakechime.py
+    "docs/how-to/operators.md",
+}
+STREAMING = {  # in test_examples_streaming.py
+    "docs/tutorials/stream.md",
+    "docs/how-to/alarms.md",
+    "docs/how-to/debezium.md",
+    "docs/how-to/streams.md",
+}
 PROGRAMS = {"airflow", "lakechime", "make", "mkdir", "opal", "pip", "printf", "spark-submit"}
 CONSOLE = [example for page in PAGES for example in examples(page, "console")]
 COMMANDS = [(example, command) for example in CONSOLE for command in example.commands]
@@ -55,13 +68,17 @@ def test_readme_is_short_and_begins_with_what_it_is_and_two_commands() -> None:
 
 def test_every_example_is_run_by_some_test() -> None:
     python = {page for page in PAGES if examples(page, "python")}
-    assert python == {*SCRIPTS, AIRFLOW, LAKECHIME, STREAMING}
-    assert {page for page in PAGES if examples(page, "yaml")} == {"README.md", AIRFLOW, LAKECHIME}
-    assert {example.page for example, _ in commands_of("opal")} == {
-        *CONSOLES,
-        "docs/clusters-and-s3.md",
-        "docs/yaml.md",
-        STREAMING,
+    assert python <= {*SCRIPTS, *AIRFLOW, *STREAMING}
+    assert {page for page in PAGES if examples(page, "yaml")} == {
+        "README.md",
+        PIPELINE,
+        "docs/how-to/foreign-tables.md",
+    }
+    assert {example.page for example, _ in commands_of("opal")} <= {
+        *SCRIPTS,
+        *STREAMING,
+        "docs/how-to/clusters.md",
+        "docs/reference/yaml.md",
     }
     assert {command.split()[0] for _, command in COMMANDS} == PROGRAMS
     assert {example.language for page in PAGES for example in examples(page)} == {
@@ -83,7 +100,7 @@ def test_a_text_is_what_the_python_before_it_prints() -> None:
 
 def test_readme_s_pipeline_is_that_of_the_airflow_guide() -> None:
     assert [example.text for example in examples("README.md", "yaml")] == [
-        example.text for example in examples(AIRFLOW, "yaml")
+        example.text for example in examples(PIPELINE, "yaml")
     ]
 
 

@@ -1,4 +1,7 @@
-"""The consoles of the page of LakeChime, run as they stand. `serve` runs in tests/lakechime/cli, because it does not end."""
+"""The consoles of LakeChime's page, run as they are written.
+
+`serve` runs in tests/lakechime/cli, because it does not end.
+"""
 
 import shlex
 from pathlib import Path
@@ -10,10 +13,10 @@ from lakechime.cli import build_parser, main
 from lakechime.producers.tables import read_tables
 from opal_lake.exit_codes import OK
 from opal_lake.table import Table
-from tests.docs.examples import PAGES, examples
+from tests.docs.examples import PAGES, example_with, examples
 from tests.opal_lake import shop
 
-PAGE = "docs/lakechime.md"
+HOW_TO = "docs/how-to/foreign-tables.md"
 COMMANDS = [
     (example, command)
     for page in PAGES
@@ -37,14 +40,14 @@ def test_the_page_s_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     url = f"sqlite:///{tmp_path}/lakechime.db"
     monkeypatch.setenv("LAKECHIME_URL", url)
     for example, words in LAKECHIME:
-        if example.page == PAGE and words[0] not in (
+        if words[0] not in (
             "serve",
             "sync",
             "watch",
         ):  # those need tables; tests/lakechime/cli has them
             assert main(words) == OK, example
     with LakeChime.open(url) as client:
-        assert [found.event.table for found in client.events().events] == [
+        assert [numbered.event.table for numbered in client.events().events] == [
             "web.logs",
             "shop.orders",
         ]
@@ -55,13 +58,13 @@ def test_the_page_s_python_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Table.create("lake/orders", shop.SCHEMA, keys=["sku"], delta="at")
-    [example] = examples(PAGE, "python")
+    example = example_with(HOW_TO, "sync_opal")
     exec(example.text, {})
     assert capsys.readouterr().out.splitlines()[-1] == "1"
 
 
 def test_the_page_s_file_of_tables_names_each_format(tmp_path: Path) -> None:
-    [example] = examples(PAGE, "yaml")
+    [example] = examples(HOW_TO, "yaml")
     file = tmp_path / "tables.yaml"
     file.write_text(example.text, encoding="utf-8")
     assert [*read_tables(str(file)).sources] == [

@@ -1,4 +1,7 @@
-"""README's and the docs' Python and `opal`, run as they stand but for where the tables lie; what they print is what the docs show."""
+"""Python and `opal` of the README and the docs, run as they are written.
+
+Only the paths of tables differ. Printed text is what the docs show.
+"""
 
 import os
 import shlex
@@ -13,6 +16,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from opal_lake.cli import main
 from opal_lake.exit_codes import OK
@@ -32,7 +36,7 @@ DRIVER = "org.postgresql:postgresql:42.7.8"
 
 @pytest.fixture(autouse=True)
 def own_time_zone(spark: SparkSession) -> Any:
-    """The tutorial sets the session's, which the tests share."""
+    """Restore the session's time zone, which the tutorial sets and the tests share."""
     yield
     spark.conf.unset("spark.sql.session.timeZone")
 
@@ -40,7 +44,10 @@ def own_time_zone(spark: SparkSession) -> Any:
 def run_page(
     page: str, places: dict[str, str], names: dict[str, Any], *, left_out: str | None = None
 ) -> dict[str, Any]:
-    """Every Python block in its order, in one namespace; a text block says what the one before it prints."""
+    """Run the Python blocks of a page in their order, in one namespace.
+
+    A text block is what the block before it prints.
+    """
     printed = ""
     for example in examples(page, "python", "text"):
         if left_out is not None and left_out in example.text:
@@ -65,15 +72,19 @@ def run_console(page: str, places: dict[str, str]) -> None:
 
 def changes(spark: SparkSession) -> Any:
     return spark.sql(
-        "SELECT 1L AS order_id, 150D AS total, 'I' AS op, TIMESTAMP '2026-10-01 09:00:00Z' AS updated_at, 'NL' AS country"
+        "SELECT 1L AS order_id, 150D AS total, 'I' AS op, TIMESTAMP '2026-10-01 09:00:00Z' AS "
+        "updated_at, 'NL' AS country"
     )
 
 
+def one_hour_from_now() -> str:
+    return (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+
+
 def readme(spark: SparkSession, folder: Path) -> None:
-    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     run_page(
         "README.md",
-        {"/lake/": f"{folder}/", "2026-11-02T09:00:00Z": later},
+        {"/lake/": f"{folder}/", "2026-11-02T09:00:00Z": one_hour_from_now()},
         {"spark": spark, "df": changes(spark)},
     )
     assert [
@@ -84,40 +95,95 @@ def readme(spark: SparkSession, folder: Path) -> None:
 
 
 def tutorial(spark: SparkSession, folder: Path) -> None:
-    names = run_page("docs/tutorial.md", {"/lake/": f"{folder}/"}, {})
+    names = run_page("docs/tutorials/table.md", {"/lake/": f"{folder}/"}, {})
     assert names["spark"].sql("SELECT count(*) FROM orders").first()[0] == 3
-    run_console("docs/tutorial.md", {"/lake/": f"{folder}/"})
+    run_console("docs/tutorials/table.md", {"/lake/": f"{folder}/"})
 
 
-def table_api(spark: SparkSession, folder: Path) -> None:
+def new_orders(spark: SparkSession, uri: str) -> OpalTable:
+    """Return a table of orders with one row, as the how-to guides take for granted."""
+    orders = OpalTable.create(
+        spark, uri, changes(spark).schema, keys=["order_id"], delta="updated_at"
+    )
+    orders.ingest(changes(spark), metadata="inline")
+    return orders
+
+
+def ingest(spark: SparkSession, folder: Path) -> None:
     (folder / "in" / "orders").mkdir(parents=True)
     (folder / "in" / "orders" / "1.csv").write_text(
-        "order_id,country,total,op,updated_at\n1,NL,150,I,2026-10-01T09:00:00Z\n2,DE,ten,I,2026-10-01T09:00:00Z\n"
+        "order_id,country,total,op,updated_at\n"
+        "1,NL,150,I,2026-10-01T09:00:00Z\n"
+        "2,DE,ten,I,2026-10-01T09:00:00Z\n"
     )
     (folder / "in" / "products").mkdir()
     (folder / "in" / "products" / "a_1.csv").write_text("1,a\n2,b\n")
     (folder / "in" / "products" / "del_2.csv").write_text("2\n")
-    OpalTable.create(
-        spark, str(folder / "orders"), changes(spark).schema, keys=["order_id"], delta="updated_at"
-    ).ingest(changes(spark), metadata="inline")
     names = run_page(
-        "docs/table-api.md",
+        "docs/how-to/ingest.md",
         {"/lake/": f"{folder}/", "/in/": f"{folder}/in/"},
-        {"spark": spark, "monday": changes(spark), "tuesday": changes(spark)},
+        {"spark": spark},
         left_out=JDBC,
     )
-    assert [row["order_id"] for row in names["orders"].read().collect()] == [1]
-    assert (
-        spark.sql("SELECT * FROM totals").first()
-        == spark.sql("SELECT * FROM same_totals").first()
-        == (150.0, 1)
-    )
-    assert {
-        (row["order_id"], row["change"]) for row in names["order_changes"].read().collect()
-    } == {(1, "insert"), (9, "insert")}
+    names["orders"].metagen()
+    rows = names["orders"].read().orderBy("order_id").collect()
+    assert [row["order_id"] for row in rows] == [1, 9]
     assert [tuple(row) for row in names["products"].read().collect()] == [(1, "a", 1)]
+
+
+def read(spark: SparkSession, folder: Path) -> None:
+    names = run_page(
+        "docs/how-to/read.md",
+        {"/lake/": f"{folder}/"},
+        {
+            "spark": spark,
+            "monday": changes(spark),
+            "tuesday": changes(spark),
+            "orders": new_orders(spark, str(folder / "shop" / "orders")),
+        },
+    )
+    assert [row["order_id"] for row in names["orders"].read().collect()] == [1]
+    totals = spark.sql("SELECT * FROM totals").first()
+    assert totals == spark.sql("SELECT * FROM same_totals").first() == (150.0, 1)
+
+
+def read_changes(spark: SparkSession, folder: Path) -> None:
+    orders = new_orders(spark, str(folder / "shop" / "orders"))
+    names = run_page(
+        "docs/how-to/changes.md",
+        {"/lake/": f"{folder}/"},
+        {"spark": spark, "orders": orders, "OpalTable": OpalTable, "StructType": StructType},
+    )
+    rows = names["order_changes"].read().collect()
+    assert {(row["order_id"], row["change"]) for row in rows} == {(1, "insert")}
+
+
+def time_travel(spark: SparkSession, folder: Path) -> None:
+    orders = new_orders(spark, str(folder / "orders"))
+    run_page(
+        "docs/how-to/time-travel.md",
+        {"2026-11-24T09:00:00Z": one_hour_from_now()},
+        {"spark": spark, "orders": orders},
+    )
+    users = new_orders(spark, str(Path.cwd() / "lake" / "users"))
+    users.ingest(changes(spark), metadata="inline")
+    run_console("docs/how-to/time-travel.md", {})
+
+
+def business_snapshots(spark: SparkSession, folder: Path) -> None:
+    names = run_page(
+        "docs/how-to/business-snapshots.md",
+        {"/lake/": f"{folder}/"},
+        {"spark": spark, "OpalTable": OpalTable, "StructType": StructType},
+    )
+    friday = names["homes"].read(business_snapshot="2022-07-15").collect()
+    assert [row["city"] for row in friday] == ["Wuhan"]
+
+
+def move_from(spark: SparkSession, folder: Path) -> None:
+    del folder
     old_table(spark)
-    run_console("docs/table-api.md", {})
+    run_console("docs/how-to/from-delta-or-iceberg.md", {})
 
 
 def old_table(spark: SparkSession) -> None:
@@ -133,27 +199,27 @@ def maintenance(spark: SparkSession, folder: Path) -> None:
     )
     for _ in range(2):
         orders.ingest(rows, metadata="inline")
-    names = run_page("docs/maintenance.md", {}, {"orders": orders})
+    names = run_page("docs/how-to/maintenance.md", {}, {"orders": orders})
     orders.ingest(rows, metadata="inline")  # a single file is in order by itself
-    exec(example_with("docs/maintenance.md", "zorder(").text, names)
+    exec(example_with("docs/how-to/maintenance.md", "zorder(").text, names)
     assert {"compact", "zorder"} <= {commit["operation"] for commit in orders.history()}
     old_table(spark)
     assert (
         main(shlex.split("bootstrap lake/users old/users --format parquet --key id --delta at"))
         == OK
     )
-    run_console("docs/maintenance.md", {})
+    run_console("docs/how-to/maintenance.md", {})
 
 
 def mutate(spark: SparkSession, folder: Path) -> None:
     """Every command of the page, the shell's as well."""
-    for example in examples("docs/mutate.md", "console"):
+    for example in examples("docs/how-to/plain-folders.md", "console"):
         for command in example.commands:
             if command.startswith("opal "):
                 assert main(shlex.split(command)[1:]) == OK, f"{example}: {command}"
             else:
                 subprocess.run(command, shell=True, cwd=folder, check=True)
-    names = run_page("docs/mutate.md", {}, {"spark": spark})
+    names = run_page("docs/how-to/plain-folders.md", {}, {"spark": spark})
     assert names["result"].version is None  # all is done
     assert sorted((row.id, row.name, row.stock) for row in names["rows"].collect()) == [
         ("1", "fitbit", "82"),
@@ -163,16 +229,20 @@ def mutate(spark: SparkSession, folder: Path) -> None:
     ]
 
 
-# Every page with Python, and every page with `opal` on a table
+# Every page with Python or `opal` on a table
 SCRIPTS: dict[str, Callable[[SparkSession, Path], None]] = {
     "README.md": readme,
-    "docs/tutorial.md": tutorial,
-    "docs/table-api.md": table_api,
-    "docs/maintenance.md": maintenance,
-    "docs/mutate.md": mutate,
+    "docs/tutorials/table.md": tutorial,
+    "docs/how-to/business-snapshots.md": business_snapshots,
+    "docs/how-to/changes.md": read_changes,
+    "docs/how-to/from-delta-or-iceberg.md": move_from,
+    "docs/how-to/ingest.md": ingest,
+    "docs/how-to/maintenance.md": maintenance,
+    "docs/how-to/plain-folders.md": mutate,
+    "docs/how-to/read.md": read,
+    "docs/how-to/time-travel.md": time_travel,
 }
-QUICK = ("README.md", "docs/tutorial.md")  # what a newcomer runs first; the others are slow
-CONSOLES = ("docs/maintenance.md", "docs/mutate.md", "docs/table-api.md", "docs/tutorial.md")
+QUICK = ("README.md", "docs/tutorials/table.md")  # what a newcomer runs first; others are slow
 
 
 @pytest.mark.usefixtures("opal_commands")
@@ -206,7 +276,7 @@ def test_the_example_of_a_database_runs(
         keys=["id"],
         delta="at",
     )
-    example = example_with("docs/table-api.md", JDBC)
+    example = example_with("docs/how-to/ingest.md", JDBC)
     names = {"orders": orders}
     exec(
         compile(
@@ -223,7 +293,10 @@ def test_the_example_of_a_database_runs(
 def test_the_commands_for_a_cluster_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The archive is packed, and the app submitted; tests/opal_spark/cli/test_pack.py runs jobs with such an archive."""
+    """The archive is packed, and the app submitted.
+
+    tests/opal_spark/cli/test_pack.py runs jobs with such an archive.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
@@ -235,11 +308,11 @@ def test_the_commands_for_a_cluster_run(
         delta="updated_at",
     )
     table.ingest(changes(spark))
-    run_console("docs/clusters-and-s3.md", {})
+    run_console("docs/how-to/clusters.md", {})
     assert (tmp_path / "environment.tar.gz").is_file()
     [command] = [
         line
-        for example in examples("docs/clusters-and-s3.md", "console")
+        for example in examples("docs/how-to/clusters.md", "console")
         for line in example.commands
         if "spark-submit" in line
     ]

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import posixpath
 import re
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.hooks import command_line, lakechime_api, lists, rooms, yaml_reference
+import airflow_provider_opal
+from docs.hooks import airflow_api, command_line, lakechime_api, lists, rooms, yaml_reference
 from docs.hooks.site import GENERATED, MARKER, PAGES, ROOT, generate, site_links
 from lakechime.cli import build_parser as lakechime_parser
 from lakechime.remote.problems import PROBLEMS
@@ -20,6 +22,7 @@ from lakechime.service.app import create_app
 from opal_lake.cli import build_parser
 from opal_lake.definition.conditions.parser import FUNCTIONS, parse
 from opal_lake.definition.properties import PROPERTIES
+from opal_stream.tracking.metrics import HELP
 from tests.docs.examples import PAGES as SOURCES
 from tests.docs.examples import page_text
 from tests.fixtures_cli import metadata, opal_commands
@@ -89,13 +92,24 @@ def test_the_yaml_page_has_every_key_of_the_published_schema() -> None:
     assert set(re.findall(r"\]\(#([^)]*)\)", page)) <= anchors
 
 
+def test_the_reference_has_every_name_of_the_provider() -> None:
+    names = [name for group in airflow_api.GROUPS.values() for name in group]
+    assert sorted(names) == sorted(airflow_provider_opal.__all__)
+    for group in airflow_api.GROUPS:
+        for name in airflow_api.GROUPS[group]:
+            assert f"### `{name}`" in airflow_api.group(group)
+    pages = "\n".join(airflow_api.group(group) for group in airflow_api.GROUPS)
+    assert re.findall(r"^\| `(\w+)` \| [^|]* \|  \|", pages, re.MULTILINE) == []
+
+
 def test_the_lists_are_whole() -> None:
     assert set(re.findall(r"^\| `(\w+)`", lists.properties(), re.MULTILINE)) == set(PROPERTIES)
+    assert set(re.findall(r"^\| `(\w+)`", lists.metrics(), re.MULTILINE)) == set(HELP)
     assert set(re.findall(r"^\| `(\w+)`", lists.functions(), re.MULTILINE)) == set(FUNCTIONS)
 
 
 def test_the_page_of_conditions_shows_conditions() -> None:
-    page = (ROOT / "docs/conditions.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/conditions.md").read_text(encoding="utf-8")
     shown = re.findall(r"^    (?!the delete|comparable| )(.+)", page, re.MULTILINE)
     assert len(shown) == 4
     for text in shown:
@@ -142,12 +156,11 @@ def test_every_marker_is_known_and_every_part_is_in_a_page() -> None:
 def test_links_that_work_in_the_repository_work_in_the_site() -> None:
     pages = {*(page.removeprefix("docs/") for page in SOURCES if page.startswith("docs/")), *PAGES}
     for page in SOURCES:
-        for target in re.findall(
-            r"\]\(([^)#\s]+)[)#]", site_links(page_text(page), page.removeprefix("docs/"))
-        ):
-            assert target in pages or (target.endswith(".png") and (ROOT / target).is_file()), (
-                f"{page}: {target}"
-            )
+        source = page.removeprefix("docs/")
+        for link in re.findall(r"\]\((?!http)([^)#\s]+)[)#]", site_links(page_text(page), source)):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+            is_chart = target.endswith(".png") and (ROOT / target).is_file()
+            assert target in pages or is_chart, f"{page}: {target}"
 
 
 def test_the_site_is_built_strictly_and_names_no_other_host(tmp_path: Path) -> None:
@@ -164,7 +177,8 @@ def test_the_site_is_built_strictly_and_names_no_other_host(tmp_path: Path) -> N
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     built = {
-        path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "site").glob("*.html")
+        path.relative_to(tmp_path / "site").as_posix(): path.read_text(encoding="utf-8")
+        for path in (tmp_path / "site").rglob("*.html")
     }
     loaded = {
         name: re.findall(
@@ -172,6 +186,6 @@ def test_the_site_is_built_strictly_and_names_no_other_host(tmp_path: Path) -> N
         )
         for name, text in built.items()
     }
-    assert not {name: found for name, found in loaded.items() if found}
-    assert "OpalTable" in built["table-api.html"]
-    assert "<svg" in built["architecture.html"]
+    assert not {name: names for name, names in loaded.items() if names}
+    assert "OpalTable" in built["reference/opal-table.html"]
+    assert "<svg" in built["explanation/architecture.html"]

@@ -1,4 +1,4 @@
-"""Links between README, the docs, the changelog and FORMAT.md lead to files and headings of the repository."""
+"""Links of README, docs, changelog and FORMAT.md lead to existing files and headings."""
 
 import re
 from pathlib import Path
@@ -26,12 +26,12 @@ def test_links_lead_somewhere(page: str) -> None:
         if target.startswith("https://"):
             continue
         path, _, anchor = target.partition("#")
-        found = (ROOT / page).parent / path if path else ROOT / page
-        assert found.exists(), f"{page}: {target}"
-        assert not anchor or anchor in anchors(found), f"{page}: {target}"
+        linked = (ROOT / page).parent / path if path else ROOT / page
+        assert linked.exists(), f"{page}: {target}"
+        assert not anchor or anchor in anchors(linked), f"{page}: {target}"
 
 
-def test_what_names_a_page_of_the_docs_names_one_that_is_there() -> None:
+def test_named_pages_of_the_docs_exist() -> None:
     """Messages, docstrings and the changelog."""
     sources = [
         path
@@ -39,21 +39,18 @@ def test_what_names_a_page_of_the_docs_names_one_that_is_there() -> None:
         for path in (ROOT / folder).rglob("*.py")
     ]
     for path in (*sources, ROOT / "CHANGELOG.md", ROOT / "Makefile"):
-        for page in re.findall(r"\bdocs/[\w-]+\.md\b", path.read_text(encoding="utf-8")):
+        for page in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text(encoding="utf-8")):
             assert (ROOT / page).is_file(), f"{path}: {page}"
     assert not [
         str(path) for path in sources if re.search(r"\bREADME\b", path.read_text(encoding="utf-8"))
     ], "README is short: name a page"
 
 
-def test_the_files_that_the_architecture_names_are_there() -> None:
+def test_the_files_that_the_architecture_names_exist() -> None:
     named = re.findall(
         r"`((?:opal_lake|opal_spark|airflow_provider_opal)/[\w/.]+)`",
-        page_text("docs/architecture.md"),
+        page_text("docs/explanation/architecture.md"),
     )
     assert len(named) > 10
-    assert not [
-        path
-        for path in named
-        if not any((ROOT / above / path).exists() for above in ("", "spark_apps"))
-    ]
+    missing = [path for path in named if not (ROOT / path).exists()]
+    assert not [path for path in missing if not (ROOT / "spark_apps" / path).exists()]

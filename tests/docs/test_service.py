@@ -1,4 +1,4 @@
-"""A stream as a service: the unit of systemd in the docs, and docker/kubernetes/stream.yaml, against the program."""
+"""A stream as a service: systemd's unit in the docs, and docker/kubernetes/stream.yaml."""
 
 import argparse
 import os
@@ -21,7 +21,8 @@ from tests.fixtures_cli import metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
 
-UNIT = example_with("docs/streaming.md", "[Service]").text
+PAGE = "docs/how-to/streams.md"
+UNIT = example_with(PAGE, "[Service]").text
 POD = yaml.safe_load((ROOT / "docker/kubernetes/stream.yaml").read_text())["spec"]["template"]
 CONTAINER: dict[str, Any] = POD["spec"]["containers"][0]
 COMMANDS = {
@@ -61,7 +62,7 @@ def test_both_give_a_stream_the_time_that_it_may_need_to_end() -> None:
     unit = service()
     assert (unit["KillSignal"], unit["TimeoutStopSec"]) == ("SIGTERM", f"{drain_s():g}s")
     assert POD["spec"]["terminationGracePeriodSeconds"] == drain_s()
-    assert f"{supervisor_drain_s():g} seconds" in page_text("docs/streaming.md")
+    assert f"{supervisor_drain_s():g} seconds" in page_text(PAGE)
 
 
 def test_probes_ask_the_metrics_port_at_an_address_that_others_reach() -> None:

@@ -1,4 +1,4 @@
-"""Makes the frozen tables beside this file, and what they hold as JSON.
+"""Make the frozen tables next to this file, and their content as JSON.
 
 Until the first release, a commit that changes bytes remakes them and says why. From then on this
 is run only for a new version of the format, never to make a test pass.
@@ -25,9 +25,9 @@ from opal_lake.errors import NotFoundError
 from opal_lake.events.bitmap import decode_base, offsets_of
 from opal_lake.events.segment_log import decode_events
 from opal_lake.key_store.run import decode_run
-from opal_lake.log import visibility
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.sections import decode_section
+from opal_lake.log.tuning import Tuning
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, create_on
@@ -95,8 +95,10 @@ def build(file_format: str) -> Storage:
         },
     )
     create_on(storage, plan_spec(SCHEMA, table_layout), clock, ids)
+    tuning = Tuning(fold_at_logs=2)
     table = Table(
-        log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage)
+        log=CommitLog(storage=storage, clock=clock, ids=ids, tuning=tuning),
+        cache=MemoryRuns(storage=storage),
     )
     for batch in range(4):
         ingest_batch(table, batch)
@@ -145,7 +147,7 @@ def discard_a_batch(table: Table) -> None:
 
 
 def take_business_snapshots(table: Table) -> None:
-    """The rows of Saturday wait until Friday is finished."""
+    """Finish Friday, so that the rows of Saturday are accepted."""
     for batch, name in ((6, FRIDAY), (7, SATURDAY)):
         rows = pa.Table.from_pylist([row_of(batch, 3, later_s=3 * batch)], SCHEMA)
         table.ingest(rows, [False], business_snapshot=name)
@@ -176,9 +178,9 @@ def row_of(batch: int, position: int, later_s: int = 0) -> dict[str, Any]:
 
 
 def expected(storage: Storage, table: Table) -> dict[str, Any]:
-    """Return the answers of the table, and all that its files hold in the words of FORMAT.md.
+    """Return the table's answers, and its files' content in FORMAT.md's words.
 
-    Answers name rows by their places in the list `row texts`: most are in many of them.
+    Answers name rows by their positions in the list `row texts`: most are in many answers.
     """
     head = table.snapshot_at().version
     versions = range(head + 1)
@@ -201,19 +203,22 @@ def expected(storage: Storage, table: Table) -> dict[str, Any]:
         answers[f"rows at {moment}"] = {
             str(version): rows_then(table, version, moment) for version in versions
         }
-    texts = sorted(
-        {text for answer in answers.values() for rows in answer.values() for text in rows}
-    )
+    row_texts: set[str] = set()
+    for answer in answers.values():
+        row_texts.update(*answer.values())
+    texts = sorted(row_texts)
     content: dict[str, Any] = {"row texts": dict(enumerate(texts))}
     for name, answer in answers.items():
-        content[name] = {
-            which: [texts.index(text) for text in rows] for which, rows in answer.items()
-        }
+        positions = {}
+        for which, rows in answer.items():
+            positions[which] = [texts.index(text) for text in rows]
+        content[name] = positions
     content["operations"] = [commit.operation for commit in table.commits()]
     content["pending"] = sorted(table.snapshot_at().pending)
-    for each in storage.list(""):
-        if (decoded := decode(each.path, storage.get(each.path))) is not None:
-            content[each.path] = decoded
+    for file in storage.list(""):
+        decoded = decode(file.path, storage.get(file.path))
+        if decoded is not None:
+            content[file.path] = decoded
     return json.loads(json.dumps(content))
 
 
@@ -230,7 +235,7 @@ def rows_of(rows: pa.Table) -> list[str]:
 
 
 def decode(path: str, data: bytes) -> Any:
-    """The content of the files whose bytes are not JSON."""
+    """Return the content of a file whose bytes are not JSON; None of other files."""
     if path.startswith(layout.SEGMENT_LOGS):
         rows = pq.read_metadata(pa.BufferReader(data)).num_rows
         events = decode_events(data, path, rows, with_next=True)
@@ -242,17 +247,14 @@ def decode(path: str, data: bytes) -> Any:
         entries = decode_run(data, path)
         return [column.tolist() for column in (*entries.order_columns, entries.deleted)]
     if path.startswith(layout.BITMAPS):
-        return {
-            str(segment): offsets_of(marks).tolist()
-            for segment, marks in decode_base(data, path).items()
-        }
+        base = decode_base(data, path)
+        return {str(segment): offsets_of(marks).tolist() for segment, marks in base.items()}
     if path.endswith(".jsonl.zst") and not path.startswith(layout.LOG_PAGES):  # copies
         return decode_section(data, path, lambda item: item)
     return None
 
 
 def main() -> None:
-    visibility.FOLD_AT_LOGS = 2
     ingest_job.MAX_FILES_IN_COMMIT = 1  # type: ignore[attr-defined]
     for file_format in FORMATS:
         storage, folder = build(file_format), HERE / file_format
@@ -267,11 +269,12 @@ def main() -> None:
 
 
 def json_of(content: dict[str, Any]) -> str:
-    """Return JSON with a line for each answer and each file, which is short and can be compared."""
+    """Return JSON with a line for each answer and each file."""
     lines = []
     for name, value in sorted(content.items()):
         if isinstance(value, dict):
-            inner = ",\n".join(f"  {line}" for line in map(_member, sorted(value.items())))
+            members = [f"  {_member(pair)}" for pair in sorted(value.items())]
+            inner = ",\n".join(members)
             lines.append(f"{json.dumps(name)}: {{\n{inner}\n}}")
         else:
             lines.append(_member((name, value)))

@@ -1,4 +1,4 @@
-"""What tests of a table need: a model that says what is right, random histories, stores that fail on purpose, clocks set by hand."""
+"""The kit of table tests: a model, histories, failing stores and manual clocks."""
 
 import pytest
 

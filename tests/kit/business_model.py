@@ -1,4 +1,4 @@
-"""What business snapshots should do, in plain Python: rows that are visible, that wait for a MetaGen, and that are held back."""
+"""A model of business snapshots: rows that are visible, pending or held back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class HeldRows:
 
 @dataclass(slots=True, kw_only=True)
 class BusinessModel:
-    """A table with a drift time. Of rows of equal delta the one that arrived last wins, whenever it becomes visible."""
+    """A model of a table with a drift time. Of equal deltas the last arrival wins."""
 
     drift_us: int = 0
     arrived: int = 0
@@ -33,7 +33,7 @@ class BusinessModel:
     newest_finished: str | None = None
 
     def content(self) -> dict[str, str]:
-        """The value of each key."""
+        """Return the value of each key."""
         best: dict[str, Arrived] = {}
         for row in self.visible:
             best[row[0]] = max(row, best.get(row[0], row), key=lambda candidate: candidate[1:3])
@@ -73,7 +73,7 @@ class BusinessModel:
         )
 
     def is_over(self, now_us: int) -> bool:
-        return any(held.since_us + self.drift_us <= now_us for held in self.held.values())
+        return any(each.since_us + self.drift_us <= now_us for each in self.held.values())
 
     def metagen(self, now_us: int) -> None:
         while True:

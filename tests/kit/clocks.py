@@ -11,7 +11,7 @@ from opal_lake.storage.protocol import Storage
 
 @dataclass
 class TrueClock:
-    """What time it is. A look takes a microsecond; all else `pass_us` says."""
+    """A true clock. A look takes a microsecond; `pass_us` adds the rest."""
 
     at_us: int = 1_700_000_000_000_000
 
@@ -36,7 +36,7 @@ class SkewedClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilentStore(ForwardingStore):
-    """Tells no time, as a gateway that leaves the date out, or a writer of old that never asked."""
+    """A store without a time, as a gateway that leaves the date out."""
 
     inner: Storage
 
@@ -46,7 +46,7 @@ class SilentStore(ForwardingStore):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastStore(SilentStore):
-    """A folder some time ago: it stamps what it is given with its clock's time. For tables that are to be old."""
+    """A folder that stamps files with its own clock, for tables that are to be old."""
 
     inner: LocalStorage
     clock: ManualClock
@@ -62,5 +62,5 @@ class PastStore(SilentStore):
 
 
 def past_store(uri: str, clock: ManualClock) -> PastStore:
-    """Of a folder; later it is opened as any other."""
+    """Return a folder with a clock of its own; later it is opened as any other."""
     return PastStore(inner=LocalStorage.open(uri), clock=clock)

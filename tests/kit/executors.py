@@ -8,12 +8,12 @@ from opal_lake.engine.in_process import InProcess
 
 
 def nobody() -> None:
-    """Does nothing."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted(InProcess):
-    """Around every call of a rewrite others do something: before its tasks run, or when they have run and nothing is committed."""
+    """An executor that runs others' work before and after the tasks of a rewrite."""
 
     before: Callable[[], object] = nobody
     after: Callable[[], object] = nobody

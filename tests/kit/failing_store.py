@@ -1,6 +1,7 @@
 """Stores that fail or stall at a chosen call, to walk through every place where a writer can die.
 
-A dry run with `fail_at=None` gives the trace; a test then repeats the work with `fail_at` = 1..len(trace).
+A dry run with `fail_at=None` gives the trace; a test then repeats the work with `fail_at` =
+1..len(trace).
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,20 +18,22 @@ Verb = Literal["get", "put_if_absent", "list", "delete"]
 _T = TypeVar("_T")
 
 
-class Crash(BaseException):  # the process is gone, which is no error that code could handle
-    """The process died here. No `except Exception` catches it, and the store answers nothing afterwards."""
+class Crash(BaseException):  # the process is gone: code cannot handle it
+    """The death of a process, which no `except Exception` catches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call that a store saw. A deletion of n paths is n calls, since a process can die between them."""
+    """A call that a store saw. A deletion of n paths is n calls."""
 
     verb: Verb
     path: str
 
 
 class FailingStore(ForwardingStore):
-    """Fails at the n-th call (from 1): `before` or `after` its effect the process dies; `failed` and `done_but_failed`
+    """A store that fails at the n-th call (from 1).
+
+    The process dies `before` or `after` the effect of the call. `failed` and `done_but_failed`
     raise a StorageError once, without or with the effect. A listing fails behind its first entry.
     """
 
@@ -81,7 +84,8 @@ class FailingStore(ForwardingStore):
             self._crash(path)
         if fails:
             raise StorageError(
-                f"call {self.fail_at} on '{path}' has had its effect and fails, as asked: read back, or try again"
+                f"call {self.fail_at} on '{path}' has had its effect and fails, as asked: "
+                "read back, or try again"
             )
         if self.crashed:
             raise Crash("another thread of this process died meanwhile")
@@ -112,7 +116,7 @@ class RefusingStore(ForwardingStore):
 
 
 class StallingStore(ForwardingStore):
-    """Stalls in front of the first put whose path contains `part` until released: a writer that was swapped out for hours."""
+    """A store that stalls before the first put whose path contains `part`."""
 
     def __init__(self, inner: Storage, part: str, timeout_s: float = 60.0) -> None:
         self.inner = inner
@@ -127,7 +131,8 @@ class StallingStore(ForwardingStore):
         """Return once a writer stands still; TimeoutError when none comes."""
         if not self._stalled.wait(self.timeout_s):
             raise TimeoutError(
-                f"no put of a path with '{self.part}' within {self.timeout_s} s: is that path still written?"
+                f"no put of a path with '{self.part}' within {self.timeout_s} s: "
+                "is that path still written?"
             )
 
     def release(self) -> None:
@@ -139,7 +144,8 @@ class StallingStore(ForwardingStore):
             self._stalled.set()
             if not self._released.wait(self.timeout_s):
                 raise TimeoutError(
-                    f"the put of '{path}' was not released within {self.timeout_s} s: call release()"
+                    f"the put of '{path}' was not released within {self.timeout_s} s: "
+                    "call release()"
                 )
         return self.inner.put_if_absent(path, data)
 

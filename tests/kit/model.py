@@ -13,7 +13,7 @@ RowId = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRow:
-    """A row as it was put. `processed` is the version whose MetaGen took it up, None while it is pending."""
+    """A row as it was put. `processed` is its MetaGen's version, None while pending."""
 
     key: tuple[Any, ...]
     delta: Any
@@ -26,7 +26,7 @@ class ModelRow:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """What decides between rows of one key; a null comes before every value."""
+        """Return the sort key between rows of one key; a null comes before every value."""
         return (
             self.delta,
             *((tie is not None, 0 if tie is None else tie) for tie in self.ties),
@@ -40,7 +40,7 @@ ShownAt = Callable[[int], Iterable[ModelRow]]  # the visible rows of a version
 def visible(
     rows: Iterable[ModelRow], version: int | None = None, event_time: Any = None
 ) -> list[ModelRow]:
-    """The newest row of each key at that version and event time, unless it is a delete; None is the end of that axis."""
+    """Return the newest row of each key at a version and event time, but for deletes."""
     newest: dict[tuple[Any, ...], ModelRow] = {}
     for row in known(rows, version):
         if event_time is not None and row.delta > event_time:
@@ -53,12 +53,12 @@ def visible(
 def net(
     rows: Iterable[ModelRow], partition_key: str, version: int | None = None, event_time: Any = None
 ) -> list[ModelRow]:
-    """The newest row of each key among those of a partition key, unless it is a delete: as if no other rows were there."""
+    """Return the newest row of each key among those of a partition key."""
     return visible([row for row in rows if row.partition_key == partition_key], version, event_time)
 
 
 def known(rows: Iterable[ModelRow], version: int | None = None) -> list[ModelRow]:
-    """The rows that a MetaGen took up by that version."""
+    """Return the rows that a MetaGen took up by that version."""
     return [
         row
         for row in rows
@@ -67,7 +67,7 @@ def known(rows: Iterable[ModelRow], version: int | None = None) -> list[ModelRow
 
 
 def untils(rows: Iterable[ModelRow], version: int | None = None) -> dict[RowId, Any]:
-    """From when on each row is not the valid one of its key; rows that stay valid are absent."""
+    """Return when each row stops being valid; rows that stay valid are absent."""
     by_key: dict[tuple[Any, ...], list[ModelRow]] = {}
     for row in known(rows, version):
         by_key.setdefault(row.key, []).append(row)
@@ -82,7 +82,7 @@ def untils(rows: Iterable[ModelRow], version: int | None = None) -> dict[RowId, 
 def intervals(
     rows: Iterable[ModelRow], version: int | None = None
 ) -> list[tuple[ModelRow, Any, Any, bool]]:
-    """Each row with the event times from which and up to which it was visible, and whether nothing of its key was there then."""
+    """Return each row with the event times between which it was visible."""
     members = known(rows, version)
     shown: list[tuple[ModelRow, Any, Any, bool]] = []
     for key in {row.key for row in members}:
@@ -106,7 +106,7 @@ def intervals(
 
 
 def changes(shown_at: ShownAt, start: int, end: int) -> list[tuple[int, str, ModelRow]]:
-    """What each version from start to end did to the visible rows: the version, what happened, and the row, in the order of a feed."""
+    """Return each version's changes to the visible rows, in the order of a feed."""
     versions = range(max(start, 1), end + 1)
     return [
         (version, kind, row)
@@ -116,7 +116,7 @@ def changes(shown_at: ShownAt, start: int, end: int) -> list[tuple[int, str, Mod
 
 
 def net_changes(shown_at: ShownAt, start: int, end: int) -> list[tuple[str, ModelRow]]:
-    """What a range of versions did in sum."""
+    """Return the sum of the changes of a range of versions."""
     before, after = (
         {row.key: row for row in shown_at(version)} for version in (max(start, 1) - 1, end)
     )

@@ -49,7 +49,9 @@ _KEYS = ("2026-11-01", None, "2026-11-02")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hand:
-    """Work that is done and not committed: the rows of an ingest, or those that a MetaGen took up, or a discard.
+    """Work that is done and not committed.
+
+    It is the rows of an ingest, or those that a MetaGen took up, or a discard.
 
     An ingest `replaces` what is pending of these tokens.
     """
@@ -66,7 +68,7 @@ class Hand:
 
 @dataclass(slots=True, kw_only=True)
 class Play:
-    """A table, the model beside it, and what is in hand. `states` are the model's rows as of each version, by serial number."""
+    """A table, the model next to it, and work in hand."""
 
     open_table: Callable[[], Table]
     shape: Shape
@@ -122,7 +124,7 @@ class Play:
             self._finish(hand)
 
     def _compact(self, step: Step) -> None:
-        """Minor, or major with the floor at some row's delta. Other steps go on while its tasks have run and nothing is committed."""
+        """Compact, minor or major with a floor, while other steps go on."""
         deltas = sorted({row.delta for row in self.rows.values()})
         floor = self.order_word(deltas[step.hand % len(deltas)]) if step.part and deltas else None
         table = self._interrupted(step)
@@ -130,7 +132,7 @@ class Play:
         self._rewrite(job.run)
 
     def _rewrite(self, run: Callable[[], object]) -> None:
-        """A restore in the meantime ends it."""
+        """Commit the work; a restore in the meantime ends it."""
         epoch = len(self.restored)
         try:
             run()
@@ -140,7 +142,7 @@ class Play:
         self.see_versions()
 
     def _restore(self, step: Step) -> None:
-        """Any version, be it of the course of versions that the newest one continues or not."""
+        """Restore any version, also one that the newest does not continue."""
         root = self.table.snapshot_at().root
         readable = [version for version in self.versions if is_readable(root, version)]
         version, before = readable[step.hand % len(readable)], self.rows
@@ -180,7 +182,7 @@ class Play:
             self.see_versions()
 
     def values_at(self, row: ModelRow, version: int) -> dict[str, Any]:
-        """All values that a version shows of a row: of columns that are younger than its ingest nulls."""
+        """Return all values that a version shows of a row; younger columns are null."""
         later = [name for name, (since, _) in self.added.items() if since <= version]
         return {
             **row.values,
@@ -198,7 +200,7 @@ class Play:
         return replace(self.table, executor=Interrupted(after=others, attempt=f"0.{step.hand}"))
 
     def _zorder(self, step: Step) -> None:
-        """By one to three columns, all or what is new; other steps go on as in a compaction."""
+        """Order by one to three columns, all or what is new, while other steps go on."""
         fields = [
             field
             for field in self.table.snapshot_at().spec.schema.fields
@@ -213,7 +215,7 @@ class Play:
         )
 
     def see_versions(self) -> None:
-        """A compaction commits as often as it likes."""
+        """Record the versions of a compaction, which commits as often as it likes."""
         new = range(self.versions[-1] + 1, self.table.log.head().version + 1)
         self.versions += new
         self.states.update((version, dict(self.rows)) for version in new)
@@ -224,7 +226,7 @@ class Play:
         return encode_order(moment, delta.type, name=delta.name)
 
     def is_readable(self, version: int, moment: Any) -> bool:
-        """Whether the floor of the version lets the event time be read."""
+        """Return whether the floor of the version lets the event time be read."""
         floor = self.table.snapshot_at(version).root.floor
         return moment is None or floor is None or self.order_word(moment) >= floor
 
@@ -239,7 +241,8 @@ class Play:
             self._expect_kept(run)
             return None
         assert step.token not in self._remembered(), (
-            f"token {step.token} was applied in version {self.tokens[step.token or '']}, yet not found"
+            f"token {step.token} was applied in version {self.tokens[step.token or '']}, "
+            "yet not found"
         )
         serials = tuple(range(self.next_serial, self.next_serial + len(step.puts)))
         self.next_serial += len(serials)
@@ -283,7 +286,7 @@ class Play:
         return pa.table(columns | {DELETED: pa.array([put.deleted for _, put in puts], pa.bool_())})
 
     def _with_more(self, serials: Iterable[int], run: IngestRun) -> pa.Table:
-        """The rows with the columns that were added before the ingest began; every third ingest knows none of them."""
+        """Return the rows with added columns; every third ingest has none of them."""
         names = (
             []
             if run.number % 3 == 0
@@ -328,7 +331,7 @@ class Play:
         )
 
     def _selection(self, step: Step) -> Selection:
-        """What is picked; of the tokens one whose rows are pending, if there is one."""
+        """Return what to pick; a token has pending rows where one exists."""
         tokens = self._pending_tokens()
         if step.pick == 4 and tokens:
             return Selection(tokens=(tokens[step.hand % len(tokens)],))
@@ -345,7 +348,7 @@ class Play:
         return [*dict.fromkeys(token for token in pending if token is not None)]
 
     def _pending(self, selection: Selection) -> list[int]:
-        """The serial numbers of the model's rows that a selection is about."""
+        """Return the serial numbers of the model's rows that a selection is about."""
         return [
             serial
             for serial, row in self.rows.items()
@@ -361,7 +364,7 @@ class Play:
         ]
 
     def _begin_discard(self, step: Step) -> Hand | None:
-        """By a key or a token; where nothing of it is pending that is an error, and changes nothing."""
+        """Begin a discard by a key or a token; without pending rows it is an error."""
         selection = self._selection(step)
         if selection.all:
             selection = Selection(tokens=("never",))
@@ -384,7 +387,7 @@ class Play:
         )
 
     def _finish_discard(self, hand: Hand) -> None:
-        """What is pending still goes; if a MetaGen was faster with some of it, nothing does."""
+        """Finish a discard, which does nothing if a MetaGen was faster."""
         left = [serial for serial in hand.serials if serial in self.rows]
         is_visible = any(self.rows[serial].processed is not None for serial in left)
         try:
@@ -508,12 +511,12 @@ class Play:
         assert result.version == self._remembered()[token]
 
     def _expect_withdrawn(self, token: str | None) -> None:
-        """A repeat of an ingest is refused, since the table does not have its rows."""
+        """Expect that a repeat of an ingest is refused: the table does not have its rows."""
         assert token in self._remembered()
         assert token in self.withdrawn
 
     def _expect_kept(self, repeat: JobResult) -> None:
-        """A repeat says that the ingest is done: its rows were not given up, as far as the table can know."""
+        """Expect that a repeat reports the ingest as done."""
         if self.restored or repeat.token not in self.withdrawn or repeat.version is None:
             return
         assert repeat.version is not None
@@ -533,14 +536,14 @@ class Play:
         self._expect_idle(result, token)
 
     def _expect_idle(self, result: JobResult, token: str | None) -> None:
-        """Nothing was left to process: the result names the newest version, and a token returns the result of its first run."""
+        """Expect the newest version as the result where nothing is left to process."""
         assert result.repeated == (token in self.idle)
         assert result.version == self.idle.get(token or "", self.versions[-1])
         if token is not None:
             self.idle[token] = result.version
 
     def _decoded(self, path: str, snapshot: Snapshot) -> pa.Table:
-        """A data file, read once a replay."""
+        """Return a data file, read once a replay."""
         if path not in self.decoded:
             file = snapshot.files[path]
             self.decoded[path] = decode_file(

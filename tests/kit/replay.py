@@ -1,4 +1,4 @@
-"""Compares every moment of a table with the model, after or while a history is played on both."""
+"""The comparison of a table with the model, after or during a history."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -29,14 +29,14 @@ from tests.kit.strategies import SERIAL, neighbours_of
 
 
 class Replay(Play):
-    """What the table says of itself, and what the model says."""
+    """A table and its model."""
 
     def rows_at(self, version: int) -> Iterable[ModelRow]:
-        """The model's rows as of a version, pending ones too."""
+        """Return the model's rows as of a version, pending ones too."""
         return self.states[version].values()
 
     def moments(self) -> list[Any]:
-        """Every event time that could make a difference: each delta, just before and just after it, and the end of time."""
+        """Return every event time that could matter: around each delta, and the end."""
         deltas = {*self.deltas.values()}
         return [
             None,
@@ -50,7 +50,10 @@ class Replay(Play):
         ]
 
     def compare_everywhere(self) -> None:
-        """Every version by every event time: the rows that a read plan lets through are the model's."""
+        """Compare the rows that a read plan lets through with the model's.
+
+        Every version is read by every event time.
+        """
         moments = self.moments()
         for version in self.versions:
             snapshot = self.table.snapshot_at(version)
@@ -66,7 +69,8 @@ class Replay(Play):
                 actual = self.visible_ids(snapshot, moment)
                 expected = [row.row_id for row in visible(self.rows_at(version), event_time=moment)]
                 assert actual == expected, (
-                    f"version {version}, event time {moment!r}: visible are {actual}, should be {expected}"
+                    f"version {version}, event time {moment!r}: "
+                    f"visible are {actual}, should be {expected}"
                 )
 
     def _expect_unreadable(self, version: int, moment: Any) -> None:
@@ -80,7 +84,7 @@ class Replay(Play):
         )
 
     def visible_ids(self, snapshot: Snapshot, event_time: Any) -> list[RowId]:
-        """The row ids that the read plan and its filter let through."""
+        """Return the row ids that the read plan and its filter let through."""
         plan = plan_read(snapshot, event_time_of(snapshot, event_time))
         ids: list[RowId] = []
         for part in file_reads(plan):
@@ -97,7 +101,7 @@ class Replay(Play):
         return sorted(ids)
 
     def compare_read(self, version: int | None, event_time: Any, timestamp: Any = None) -> None:
-        """A whole read through the public face: the same rows with the same values."""
+        """Compare a whole public read: the same rows with the same values."""
         at = self.table.snapshot_at(version, timestamp).version
         if not self.is_readable(at, event_time):
             return self._expect_unreadable(at, event_time)
@@ -112,34 +116,34 @@ class Replay(Play):
         assert by_serial == {row[SERIAL]: row for row in expected}
 
     def compare_narrowed(self, version: int, after: int, partition_key: str) -> None:
-        """Only what came under a partition key, and only what came after a version."""
-        held = self.table.snapshot_at(
+        """Compare the rows of a partition key, and those after a version."""
+        segments = self.table.snapshot_at(
             after
         ).segments  # of one that a compaction dropped, a restore brings the rows as new ones
         rows, before = (
             visible(self.rows_at(version)),
-            {row.row_id for row in known(self.rows_at(after)) if row.row_id[0] in held},
+            {row.row_id for row in known(self.rows_at(after)) if row.row_id[0] in segments},
         )
         later = [row for row in rows if row.row_id not in before]
         self._compare_serials(self.table.read(version=version, after=after), later)
         if partition_key in self.table.snapshot_at(version).partitions:
-            ours = [row for row in rows if row.partition_key == partition_key]
+            of_key = [row for row in rows if row.partition_key == partition_key]
             self._compare_serials(
-                self.table.read(version=version, partition_key=partition_key), ours
+                self.table.read(version=version, partition_key=partition_key), of_key
             )
             self._compare_net(version, partition_key)
 
     def _compare_net(self, version: int, partition_key: str) -> None:
-        """All rows of the key count; if some of them are in no file any more, the read fails."""
-        snapshot, ours = (
+        """Compare all rows of the key; a read of rows without files fails."""
+        snapshot, of_key = (
             self.table.snapshot_at(version),
             [row for row in self.rows_at(version) if row.partition_key == partition_key],
         )
-        held = {row_id for path in snapshot.files for row_id in self._ids_in(path, snapshot)}
-        is_whole = all(row.row_id in held for row in known(ours))
+        row_ids = {row_id for path in snapshot.files for row_id in self._ids_in(path, snapshot)}
+        is_whole = all(row.row_id in row_ids for row in known(of_key))
         for moment in (
             moment
-            for moment in (None, *{row.delta for row in ours})
+            for moment in (None, *{row.delta for row in of_key})
             if self.is_readable(version, moment)
         ):
             try:
@@ -152,7 +156,7 @@ class Replay(Play):
                 f"version {version} holds all rows of {partition_key!r}: {is_whole}"
             )
             if actual is not None:
-                self._compare_serials(actual, net(ours, partition_key, event_time=moment))
+                self._compare_serials(actual, net(of_key, partition_key, event_time=moment))
 
     def _ids_in(self, path: str, snapshot: Snapshot) -> Iterable[RowId]:
         rows = self._decoded(path, snapshot)
@@ -162,7 +166,7 @@ class Replay(Play):
         assert sorted(actual[SERIAL].to_pylist()) == sorted(row.values[SERIAL] for row in expected)
 
     def compare_get(self, version: int, event_time: Any) -> None:
-        """Every key that was ever put, one that never was among them or not: the visible rows, in the order of the keys."""
+        """Compare the visible rows of all keys that were put, and of one that was not."""
         if not self.is_readable(version, event_time):
             return
         expected = {
@@ -181,7 +185,7 @@ class Replay(Play):
         ]
 
     def compare_history_view(self, version: int) -> None:
-        """Of all keys and of each alone: the intervals that end after the floor."""
+        """Compare the intervals after the floor, of all keys and of each."""
         floor = self.table.snapshot_at(version).root.floor
         expected = [
             {
@@ -217,7 +221,7 @@ class Replay(Play):
         assert order == sorted(order)
 
     def compare_changes(self, start: int, end: int) -> None:
-        """The feed of a range of versions: what each did, and what all did in sum."""
+        """Compare the feed of a range of versions: what each did, and all did in sum."""
         feed = self.table.changes(start, end).to_pylist()
         expected = changes(lambda version: visible(self.rows_at(version)), start, end)
         actual = [(row["_commit_version"], row["_change_type"], row[SERIAL]) for row in feed]
@@ -247,20 +251,20 @@ class Replay(Play):
         assert list(times.values()) == sorted(times.values())
 
     def _compare_by_keys(self, start: int, end: int) -> None:
-        """What the keys tell is what the events tell, which say which row followed."""
+        """Compare the changes by key with the events, which say which row followed."""
         for mode in ("none", "netChanges"):
             feed = Changes(start, mode=mode)
             plan = plan_changes(
                 self.table.log, version_range(self.table.log, start, end), is_net=feed.is_net
             )
-            told = [
+            feeds = [
                 read_changes(replace(plan, has_pairs=has_pairs), feed).to_pylist()
                 for has_pairs in (plan.has_pairs, False)
             ]
-            assert sorted(told[0], key=repr) == sorted(told[1], key=repr)
+            assert sorted(feeds[0], key=repr) == sorted(feeds[1], key=repr)
 
     def compare_history_changes(self, start: int, end: int) -> None:
-        """The feed of the history: what each version did to the time in which rows were valid, and what all did in sum."""
+        """Compare the feed of the history, version by version and in sum."""
         actual = self._feed_of_history(start, end, "none")
         expected = [
             change

@@ -87,7 +87,7 @@ DELTA, SERIAL, PARTITION = "at", "serial", "place"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A kind of table: the types of its keys, delta and ties by column name, where its rows are put, and tiny limits."""
+    """A kind of table: its types, the home of its rows, and tiny limits."""
 
     keys: Mapping[str, str]
     delta: str
@@ -131,13 +131,18 @@ class Put:
 class Step:
     """One thing that happens to a table.
 
-    `ingest`, `metagen` and `inline`, which is both, run through; `begin_...` do their work and stay in hand until a `finish` commits the
-    one at place `hand`, onto whatever the head is by then. `tasks` is how many tasks share the work; `part` says which pending segments a
-    MetaGen takes: all (0), the 1st, 3rd ..., or the others. `compact` is minor, or, with a part, major; `zorder` takes what is new, or,
-    with a part, all; `during` happens while they run. `restore` takes the table back to the version at place `hand`.
-    `add` adds a column, or, with a part, the one of that number, which may be there already.
-    `pick` says which pending rows a MetaGen takes up and a `discard` withdraws: all (0), those without a key (1), of a key (2, 3), or of
-    the ingest with the token at place `hand` (4). An ingest `replaces` as many of the pending ones that have a token.
+    `ingest`, `metagen` and `inline`, which is both, run through; `begin_...` do their work and stay
+    in hand until a `finish` commits the one at place `hand`, onto whatever the head is by then.
+    `tasks` is how many tasks share the work. `part` says which pending segments a MetaGen takes:
+    all (0), the 1st, 3rd ..., or the others.
+
+    `compact` is minor, or, with a part, major; `zorder` takes what is new, or, with a part, all;
+    `during` happens while they run. `restore` takes the table back to the version at place `hand`.
+    `add` adds a column, or, with a part, the one of that number, which may exist already.
+
+    `pick` says which pending rows a MetaGen takes up and a `discard` withdraws: all (0), those
+    without a key (1), of a key (2, 3), or of the ingest with the token at place `hand` (4). An
+    ingest `replaces` as many of the pending ones that have a token.
     """
 
     verb: str
@@ -161,7 +166,7 @@ class History:
 
 
 def neighbours_of(value: Any, kind: str) -> list[Any]:
-    """The moments just before and just after, where Python has them."""
+    """Return the moments just before and just after, where Python has them."""
     step = _STEPS.get(kind, 1)
     around = []
     for sign in (-1, 1):
@@ -202,7 +207,7 @@ def shapes(draw: st.DrawFn, file_formats: tuple[str, ...] = ("parquet", "orc")) 
 
 @st.composite
 def properties(draw: st.DrawFn) -> dict[str, int | str]:
-    """Limits so small that a handful of rows makes many segments, groups and checkpoints."""
+    """Return limits so small that few rows make many segments and checkpoints."""
     return {
         "segment_rows": draw(st.integers(1, 6)),
         "group_rows": draw(st.integers(1, 12)),
@@ -212,8 +217,8 @@ def properties(draw: st.DrawFn) -> dict[str, int | str]:
     }
 
 
-# Steps are drawn with raw rows, eight dice of a byte each, which a shape turns into values. So one set of strategies serves every shape:
-# making strategies costs more than drawing from them.
+# Steps are drawn with raw rows, eight dice of a byte each, which a shape turns into values. So one
+# set of strategies serves every shape: making strategies costs more than drawing from them.
 _RAW_ROW = st.binary(min_size=8, max_size=8)
 _RAW_ROWS = st.one_of(
     st.just([]), *(st.lists(_RAW_ROW, min_size=least, max_size=7) for least in (1, 3, 5))
@@ -393,7 +398,7 @@ def _shaped(step: Step, shape: Shape) -> Step:
 
 
 def put_of(raw: bytes, shape: Shape) -> Put:
-    """The row that eight dice mean for a shape."""
+    """Return the row that eight dice mean for a shape."""
     values = {
         name: pool[raw[index] % len(pool)] for index, (name, pool) in enumerate(shape.pools.items())
     }

@@ -1,4 +1,4 @@
-"""Lives of tables in which every operation may run inside any store call of another one."""
+"""Lives of tables in which operations run inside store calls of others."""
 
 import pytest
 

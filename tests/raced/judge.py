@@ -1,4 +1,4 @@
-"""What is right in a life: the model, folded from the commits in their order."""
+"""The judge of a life: the model, folded from the commits in their order."""
 
 import random
 from collections import Counter
@@ -34,7 +34,7 @@ WEEK_US = 7 * 86_400_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """How an operation ended, and the states of the table in between."""
+    """An attempt of an operation: its end, and the states of the table meanwhile."""
 
     job: "Job"
     began: Snapshot
@@ -149,7 +149,7 @@ class Judge:
         return sorted(row.values[SERIAL] for row in visible(self.states[version].values()))
 
     def _fold(self, commit: Commit) -> None:
-        """Take a commit for what it says: which segments it is about. The store knows its author."""
+        """Fold a commit by its own actions. The store knows its author."""
         rows = dict(self.states[self.newest])
         actions = commit.actions
         job = self._author(commit.version).author
@@ -189,7 +189,7 @@ class Judge:
     def _check_selection(
         self, job: "Job", rows: Mapping[int, ModelRow], processed: set[int]
     ) -> None:
-        """A MetaGen publishes what it was asked for, and nothing else."""
+        """Expect that a MetaGen publishes what it was asked for, and nothing else."""
         own = [row for row in rows.values() if row.row_id[0] in processed]
         keys = {row.partition_key for row in own}
         if job.verb == "ingest":
@@ -217,7 +217,7 @@ class Judge:
     def _check_published_keys(
         self, commit: Commit, rows: Mapping[int, ModelRow], processed: set[int]
     ) -> None:
-        """The table names the keys of the rows that became visible, and of no other."""
+        """Expect that the table names the keys of the rows that became visible, and no other."""
         numbers = {segment_part(segment) for segment in processed}
         partitions = self.table.log.at(commit.version).partitions
         named = {key for key, ingests in partitions.items() if ingests & numbers}
@@ -226,13 +226,13 @@ class Judge:
         self.comparisons += 1
 
     def _check_pending_keys(self, result: JobResult) -> None:
-        """A MetaGen's result names the keys that stay pending, without those that are held back."""
+        """Check that a MetaGen names the keys that stay pending and are not held back."""
         assert result.version is not None, f"a MetaGen has no version: {result}"
         if not is_readable(self.head().root, result.version):
             return
-        held = self.table.log.at(result.version).root.business.held_numbers
+        held_numbers = self.table.log.at(result.version).root.business.held_numbers
         pending = [row for row in self.states[result.version].values() if row.processed is None]
-        waiting = [row for row in pending if segment_part(row.row_id[0]) not in held]
+        waiting = [row for row in pending if segment_part(row.row_id[0]) not in held_numbers]
         named = {one["partition_key"]: one["rows"] for one in result.examples}
         expected = Counter(row.partition_key for row in waiting)
         assert named == expected, f"{result} names pending rows of {named}, not of {expected}"
@@ -290,12 +290,12 @@ class Judge:
         return False, False
 
     def _is_begun(self, token: str) -> bool:
-        """Whether a commit of an ingest has the token, or took the place of one that had it."""
+        """Return whether a commit of an ingest has the token, or replaced one that had it."""
         parts = {known.partition("/")[0] for known in self.committed}
         return token in parts or token in self.replaced
 
     def _lost_rows(self, token: str) -> bool:
-        """Whether an ingest of the token has committed, and rows of it are in the table no more."""
+        """Return whether an ingest of the token committed, and its rows are lost."""
         own = [serial for serial, known in self.tokens.items() if known == token]
         newest = self.states[self.newest]
         return self._is_begun(token) and any(serial not in newest for serial in own)
@@ -304,7 +304,7 @@ class Judge:
         return any(not self._has_token(token, version) for token in tokens)
 
     def _has_token(self, token: str, version: int) -> bool:
-        """Whether an ingest of the token has committed, and its rows are there.
+        """Return whether an ingest of the token committed, and its rows exist.
 
         Of one by business snapshots, of which only some have committed, pending rows are enough.
         """
@@ -317,14 +317,14 @@ class Judge:
         return is_committed and bool(left or not own)
 
     def _selected(self, given: Mapping[str, Any], version: int) -> bool:
-        """Whether rows are pending that a discard is asked for."""
+        """Return whether rows are pending that a discard is asked for."""
         pending = [row for row in self.states[version].values() if row.processed is None]
         if "token" in given:
             return any(self.tokens[row.values[SERIAL]] == given["token"] for row in pending)
         return any(row.partition_key == given["partition_key"] for row in pending)
 
     def _misfits(self, job: "Job", state: Snapshot) -> bool:
-        """Whether the rows of an ingest do not fit a state: columns, or business snapshots."""
+        """Return whether an ingest's columns or business snapshots do not fit a state."""
         if job.arguments.get("on_new_columns", "fail") == "fail" and any(
             self.added.get(n, (state.version + 1, ""))[0] > state.version for n in job.drift
         ):
@@ -342,7 +342,7 @@ class Judge:
                 self.added[field.name] = (commit.version, "string")
 
     def _rows_of(self, commit: Commit, job: "Job") -> dict[int, ModelRow]:
-        """Return the rows that an ingest brought: all of the job's, each with a row id of its own."""
+        """Return the rows that an ingest brought: all of the job's, each with its own row id."""
         ids: dict[int, RowId] = {}
         snapshot = self.table.log.at(commit.version)
         for file in ingested_files(self.table.storage, commit):
@@ -366,7 +366,7 @@ class Judge:
     def _see_drift(
         self, job: "Job", rows: pa.Table, serials: Sequence[int], snapshot: Snapshot
     ) -> None:
-        """Columns that the table had when the ingest began are not left out; others may be."""
+        """Check that columns of the table at the ingest's start are not left out."""
         for name in job.drift:
             since = self.added.get(name, (snapshot.version + 1, ""))[0]
             is_known = since <= self._author(snapshot.version).began
@@ -445,7 +445,7 @@ class Judge:
             self.comparisons += 1
 
     def check_nothing_is_left_over(self, table: Table, clock: TrueClock) -> None:
-        """Let all but the newest version expire; the store then holds what that needs, and no more."""
+        """Let all but the newest version expire; the store then holds just what that needs."""
         for name in table.snapshot_at().root.savepoints:
             table.release(name)
         clock.pass_us(WEEK_US)
@@ -461,7 +461,7 @@ class Judge:
 
 
 def _is_unfinishable(state: Snapshot, name: str) -> bool:
-    """Whether a business snapshot is neither finished nor open without rows that wait."""
+    """Return whether a business snapshot is neither finished nor open without rows."""
     business = state.root.business
     if name in business.finished:
         return False

@@ -1,4 +1,4 @@
-"""One life of a table: machines with wrong clocks work on it, inside each other's store calls."""
+"""The life of a table: machines with wrong clocks run inside each other's calls."""
 
 import random
 from collections import Counter
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(kw_only=True)
 class Machine:
-    """A process with its own clock, store connection and caches; None of it survives a death."""
+    """A process with its own clock, store connection and caches, which die with it."""
 
     number: int
     store: RacingStore
@@ -67,7 +67,7 @@ class Machine:
 
 
 class Life:
-    """A table from its first version to its last check. The same seed makes the same life."""
+    """A table from its first version to its last check; a seed makes the same life."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -161,7 +161,7 @@ class Life:
         self.happened[f"{job.verb}: {how}"] += 1
 
     def _failed(self, job: Job, error: Exception, plan: Plan) -> None:
-        """Remember that nothing was committed, unless an earlier try or a fault makes it unknown."""
+        """Remember that nothing was committed, unless an earlier try or a fault hides it."""
         self.happened[f"{job.verb}: {type(error).__name__}"] += 1
         if job.outcome is None and not plan.has_faulted:
             job.outcome = FAILED

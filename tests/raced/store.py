@@ -1,4 +1,4 @@
-"""A machine's way to the store: at chosen calls others get in between, or the machine fails."""
+"""The store of a machine: at chosen calls others run, or the machine fails."""
 
 import threading
 from collections import deque
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 @dataclass(kw_only=True)
 class Plan:
-    """What happens during one operation.
+    """The events of one operation.
 
     `interrupts` are by the number of the store call, from 1; `before_commits` get in when the
     operation is about to commit, where most races are decided. `author` is whose operation it is,
@@ -39,7 +39,7 @@ class Plan:
 
 
 class RacingStore(ForwardingStore):
-    """Runs the plan of the operation that is under way; without one it only passes calls on.
+    """A store that runs the plan of the current operation, or only passes calls on.
 
     `authors` tells of each commit which plan put it, by the path of the commit.
     """

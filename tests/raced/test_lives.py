@@ -1,4 +1,6 @@
-"""Operations inside the store calls of others, deaths, lost answers, wrong clocks: every version of every life is the model's.
+"""Operations inside the store calls of others, deaths, lost answers and wrong clocks.
+
+Every version of every life is the model's.
 
 OPAL_SEED names the life of the quick test; those of the slow tests follow it. All of them make some
 16,000 comparisons, about 200 a life.

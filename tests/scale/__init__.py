@@ -1,1 +1,1 @@
-"""Tables of many commits, many partitions and many rows against a model: `python -m tests.scale --help`."""
+"""Tables of many commits, partitions and rows against a model."""

@@ -1,4 +1,4 @@
-"""Scale: `python -m tests.scale --help`, or `make stress NAME=scale ARGS=rows`. Exit status 1 when anything is wrong."""
+"""The command `make stress NAME=scale`; exit status 1 reports a finding."""
 
 import argparse
 import shutil

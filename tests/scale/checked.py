@@ -1,4 +1,4 @@
-"""Builds a large table by opal_lake alone, or checks one: each is a process, and a check says its VmHWM.
+"""A process that builds a large table by opal_lake, or checks one.
 
 python -m tests.scale.checked build FOLDER [--rows 1000000]
 python -m tests.scale.checked check FOLDER

@@ -1,4 +1,4 @@
-"""What a part of a scale run came to, and what a step of it took."""
+"""Measures of a scale run and of its steps."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -37,20 +37,20 @@ class Outcome:
         self.say(f"{name}: {passed:,.1f} s, {cpu:,.1f} CPU s, at most {peak_mb():,.0f} MB so far")
 
     def finish(self, table: Table, root: Path, compare: Callable[[], str]) -> None:
-        """Sound, equal to the model before and after a retention that keeps the newest versions only, and nothing left over."""
+        """Check the table, before and after a retention of all but the newest versions."""
         with self.step("check"):
             findings = check_table(table)
         self.require(not findings, f"check finds {len(findings)}: {findings[:2]}")
         with self.step("retention"):
             table.retain(window="0s", grace="0s")
-        found = left_overs(table, root)
-        self.require(not found, f"{len(found)} left-overs: {found[:3]}")
+        paths = left_overs(table, root)
+        self.require(not paths, f"{len(paths)} left-overs: {paths[:3]}")
         problem = compare()
         self.require(not problem, f"after retention: {problem}")
 
 
 def peak_mb() -> float:
-    """Of this process, at its highest."""
+    """Return the peak memory of this process in MB."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return (
         int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])

@@ -74,7 +74,7 @@ def _require_sound(table: Table, outcome: Outcome) -> None:
 
 
 def many_partitions(folder: Path, partitions: int, outcome: Outcome) -> None:
-    """Three rows a partition, then an update or a delete in each, then one in every hundredth."""
+    """Write three rows a partition, then a change in each, then in each hundredth."""
     storage = open_storage(str(folder))
     layout = TableLayout(keys=["id"], delta="at", deletes="value IS NULL", partition_by=["part"])
     create_on(storage, plan_spec(_PARTITIONED, layout))
@@ -97,13 +97,13 @@ def many_partitions(folder: Path, partitions: int, outcome: Outcome) -> None:
         values[keys], alive[keys] = keys * turn, ~deleted
 
     def compare() -> str:
-        found = table.read().sort_by("id")
+        rows = table.read().sort_by("id")
         selected = np.flatnonzero(alive)
         same = (
-            found["id"].to_pylist() == selected.tolist()
-            and found["value"].to_pylist() == values[selected].tolist()
+            rows["id"].to_pylist() == selected.tolist()
+            and rows["value"].to_pylist() == values[selected].tolist()
         )
-        return "" if same else f"{found.num_rows} rows are not the {len(selected)} of the model"
+        return "" if same else f"{rows.num_rows} rows are not the {len(selected)} of the model"
 
     with outcome.step("a read of all"):
         outcome.require(not compare(), compare())
@@ -117,7 +117,7 @@ def many_partitions(folder: Path, partitions: int, outcome: Outcome) -> None:
 
 
 def many_rows(folder: Path, rows: int, outcome: Outcome) -> None:
-    """Rows of a generator; counts and sums are compared, and the check is a process whose memory is bounded."""
+    """Write generated rows, and compare counts and sums in bounded memory."""
     own = [sys.executable, "-m", "tests.scale.checked"]
     with outcome.step("ingest"):
         subprocess.run([*own, "build", str(folder), "--rows", str(rows)], check=True)
@@ -127,8 +127,8 @@ def many_rows(folder: Path, rows: int, outcome: Outcome) -> None:
 
     def compare() -> str:
         read = table.read(columns=["v1"])
-        found = read.num_rows, pc.sum(read["v1"]).as_py()
-        return "" if found == expected else f"(rows, sum) are {found}, should be {expected}"
+        actual = read.num_rows, pc.sum(read["v1"]).as_py()
+        return "" if actual == expected else f"(rows, sum) are {actual}, should be {expected}"
 
     with outcome.step("a read of all"):
         outcome.require(not compare(), compare())
@@ -136,19 +136,21 @@ def many_rows(folder: Path, rows: int, outcome: Outcome) -> None:
     outcome.say(f"check: {done.stdout.strip()}")
     outcome.require(done.returncode == 0, f"check: {done.stdout.strip()} {done.stderr[-300:]}")
     peak = re.search(r"([\d,]+) MB", done.stdout)
-    held = int(peak[1].replace(",", "")) if peak else 0
-    outcome.require(0 < held <= _CHECK_MB, f"the check held {held} MB, at most are {_CHECK_MB}")
+    held_mb = int(peak[1].replace(",", "")) if peak else 0
+    outcome.require(
+        0 < held_mb <= _CHECK_MB, f"the check held {held_mb} MB, at most are {_CHECK_MB}"
+    )
     with outcome.step("compaction"):
         compact(table)
     with outcome.step("retention"):
         table.retain(window="0s", grace="0s")
-    found = left_overs(table, folder)
-    outcome.require(not found, f"{len(found)} left-overs: {found[:3]}")
+    paths = left_overs(table, folder)
+    outcome.require(not paths, f"{len(paths)} left-overs: {paths[:3]}")
     outcome.require(not compare(), f"after retention: {compare()}")
 
 
 def _counted(rows: int) -> tuple[int, int]:
-    """How many rows are visible, and the sum of a column of theirs."""
+    """Return the number of visible rows, and the sum of one of their columns."""
     values, alive = np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
     for part, deleted in batches(rows):
         keys = pc.utf8_slice_codeunits(part["id"], 5).cast(pa.int64()).to_numpy()

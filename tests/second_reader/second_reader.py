@@ -45,7 +45,7 @@ COMMIT_NAME = re.compile(r"([0-9]{20})\.json")
 CHECKPOINT_NAME = re.compile(r"([0-9]{20})-[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}\.json")
 DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
 
-# The lists that a reader of rows needs; a checkpoint has others beside them.
+# The lists that a reader of rows needs; a checkpoint has further ones.
 LISTS = ("files", "pending", "logs")
 # Where an item has its key. A base has its path for one.
 POSITION_OF_KEY = {"files": "path", "pending": 0, "logs": "path", "bases": 1}
@@ -82,7 +82,7 @@ class DamagedError(Exception):
 def read_table(
     root: str | os.PathLike, version: int | None = None, event_time: int | None = None
 ) -> pa.Table:
-    """Read the visible rows at a version (default: the head), as of an order word if given."""
+    """Read the visible rows at a version, by default the head, as of an order word."""
     folder = Folder(os.fspath(root))
     head = open_head(folder)
     state = head if version is None else open_version(folder, head, version)
@@ -119,7 +119,7 @@ class Folder:
         """Check a relative path, and that nothing on its way is a link (I23)."""
         parts = path.split("/")
         if not PATH.fullmatch(path) or any(part in ("", ".", "..") for part in parts):
-            raise DamagedError(f"{path!r} is no path of this format")
+            raise DamagedError(f"{path!r} is not a path of this format")
         full = self.root
         for part in parts:
             full = os.path.join(full, part)
@@ -133,7 +133,7 @@ class Folder:
         return sorted(os.listdir(full)) if os.path.isdir(full) else []
 
     def exists(self, path: str) -> bool:
-        """Say whether there is something at a path."""
+        """Return whether a path exists."""
         return os.path.lexists(self.full_path(path))
 
     def read(self, path: str, limit: int) -> bytes:
@@ -142,7 +142,7 @@ class Folder:
         if not os.path.lexists(full):
             raise DamagedError(f"{path} is missing")
         if not stat.S_ISREG(os.lstat(full).st_mode):
-            raise DamagedError(f"{path} is no regular file")
+            raise DamagedError(f"{path} is not a regular file")
         if os.path.getsize(full) > limit:
             raise DamagedError(f"{path} has more than {limit} bytes")
         with open(full, "rb") as file:
@@ -194,7 +194,7 @@ def json_lines(path: str, data: bytes) -> list[Any]:
 
 @dataclass
 class State:
-    """What a reader of rows needs of a version: the fold of the commits up to it."""
+    """The state of a version that a reader of rows needs: the fold of its commits."""
 
     version: int = -1
     write_id: str | None = None
@@ -238,18 +238,19 @@ def open_version(folder: Folder, head: State, version: int) -> State:
 
 
 def commit_path(version: int) -> str:
-    """Name the file of a commit."""
+    """Return the path of a commit."""
     return f"{LOG}{version:020d}.json"
 
 
 def nearest_checkpoint(folder: Folder, version: int | None) -> State:
-    """Open the newest checkpoint, or the newest up to a version; else begin before version 0."""
+    """Open the newest checkpoint up to a version; without one begin before version 0."""
     for name in folder.names(CHECKPOINTS):
         match = CHECKPOINT_NAME.fullmatch(name)
         if match:
-            found = 10**20 - 1 - int(match[1])
-            if version is None or found <= version:
-                return read_checkpoint(folder, CHECKPOINTS + name, found)
+            # Names sort with the newest first
+            checkpoint_version = 10**20 - 1 - int(match[1])
+            if version is None or checkpoint_version <= version:
+                return read_checkpoint(folder, CHECKPOINTS + name, checkpoint_version)
     return State()
 
 
@@ -274,7 +275,7 @@ def read_checkpoint(folder: Folder, path: str, version: int) -> State:
 
 
 def read_list(folder: Folder, root_path: str, root: dict, name: str) -> dict:
-    """Read a list of a checkpoint: its parts, oldest first, each applied to those before (I7)."""
+    """Read a list of a checkpoint from its parts, oldest first (I7)."""
     items: dict = {}
     for part in root["sections"].get(name, []):
         if len(part) == 2:
@@ -342,7 +343,7 @@ def check_chain(state: State, commit: dict) -> None:
 
 
 def give_out_row_ids(state: State, commit: dict, added: list[dict]) -> None:
-    """Count the outside row ids of a commit, which begin where the version before ended (I32)."""
+    """Count the outside row ids of a commit, which follow those before it (I32)."""
     count = sum(rows for _, rows, _ in commit["actions"].get("processed", []))
     count += sum(item["rows"] for item in added)
     first = commit.get("first_row_id")
@@ -355,7 +356,7 @@ def give_out_row_ids(state: State, commit: dict, added: list[dict]) -> None:
 
 
 def apply_segments(folder: Folder, state: State, actions: dict) -> None:
-    """Add ingested files and their pending segments; take off processed and discarded ones."""
+    """Add ingested files and pending segments; remove processed and discarded ones."""
     ingested = actions.get("ingested", [])
     if "ingested_side" in actions:
         ingested = read_side(folder, actions["ingested_side"])
@@ -371,7 +372,7 @@ def apply_segments(folder: Folder, state: State, actions: dict) -> None:
 
 
 def read_rewrite(folder: Folder, actions: dict) -> tuple[list[dict], list[str]]:
-    """Give the files that a rewrite adds, and the paths that it removes."""
+    """Return the files that a rewrite adds, and the paths that it removes."""
     rewrite = actions.get("rewrite", {})
     if "side" not in rewrite:
         return rewrite.get("add", []), rewrite.get("remove", [])
@@ -397,11 +398,15 @@ def apply_logs(state: State, actions: dict) -> None:
 
 
 def apply_savepoints(state: State, actions: dict) -> None:
-    """Release savepoints, then set others; a finished business snapshot sets one, too (§15)."""
+    """Release savepoints, then set others (§15).
+
+    A finished business snapshot sets a savepoint too.
+    """
     released = actions.get("released", [])
-    kept = {name: at for name, at in state.savepoints.items() if name not in released}
-    finished = {actions["finished"]: state.version - 1} if "finished" in actions else {}
-    state.savepoints = kept | finished | actions.get("savepoints", {})
+    savepoints = {name: at for name, at in state.savepoints.items() if name not in released}
+    if "finished" in actions:
+        savepoints[actions["finished"]] = state.version - 1
+    state.savepoints = savepoints | actions.get("savepoints", {})
 
 
 def apply_restore(folder: Folder, state: State, restored: dict) -> None:
@@ -413,7 +418,7 @@ def apply_restore(folder: Folder, state: State, restored: dict) -> None:
 
 
 def change_items(items: dict, added: list[dict], removed: list[str]) -> None:
-    """Take paths off a list, and add items that it does not have."""
+    """Remove paths from a list, and add items that it does not have."""
     remove_keys(items, removed)
     for item in added:
         if item["path"] in items:
@@ -422,10 +427,10 @@ def change_items(items: dict, added: list[dict], removed: list[str]) -> None:
 
 
 def remove_keys(items: dict, keys: list) -> None:
-    """Take items off a list that has them."""
+    """Remove items from a list that has them."""
     for key in keys:
         if key not in items:
-            raise DamagedError(f"{key} is taken off a list that does not have it")
+            raise DamagedError(f"{key} is removed from a list that does not have it")
         del items[key]
 
 
@@ -433,7 +438,7 @@ def remove_keys(items: dict, keys: list) -> None:
 
 
 def collect_events(folder: Folder, state: State, event_time: int | None) -> Hidden:
-    """Collect the rows that events hide, from bases where they serve, and from logs."""
+    """Collect the rows that events hide, from bases and from logs."""
     hidden: Hidden = defaultdict(BitMap)
     covered = -1
     if event_time is None:
@@ -457,7 +462,7 @@ def read_base(folder: Folder, state: State, base: list, hidden: Hidden) -> None:
     position = 16 + int.from_bytes(data[8:12], "little")
     checksum = int.from_bytes(data[12:16], "little")
     if data[:8] != b"OPALBIT1" or zlib.crc32(data[16:position]) != checksum:
-        raise DamagedError(f"{path} is no bitmap base")
+        raise DamagedError(f"{path} is not a bitmap base")
     with decoding(path):
         directory = json.loads(data[16:position])
         if directory["origin"] != origin:
@@ -470,7 +475,7 @@ def read_base(folder: Folder, state: State, base: list, hidden: Hidden) -> None:
 
 
 def read_segment_log(folder: Folder, item: dict, event_time: int | None, hidden: Hidden) -> None:
-    """Add the events of a segment log, those up to the event time if there is one (I16)."""
+    """Add the events of a segment log, up to the event time if given (I16)."""
     path = item["path"]
     data = folder.referenced(SEGMENT_LOGS, path, item["size"], item["crc32"])
     table = decode(path, data, item["events"])
@@ -509,9 +514,8 @@ def read_data_file(
     rows = logical_rows(path, stored, spec)
     if event_time is not None:
         deltas = order_words(delta_column(rows, spec))
-        visible = [
-            seen and delta <= event_time for seen, delta in zip(visible, deltas, strict=True)
-        ]
+        in_time = [delta <= event_time for delta in deltas]
+        visible = [shown and early for shown, early in zip(visible, in_time, strict=True)]
     return rows.filter(pa.array(visible, pa.bool_()))
 
 
@@ -533,14 +537,14 @@ def decode(path: str, data: bytes, rows: int) -> pa.Table:
 
 
 def stored_column(path: str, stored: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    """Give a column of a file, which has the type that the format says (I10)."""
+    """Return a column of a file, which must have the type of the format (I10)."""
     if stored.schema.names.count(name) != 1 or stored.column(name).type != kind:
         raise DamagedError(f"{path} has no column {name} of type {kind}")
     return stored.column(name)
 
 
 def logical_rows(path: str, stored: pa.Table, spec: dict) -> pa.Table:
-    """Give columns their names and types; an added column that the file lacks is null."""
+    """Return the rows under logical names and types; an added column may be null."""
     definition = spec["schema"]
     created_id = definition.get("created_id", definition["last_id"])
     replaced = ORC_TYPES if path.endswith(".orc") else {}
@@ -562,17 +566,17 @@ def logical_rows(path: str, stored: pa.Table, spec: dict) -> pa.Table:
 
 
 def logical_schema(spec: dict) -> pa.Schema:
-    """Give the schema of the rows that a read returns."""
+    """Return the schema of the rows that a read returns."""
     return pa.schema([arrow_field(column, "name", {}) for column in spec["schema"]["fields"]])
 
 
 def arrow_field(column: dict, naming: str, replaced: dict[str, pa.DataType]) -> pa.Field:
-    """Give the Arrow field of a field; `naming` is the kind of its name, `name` or `physical`."""
+    """Return the Arrow field of a field, named by `name` or by `physical`."""
     return pa.field(column[naming], arrow_type(column["type"], naming, replaced))
 
 
 def arrow_type(kind: Any, naming: str, replaced: dict[str, pa.DataType]) -> pa.DataType:
-    """Give the Arrow type of a type, with some atomic types replaced."""
+    """Return the Arrow type of a type, with some atomic types replaced."""
     if isinstance(kind, str):
         return replaced.get(kind) or atomic_type(kind)
     if "struct" in kind:
@@ -584,23 +588,23 @@ def arrow_type(kind: Any, naming: str, replaced: dict[str, pa.DataType]) -> pa.D
 
 
 def atomic_type(name: str) -> pa.DataType:
-    """Give the Arrow type of an atomic type."""
+    """Return the Arrow type of an atomic type."""
     match = DECIMAL.fullmatch(name)
     if match:
         return pa.decimal128(int(match[1]), int(match[2]))
     if name not in ATOMIC_TYPES:
-        raise DamagedError(f"{name} is no type of this format")
+        raise DamagedError(f"{name} is not a type of this format")
     return ATOMIC_TYPES[name]
 
 
 def delta_column(rows: pa.Table, spec: dict) -> pa.ChunkedArray:
-    """Give the delta column, which the spec names by its field id."""
+    """Return the delta column, which the spec names by its field id."""
     ids = [column["id"] for column in spec["schema"]["fields"]]
     return rows.column(ids.index(spec["delta"]))
 
 
 def order_words(deltas: pa.ChunkedArray) -> list[int]:
-    """Give the order words of deltas."""
+    """Return the order words of deltas."""
     if pa.types.is_decimal(deltas.type):
         deltas = pc.multiply(deltas, pa.scalar(Decimal(10**deltas.type.scale)))
     if pa.types.is_date(deltas.type):

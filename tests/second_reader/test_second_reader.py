@@ -19,11 +19,11 @@ from opal_lake.table import Table
 from tests.golden import make_golden
 from tests.kit.replay import Replay
 from tests.kit.strategies import History, histories
-from tests.opal_lake.test_histories import HISTORIES, SEED, play
+from tests.opal_lake.build import HISTORIES, SEED, play
 from tests.second_reader.second_reader import UnreadableError, read_table
 
 SLOW_TABLES = 50
-EVENT_TIMES = 3  # of a table, beside the current view
+EVENT_TIMES = 3  # of a table, next to the current view
 CREATED = pa.schema(
     [
         ("id", pa.int64()),
@@ -58,7 +58,7 @@ def store(storage: Storage, folder: Path) -> None:
 
 
 def comparable(value: Any) -> str:
-    """Return a text that is equal for equal values: NaN is equal to itself, and -0.0 to 0.0."""
+    """Return a text that is equal for equal values, as NaN, and -0.0 and 0.0."""
     if isinstance(value, float):
         return str(value + 0.0)
     if isinstance(value, Mapping):
@@ -81,7 +81,7 @@ def order_word(table: Table, event_time: Any) -> int | None:
 
 
 def compare(table: Table, folder: Path, event_times: list[Any]) -> int:
-    """Compare both readers at every version and event time; return how many reads were equal."""
+    """Compare both readers everywhere; return the number of equal reads."""
     compared = 0
     for version in range(table.snapshot_at().version + 1):
         for event_time in (None, *event_times):
@@ -93,9 +93,9 @@ def compare(table: Table, folder: Path, event_times: list[Any]) -> int:
                     read_table(folder, version, word)
                 continue
             rows = read_table(folder, version, word)
-            place = f"version {version}, event time {event_time!r}"
-            assert rows.schema.equals(expected.schema), place
-            assert content(rows) == content(expected), place
+            state = f"version {version}, event time {event_time!r}"
+            assert rows.schema.equals(expected.schema), state
+            assert content(rows) == content(expected), state
             compared += 1
     return compared
 

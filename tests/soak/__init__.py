@@ -1,1 +1,1 @@
-"""Upserts, rewrites and readers in processes of their own on one table, for as long as one likes: `python -m tests.soak --help`."""
+"""Writers and readers of a table in their own processes, for any length of time."""

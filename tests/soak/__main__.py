@@ -1,4 +1,4 @@
-"""Soak: `python -m tests.soak --help`, or `make stress NAME=soak`. Exit status 1 when anything is wrong."""
+"""The command `make stress NAME=soak`; exit status 1 reports a finding."""
 
 import argparse
 import json
@@ -68,7 +68,8 @@ def _soak(folder: Path, options: Mapping[str, str], seconds: float) -> Outcome:
     auditor = Auditor(table=place.table("audit"))
     dead = []
     with _actors() as actors:
-        for role in SPARK_ROLES:  # before the others take the processors, and one by one: two cannot download jars at once
+        # Before the others take the processors, and one by one: two cannot download jars together
+        for role in SPARK_ROLES:
             _start(actors, place, [role])
             dead += _watch(
                 actors,
@@ -150,7 +151,7 @@ def _process(log: Path, module: Sequence[str]) -> subprocess.Popen[bytes]:
 def _watch(
     actors: Actors, auditor: Auditor, seconds: float, is_early: Callable[[], bool]
 ) -> Iterator[str]:
-    """Until the time is over, `is_early` says so, or a process failed."""
+    """Watch until the time is over, `is_early` returns True, or a process failed."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and not is_early():
         time.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""One process of a soak: `python -m tests.soak.actor ROLE PLACE`. It works until the soak is over, and notes every job."""
+"""A process of a soak, which works until the soak is over, and notes every job."""
 
 import sys
 import time
@@ -36,7 +36,7 @@ class Actor:
         self.table = self.place.table(self.role)
 
     def job(self, operation: str, run: Callable[[], JobResult]) -> None:
-        """Run and note it. A conflict means that all of it is run again; whatever else fails ends the soak."""
+        """Run and note a job; repeat it after a conflict, and end the soak on an error."""
         while True:
             entry: dict[str, Any] = {
                 "role": self.role,
@@ -96,7 +96,7 @@ def _ingests(actor: Actor, writer: int, metadata: str, pause_s: float) -> None:
 
 
 def rewrites(actor: Actor) -> None:
-    """A major compaction in turn with minor ones and a Z-order: it raises the floor and drops what is below it."""
+    """Run major and minor compactions and Z-orders by turns."""
     fields = z_fields(actor.table.snapshot_at().spec, ["x", "y"])
     minor = {"target_bytes": _TARGET_BYTES}
     major = {"look_back": LOOK_BACK, "target_bytes": _TARGET_BYTES}

@@ -1,4 +1,4 @@
-"""What a soak came to: from the log as it grew, the notes of all processes, and the table at the end."""
+"""The audit of a soak: the log, the notes of all processes, and the table."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ Entry = dict[str, Any]
 
 @dataclass(slots=True, kw_only=True)
 class Auditor:
-    """Follows the log from the beginning, so that nothing is forgotten when commits expire."""
+    """A follower of the log from its beginning, so that expired commits count."""
 
     table: Table
     ledger: Ledger = field(init=False)
@@ -56,13 +56,13 @@ class Auditor:
 
     def reread(self, table: Table) -> dict[int, str]:
         """Every version that can be read; what is wrong with those that are wrong."""
-        root, found = table.snapshot_at().root, {}
+        root, differences = table.snapshot_at().root, {}
         for version in sorted(
             {*root.savepoints.values(), *range(root.oldest_version, root.version + 1)}
         ):
             rows = columns_from(table.read(version=version))
-            found[version] = difference(rows, self.ledger.model.visible(version))
-        return found
+            differences[version] = difference(rows, self.ledger.model.visible(version))
+        return differences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def reads(place: Place) -> list[Entry]:
 
 
 def lost_races(place: Place) -> int:
-    """Puts of a version that was another's. Nothing is done again for them but the put."""
+    """Return the puts of versions that others put first."""
     return sum(
         not put["done"]
         for path in _put_files(place)
@@ -125,18 +125,22 @@ def wasted(place: Place, auditor: Auditor, jobs: Iterable[Entry]) -> list[Waste]
 
 
 def overlaps(jobs: Iterable[Entry]) -> Counter[str]:
-    """How many upserts committed during a rewrite that committed after they began, and the other way round."""
+    """Count the upserts that committed during a rewrite, and the rewrites during an upsert."""
     jobs = [job for job in jobs if job.get("version") is not None]
     upserts = [job for job in jobs if job["operation"] in UPSERTS]
     rewrites = [job for job in jobs if job["operation"] in REWRITES]
     return Counter(
-        upserts=sum(any(_met(one, other) for other in rewrites) for one in upserts),
-        rewrites=sum(any(_met(one, other) for other in upserts) for one in rewrites),
+        upserts=sum(_met_any(upsert, rewrites) for upsert in upserts),
+        rewrites=sum(_met_any(rewrite, upserts) for rewrite in rewrites),
     )
 
 
+def _met_any(job: Entry, others: Iterable[Entry]) -> bool:
+    return any(_met(job, other) for other in others)
+
+
 def _met(job: Entry, other: Entry) -> bool:
-    """The other committed while the job was at work."""
+    """Return whether the other committed while the job was at work."""
     version = other.get("version")
     return (
         other is not job
@@ -166,7 +170,10 @@ def acknowledged(jobs: Iterable[Entry], ledger: Ledger) -> list[str]:
 
 
 def copied(table: Table) -> Table:
-    """A copy in memory of a table that no job uses any more, so that reading it a hundred times needs no network."""
+    """Return a copy in memory of a table that no job uses any more.
+
+    Reading it a hundred times then needs no network.
+    """
     here = MemoryStorage()
     paths = [stored.path for stored in table.storage.list("")]
     with ThreadPoolExecutor(_READERS) as pool:

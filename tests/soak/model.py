@@ -1,4 +1,8 @@
-"""The model of a soak: which batch became visible in which version is in the commits, what is visible then is in a few lines of numpy."""
+"""The model of a soak.
+
+The commits say which batch became visible in which version; a few lines of numpy say what is
+visible then.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,7 +27,7 @@ class Model:
         self._whole = None
 
     def visible(self, version: int, event_time: int | None = None) -> Columns:
-        """The newest row of each key by then, unless it deletes, in the order of keys."""
+        """Return the newest row of each key by then, unless it deletes, in key order."""
         rows = self._ordered()
         known = rows["version"] <= version
         if event_time is not None:
@@ -57,7 +61,7 @@ class Ledger:
     _ingested: dict[int, tuple[str, frozenset[int]]] = field(default_factory=dict)
 
     def follow(self, version: int) -> list[Commit]:
-        """The commits up to a version that were not seen before."""
+        """Add the commits up to a version that were not seen before."""
         commits = [self.log.read_commit(number) for number in range(self.version + 1, version + 1)]
         for commit in commits:
             self._take(commit)
@@ -84,13 +88,17 @@ def _segments(files: Iterable[object]) -> frozenset[int]:
     return frozenset(segment for file in files for segment in file.segments)  # type: ignore[attr-defined]  # they are data files
 
 
-def difference(found: Columns, expected: Columns) -> str:
-    """Empty when they agree."""
-    if all(np.array_equal(found[name], expected[name]) for name in SCHEMA.names):
+def difference(actual: Columns, expected: Columns) -> str:
+    """Describe how two sets of columns differ; an empty text when they agree."""
+    if all(np.array_equal(actual[name], expected[name]) for name in SCHEMA.names):
         return ""
-    there, due = _tuples(found), _tuples(expected)
-    missing, beyond = sorted(due - there), sorted(there - due)
-    return f"{len(missing)} rows missing {missing[:3]}, {len(beyond)} too many {beyond[:3]}, {len(found['sku'])} of {len(expected['sku'])}"
+    actual_rows, expected_rows = _tuples(actual), _tuples(expected)
+    missing = sorted(expected_rows - actual_rows)
+    beyond = sorted(actual_rows - expected_rows)
+    return (
+        f"{len(missing)} rows missing {missing[:3]}, {len(beyond)} too many {beyond[:3]}, "
+        f"{len(actual['sku'])} of {len(expected['sku'])}"
+    )
 
 
 def _tuples(columns: Columns) -> set[tuple[int, ...]]:

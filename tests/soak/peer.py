@@ -1,7 +1,9 @@
-"""Another table format under the same load: `python -m tests.soak.peer SYSTEM FOLDER SECONDS`; an upserter, a rewriter and a reader.
+"""Another table format under the same load: an upserter, a rewriter and a reader.
 
-All in one Spark process, as the catalogs and logs of the peers on local files are sound for the threads of one process only. With a single
-upserter whatever fails for a conflict met a rewrite. A job that fails is run again, as a scheduler would.
+Run `python -m tests.soak.peer SYSTEM FOLDER SECONDS`. All run in one Spark process, as the catalogs
+and logs of the peers on local files are sound for the threads of one process only. With a single
+upserter whatever fails for a conflict met a rewrite. A job that fails is run again, as a scheduler
+would.
 """
 
 import json
@@ -39,7 +41,7 @@ _SIGNS_OF_CONFLICT = (
     "CommitFailedException",
     "Cannot commit",
 )
-_MOST_TRIES = 20
+_MAX_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,14 @@ def statements(system: str, folder: Path) -> Statements:
         )
     return Statements(
         table="lake.soak.t",
-        create=f"CREATE TABLE lake.soak.t ({_DDL}) USING iceberg TBLPROPERTIES ('format-version'='3', {_ICEBERG_V3})",
-        rewrite=f"CALL lake.system.rewrite_data_files(table => 'soak.t', options => map({_ICEBERG_EAGER}))",
+        create=(
+            f"CREATE TABLE lake.soak.t ({_DDL}) USING iceberg "
+            f"TBLPROPERTIES ('format-version'='3', {_ICEBERG_V3})"
+        ),
+        rewrite=(
+            "CALL lake.system.rewrite_data_files("
+            f"table => 'soak.t', options => map({_ICEBERG_EAGER}))"
+        ),
     )
 
 
@@ -78,8 +86,8 @@ class Tally:
     first: str = ""
 
     def again(self, job: Callable[[], object]) -> None:
-        """Until it succeeds."""
-        for _ in range(_MOST_TRIES):
+        """Run a job until it succeeds."""
+        for _ in range(_MAX_TRIES):
             began = time.monotonic()
             try:
                 job()
@@ -166,9 +174,9 @@ class PeerSoak:
 
         def job() -> None:
             first = self.turns
-            found = columns_from(self._content(spark))
+            actual = columns_from(self._content(spark))
             verdicts = [
-                difference(found, self.model.visible(turn))
+                difference(actual, self.model.visible(turn))
                 for turn in range(self.turns + 1, first - 1, -1)
             ]
             if all(verdicts):

@@ -1,4 +1,4 @@
-"""Where a soak takes place, as every process of it knows it."""
+"""The place of a soak, as every process of it knows it."""
 
 import json
 import time
@@ -14,7 +14,10 @@ from tests.soak.witness import WitnessStore
 
 _S3A = {
     "spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.2",
-    "spark.jars.excludes": "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3,org.wildfly.openssl:wildfly-openssl",
+    "spark.jars.excludes": (
+        "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3,"
+        "org.wildfly.openssl:wildfly-openssl"
+    ),
     "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
     "spark.hadoop.fs.s3a.path.style.access": "true",
 }
@@ -22,7 +25,10 @@ _S3A = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A table, its store, and the folder below which all take notes. Versions and running jobs are safe for `keep_s` seconds."""
+    """A table, its store, and the folder below which all take notes.
+
+    Versions and running jobs are safe for `keep_s` seconds.
+    """
 
     folder: str
     uri: str

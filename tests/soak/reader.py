@@ -17,7 +17,7 @@ from tests.soak.rows import TICK, columns_from
 from tests.soak.witness import note
 
 POINTS = ("current", "fixed", "behind", "event time", "pair")
-_MOST_BEHIND = 15
+_MAX_BEHIND = 15
 
 Read = Callable[..., pa.Table]
 
@@ -40,7 +40,7 @@ class Reader:
         self.ledger = Ledger(log=self.table.log)
 
     def turn(self) -> None:
-        """The next point in time."""
+        """Read the next point in time."""
         point = next(self._points)
         self._follow()
         version, event_time = self._where(point)
@@ -69,13 +69,16 @@ class Reader:
         )
 
     def _verdict(self, rows: pa.Table, version: int | None, event_time: int | None) -> str:
-        """Without a version, the read saw some version between the head before it and the head after it."""
-        found, first = columns_from(rows), self.ledger.version
+        """Compare a read with the model; return the difference.
+
+        Without a version, the read saw some version between the head before it and the head after.
+        """
+        actual, first = columns_from(rows), self.ledger.version
         self._follow()
         candidates = [version] if version is not None else range(self.ledger.version, first - 1, -1)
         problem = ""
         for candidate in candidates:
-            problem = difference(found, self.ledger.model.visible(candidate, event_time))
+            problem = difference(actual, self.ledger.model.visible(candidate, event_time))
             if not problem:
                 return ""
         return problem
@@ -87,7 +90,7 @@ class Reader:
         if point == "fixed":
             return self._savepoint(), None
         version = self._dice.choice(
-            [one for one in range(max(0, head - _MOST_BEHIND), head + 1) if self._is_safe(one)]
+            [one for one in range(max(0, head - _MAX_BEHIND), head + 1) if self._is_safe(one)]
         )
         if point == "behind":
             return version, None

@@ -1,4 +1,6 @@
-"""The rows of a soak. A batch follows from its token alone, so that the token in a commit is enough to know its rows.
+"""The rows of a soak.
+
+A batch follows from its token alone, so that the token in a commit is enough to know its rows.
 
 No two rows of a key share a delta: what is visible does not depend on who came first.
 """
@@ -24,7 +26,7 @@ WRITERS = 8
 TURNS = 1 << 20
 TICK = WRITERS * TURNS  # of the delta: a tenth of a second
 DELETED = -1
-_MOST_ROWS = 300
+_MAX_ROWS = 300
 _LATE_TICKS, _VERY_LATE_TICKS = 50, 3_000
 
 Columns = dict[str, npt.NDArray[np.int64]]
@@ -32,7 +34,11 @@ Columns = dict[str, npt.NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one upsert brings. `tick` says when, in tenths of seconds since the soak began; only an orderly batch has no late rows."""
+    """The rows of one upsert.
+
+    `tick` says when, in tenths of seconds since the soak began; only an orderly batch has no late
+    rows.
+    """
 
     writer: int
     turn: int
@@ -50,9 +56,12 @@ def batch_of(token: str) -> Batch:
 
 
 def columns_of(batch: Batch) -> Columns:
-    """A tenth of the rows deletes (price -1), three tenths are late, some of them below every floor."""
+    """Draw the columns of a batch.
+
+    A tenth of the rows deletes (price -1), three tenths are late, some of them below every floor.
+    """
     dice = np.random.default_rng([batch.writer, batch.turn, batch.tick])
-    count = int(dice.integers(1, _MOST_ROWS))
+    count = int(dice.integers(1, _MAX_ROWS))
     late = np.where(dice.random(count) < 0.25, dice.integers(0, _LATE_TICKS, count), 0)
     late = np.where(dice.random(count) < 0.05, dice.integers(0, _VERY_LATE_TICKS, count), late)
     tick = np.maximum(0, batch.tick - (np.zeros(count, np.int64) if batch.orderly else late))
@@ -66,7 +75,7 @@ def columns_of(batch: Batch) -> Columns:
 
 
 def arrow_of(columns: Columns) -> tuple[pa.Table, list[bool]]:
-    """As `Table.ingest` takes it."""
+    """Return the rows and their delete flags as `Table.ingest` takes them."""
     deleted = columns["price"] == DELETED
     price = pa.array(columns["price"], pa.int32(), mask=deleted)
     rest = [
@@ -76,7 +85,7 @@ def arrow_of(columns: Columns) -> tuple[pa.Table, list[bool]]:
 
 
 def columns_from(rows: pa.Table) -> Columns:
-    """The way back, in the order of keys."""
+    """Return the columns of rows that were read, in the order of keys."""
     columns = {
         name: rows[name].combine_chunks().cast(pa.int64()).fill_null(DELETED).to_numpy()
         for name in SCHEMA.names

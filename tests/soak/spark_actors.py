@@ -38,7 +38,10 @@ def open_spark(actor: Actor) -> SparkSession:
 
 
 def upserts(actor: Actor) -> None:
-    """Inline ones and batches in turn; a MetaGen also takes up what other processes ingested. Between them it reads."""
+    """Upsert inline and in batches in turn, and read in between.
+
+    A MetaGen also takes up what other processes ingested.
+    """
     spark = open_spark(actor)
     table = OpalTable.on(spark, actor.table)
     reader = Reader(

@@ -92,17 +92,14 @@ def _conflicts(
     given_up = [job for job in jobs if GIVEN_UP in job.get("conflict", "")]
     conflicts = [job for job in jobs if "conflict" in job and job not in given_up]
     waste = wasted(place, auditor, jobs)
-    ours = [one for one in waste if one.operation in UPSERTS]
-    by_upserts = [
-        one
-        for one in waste
-        if one.operation in REWRITES and not any(name in one.beside for name in REWRITES)
-    ]
-    by_rewrites = [one for one in waste if one.operation in REWRITES and one not in by_upserts]
+    of_upserts = [job for job in waste if job.operation in UPSERTS]
+    of_rewrites = [job for job in waste if job.operation in REWRITES]
+    by_upserts = [job for job in of_rewrites if not _met_a_rewrite(job)]
+    by_rewrites = [job for job in of_rewrites if job not in by_upserts]
     outcome.require(
         not conflicts, f"conflicts: {[(job['role'], job['conflict']) for job in conflicts[:3]]}"
     )
-    outcome.require(not ours, f"upserts threw work away: {ours[:3]}")
+    outcome.require(not of_upserts, f"upserts threw work away: {of_upserts[:3]}")
     outcome.require(
         not by_upserts, f"rewrites threw work away without another rewrite: {by_upserts[:3]}"
     )
@@ -113,7 +110,7 @@ def _conflicts(
         "conflicts of rewrites with upserts": str(
             sum(job["operation"] not in UPSERTS for job in conflicts)
         ),
-        "work redone by upserts": _sum(ours),
+        "work redone by upserts": _sum(of_upserts),
         "work redone by rewrites for upserts": _sum(by_upserts),
         "work redone by rewrites for rewrites": _sum(by_rewrites),
         "jobs that retention gave up": str(len(given_up)),
@@ -121,12 +118,16 @@ def _conflicts(
     }
 
 
+def _met_a_rewrite(job: Waste) -> bool:
+    return any(operation in job.beside for operation in REWRITES)
+
+
 def _sum(waste: Sequence[Waste]) -> str:
-    return (
-        f"{len(waste)} jobs, {sum(one.files for one in waste)} files, {sum(one.size for one in waste) / 1e6:.1f} MB"
-        if waste
-        else "0"
-    )
+    if not waste:
+        return "0"
+    files = sum(job.files for job in waste)
+    size = sum(job.size for job in waste)
+    return f"{len(waste)} jobs, {files} files, {size / 1e6:.1f} MB"
 
 
 def _reads(outcome: Outcome, place: Place) -> dict[str, str]:
@@ -162,7 +163,9 @@ def judge_peer(name: str, figures: Mapping[str, Any]) -> Outcome:
         "conflicts of upserts with rewrites": str(upserts["conflicts"]),
         "conflicts of rewrites with upserts": str(rewrites["conflicts"]),
         "work redone by upserts": f"{upserts['conflicts']} jobs, {upserts['redone_s']:.1f} s",
-        "work redone by rewrites for upserts": f"{rewrites['conflicts']} jobs, {rewrites['redone_s']:.1f} s",
+        "work redone by rewrites for upserts": (
+            f"{rewrites['conflicts']} jobs, {rewrites['redone_s']:.1f} s"
+        ),
         "jobs that no try brought in": str(upserts["given_up"] + rewrites["given_up"]),
         "reads compared": str(reads["done"]),
         "wrong reads": str(len(reads["errors"])),

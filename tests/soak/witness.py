@@ -1,4 +1,4 @@
-"""What each process did, in files that all may read later: what it put into the store, and what came of each job."""
+"""Notes of each process, in files that all may read later: its puts and the ends of its jobs."""
 
 import json
 import os
@@ -30,7 +30,10 @@ def notes(path: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessStore(ForwardingStore):
-    """A store that writes down every object that it was given: also in Spark's tasks, as long as they run on this machine."""
+    """A store that writes down every object that it was given.
+
+    Also in Spark's tasks, as long as they run on this machine.
+    """
 
     inner: Storage
     puts: Path

@@ -1,1 +1,1 @@
-"""Opal tables beside other table formats, on the same rows, the same machine and in turns."""
+"""Opal tables next to other table formats, on the same rows, the same machine and in turns."""

@@ -92,7 +92,8 @@ def _report(options: Options, results: Results) -> int:
         print(f"{name} failed on the way")
     if differ:
         print(
-            f"systems differ in {len(differ)} of {len(results.checks)} checks: their figures mean nothing"
+            f"systems differ in {len(differ)} of {len(results.checks)} checks: their figures mean "
+            "nothing"
         )
     return int(bool(differ or failed or any(verdict.failed for verdict in verdicts)))
 

@@ -12,7 +12,10 @@ _SIDE, _SLICE = 0.2, 0.05
 
 
 def boxes(columns: Sequence[str], rows: int) -> list[Box]:
-    """By turns a box of a fifth of every column, and a slice of a twentieth of one column alone; the same ones every time."""
+    """Return boxes of a fifth of all columns, and slices of a twentieth of one column.
+
+    They alternate, and are the same at each call.
+    """
     chance = random.Random(20)
     boxes_made: list[Box] = []
     for number in range(COUNT):
@@ -47,7 +50,7 @@ def _literal(value: float) -> str:
 
 
 def meets(path: Path, box: Box) -> bool:
-    """Whether a Parquet file may have rows of the box, by the statistics in its footer."""
+    """Return whether a Parquet file may have rows of the box, by its footer."""
     import pyarrow.parquet as pq  # Hudi's own environment has none, and needs none
 
     footer = pq.read_metadata(path)

@@ -1,4 +1,7 @@
-"""The systems that are compared: what each needs to start. Imported by every process, also where there is nothing but PySpark."""
+"""The systems that are compared: what each needs to start.
+
+Imported by every process, also where there is nothing but PySpark.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +18,10 @@ STAGER = "stager"  # the process that writes the batches for all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemSpec:
-    """One system: its settings beyond those that all share. `{folder}` stands for its own folder; `pyspark` names an environment apart."""
+    """One system: its settings beyond those that all share.
+
+    `{folder}` stands for its own folder; `pyspark` names an environment apart.
+    """
 
     name: str
     kind: Kind
@@ -23,7 +29,8 @@ class SystemSpec:
     conf: Mapping[str, str] = field(default_factory=dict)
     pyspark: str | None = None
     rewrites: bool = True  # whether `systems` knows how to compact and cluster it
-    for_feeds: bool = False  # the same system again, set up so that it can tell what changed; only the measure `feed` needs it
+    # The same system again, set up so that it can report changes; only the measure `feed` needs it
+    for_feeds: bool = False
 
     def settings(self, folder: str) -> dict[str, str]:
         settings = {name: value.replace("{folder}", folder) for name, value in self.conf.items()}
@@ -31,7 +38,8 @@ class SystemSpec:
 
 
 _DELTA_CONF = {
-    "spark.databricks.delta.snapshotPartitions": "4",  # 50 by default, which costs small tables seconds
+    # 50 by default, which costs small tables seconds
+    "spark.databricks.delta.snapshotPartitions": "4",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",

@@ -1,4 +1,7 @@
-"""The charts of a run, for people: one colour for Opal tables, greys for all else, and every bar says its value."""
+"""The charts of a run, for people.
+
+One colour for Opal tables, greys for all else, and every bar says its value.
+"""
 
 from collections.abc import Callable, Container, Sequence
 from pathlib import Path
@@ -52,8 +55,8 @@ STYLE: Any = {
 }
 
 
-def draw_charts(results: Results, beside: Path) -> list[Path]:
-    """The charts for which there are figures, next to the file of results."""
+def draw_charts(results: Results, results_file: Path) -> list[Path]:
+    """Draw the charts that have figures, next to the results; return their paths."""
     charts: dict[str, Callable[[Results], Sheet | None]] = {
         "upserts": upserts,
         "growth": growth,
@@ -66,14 +69,17 @@ def draw_charts(results: Results, beside: Path) -> list[Path]:
         for chart, draw in charts.items():
             sheet = draw(results)
             if sheet is not None:
-                path = beside.with_name(f"{beside.stem}-{chart}.png")
+                path = results_file.with_name(f"{results_file.stem}-{chart}.png")
                 sheet.savefig(path, facecolor="white")
                 drawn.append(path)
     return drawn
 
 
 def upserts(results: Results) -> Sheet | None:
-    """A column for each size of batch, a row for each kind of keys; seconds on a log scale."""
+    """Draw a column for each size of batch, a row for each kind of keys.
+
+    Seconds are on a log scale.
+    """
     figures = list(results.select(measure="upsert"))
     keys = list(dict.fromkeys(figure.case.keys for figure in figures))
     batches = sorted({figure.case.batch for figure in figures})
@@ -96,20 +102,25 @@ def upserts(results: Results) -> Sheet | None:
             axes.set_title(f"{batch:,} rows ({share(batch, figures[0].case.rows)}), {kind} keys")
     _caption(
         sheet,
-        "Seconds, log scale, medians; half of each batch updates, half inserts. Same machine, data and settings, in turns.",
+        "Seconds, log scale, medians; half of each batch updates, half inserts. Same machine, "
+        "data and settings, in turns.",
     )
     return sheet
 
 
 def growth(results: Results) -> Sheet | None:
-    """A line for each system, both axes log: who pays for the table rises, who pays for the batch does not."""
+    """Draw a line for each system, both axes log.
+
+    Who pays for the table rises, who pays for the batch does not.
+    """
     figures = list(results.select(measure="growth"))
     if not figures:
         return None
     sheet, grid = _grid(
         1,
         1,
-        f"Time of an upsert of {max(f.case.batch for f in figures):,} rows, by the size of the table",
+        f"Time of an upsert of {max(f.case.batch for f in figures):,} rows, by the size of the "
+        "table",
         height=4.6,
     )
     axes = grid[0][0]
@@ -140,7 +151,7 @@ def growth(results: Results) -> Sheet | None:
 
 
 def scans(results: Results) -> Sheet | None:
-    """Reads against the plain scan of all rows ever written, which replaces nothing."""
+    """Draw reads against the plain scan of all rows ever written."""
     figures = [
         figure for figure in results.select(measure="scan") if figure.case.view != UNFILTERED
     ]
@@ -172,17 +183,20 @@ def scans(results: Results) -> Sheet | None:
     batch = max(figure.case.batch for figure in figures)
     _caption(
         sheet,
-        f"Medians; 1 is the plain scan of everything that was appended. Upserts of {batch:,} rows, nothing compacted anywhere.",
+        f"Medians; 1 is the plain scan of everything that was appended. Upserts of {batch:,} "
+        "rows, nothing compacted anywhere.",
     )
     return sheet
 
 
 def _after(upserts: int) -> str:
-    return f"after {upserts} upsert{'s' if upserts > 1 else ''}" if upserts else "fresh"
+    if upserts == 0:
+        return "fresh"
+    return "after 1 upsert" if upserts == 1 else f"after {upserts} upserts"
 
 
 def written(results: Results) -> Sheet | None:
-    """For Opal tables the key store is set apart, in a lighter tone."""
+    """Draw the bytes written; the key store of Opal tables has a lighter tone."""
     figures = list(results.select(measure="bytes"))
     if not figures:
         return None
@@ -206,13 +220,14 @@ def written(results: Results) -> Sheet | None:
     axes.set_title(f"{case.upserts} upserts of {case.batch:,} rows into {case.rows:,}")
     _caption(
         sheet,
-        "New bytes in the table's folder / bytes of the batches as plain Parquet. Light: the key store, with its merges.",
+        "New bytes in the table's folder / bytes of the batches as plain Parquet. Light: the key "
+        "store, with its merges.",
     )
     return sheet
 
 
 def maintenance(results: Results) -> Sheet | None:
-    """What a compaction takes, and what range queries open of a table in Z-order."""
+    """Draw what a compaction takes, and what range queries open of a table in Z-order."""
     panels: dict[str, dict[str, float]] = {}
     for figure in results.figures:
         case = figure.case
@@ -241,7 +256,8 @@ def maintenance(results: Results) -> Sheet | None:
         grid[0][number].set_title(title)
     _caption(
         sheet,
-        "Plain Parquet: read and written by Spark; in place of a Z-order sorted by the first column.",
+        "Plain Parquet: read and written by Spark; in place of a Z-order sorted by the first "
+        "column.",
     )
     return sheet
 

@@ -1,4 +1,7 @@
-"""A system's process as the orchestrator sees it: one question at a time, watched for memory, ended with all of its own children."""
+"""A system's process as the orchestrator sees it.
+
+It gets one question at a time, watched for memory, ended with all of its own children.
+"""
 
 import contextlib
 import json
@@ -24,7 +27,10 @@ class ChildError(Exception):
 
 
 class Child:
-    """One system's process. Memory is the high-water of its whole tree since `forget_memory`."""
+    """One system's process.
+
+    Memory is the high-water of its whole tree since `forget_memory`.
+    """
 
     def __init__(self, name: str, python: Path, folder: Path, settings: tuple[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +40,8 @@ class Child:
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         command = [str(python), "-m", "tests.bench.peers.worker", name, str(folder), *settings]
         with self._log.open("w", encoding="utf-8") as log:
-            # In a session of its own, so that Ctrl-C comes here alone, and `stop` ends what there is in order
+            # In a session of its own, so that Ctrl-C comes here alone, and `stop` ends what there
+            # is in order
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -48,7 +55,7 @@ class Child:
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
 
     def wait_until_ready(self) -> str:
-        """The version of Spark that it runs."""
+        """Wait for the process to be ready; return the version of Spark that it runs."""
         return str(self._next(START_S)["spark"])
 
     def ask(self, command: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -84,7 +91,8 @@ class Child:
     def _end(self, tree: list[psutil.Process]) -> None:
         for process in tree:
             with contextlib.suppress(psutil.Error):
-                process.kill()  # psutil looks at the start time first: a number that was given anew is not hit
+                # psutil looks at the start time first: a number that was assigned again is not hit
+                process.kill()
         psutil.wait_procs(tree, timeout=GRACE_S)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_S)
@@ -120,7 +128,8 @@ class Child:
     def _obituary(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_S)
-        return f"{self.name} ended with exit status {self._process.returncode}; its last words:\n{self.tail()}"
+        status = self._process.returncode
+        return f"{self.name} ended with exit status {status}; its last words:\n{self.tail()}"
 
     def tail(self) -> str:
         lines = (
@@ -131,7 +140,10 @@ class Child:
         return "\n".join(f"    {line[:300]}" for line in lines[-_TAIL_LINES:])
 
     def reason(self) -> str:
-        """Why it could not start, in one line: the line about a jar that was not found, or else the last line with an error."""
+        """Return in one line why it could not start.
+
+        It is the line about a jar that was not found, or else the last line with an error.
+        """
         lines = [
             line.strip()
             for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,4 +1,8 @@
-"""The Python of each system: our own, or a virtual environment with another PySpark, made once and kept in the user's cache."""
+"""The Python of each system.
+
+It is our own, or a virtual environment with another PySpark, made once and kept in the user's
+cache.
+"""
 
 import os
 import subprocess
@@ -17,7 +21,11 @@ def cache_folder() -> Path:
 
 
 def python_of(spec: SystemSpec | None) -> Path:
-    """The interpreter for a system; may take a minute, and 400 MB of download, the first time. Raises OSError when it can't be had."""
+    """Return the interpreter for a system.
+
+    The first time it may take a minute, and 400 MB of download. Raises OSError when it can't be
+    made.
+    """
     if spec is None or spec.pyspark is None:
         return Path(sys.executable)
     # setuptools: PySpark 3.5 imports distutils, which Python 3.12 has no more
@@ -25,7 +33,7 @@ def python_of(spec: SystemSpec | None) -> Path:
 
 
 def environment_of(name: str, packages: Sequence[str]) -> Path:
-    """The interpreter of a virtual environment with these packages."""
+    """Return the interpreter of a virtual environment with these packages."""
     folder = cache_folder() / f"{name}-python-{sys.version_info.major}.{sys.version_info.minor}"
     made = folder / ".made"
     if not made.exists():
@@ -37,24 +45,26 @@ def environment_of(name: str, packages: Sequence[str]) -> Path:
 
 
 def environment_for(python: Path, folder: Path) -> dict[str, str]:
-    """What a worker inherits; temporary files, and caches kept among them, go below its own folder."""
+    """Return the environment of a worker.
+
+    Temporary files, and caches kept among them, go below its own folder.
+    """
     temporary = folder / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     path = os.pathsep.join(filter(None, (str(ROOT), inherited.get("PYTHONPATH"))))
-    ours = {
+    own = {
         "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": str(python),
         "TMPDIR": str(temporary),
         "PYTHONPATH": path,
     }
-    return inherited | ours
+    return inherited | own
 
 
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         output = (done.stderr or done.stdout).strip().splitlines()
-        raise OSError(
-            f"{' '.join(command[:4])} ... failed: {output[-1] if output else 'without a word'}"
-        )
+        reason = output[-1] if output else "without output"
+        raise OSError(f"{' '.join(command[:4])} ... failed: {reason}")

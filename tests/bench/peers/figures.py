@@ -1,4 +1,4 @@
-"""What was measured: figures, and the file that has them from the moment they are known."""
+"""Figures, and the file that has them from the moment they are known."""
 
 import json
 import os
@@ -13,7 +13,7 @@ UNFILTERED = "unfiltered"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a figure is about; what plays no role in a measure is left at its default."""
+    """The case of a figure; what plays no role in a measure is left at its default."""
 
     measure: str  # of options.MEASURES, or memory
     rows: int  # the table began with
@@ -41,7 +41,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One system's values in one case, a value a round; `parts` are medians, or sums of bytes."""
+    """One system's values in one case, a value a round.
+
+    `parts` are medians, or sums of bytes.
+    """
 
     case: Case
     system: str
@@ -61,7 +64,10 @@ def share(count: int, rows: int) -> str:
 
 @dataclass(kw_only=True)
 class Results:
-    """All figures of a run. Every change is in the file at once, so that a run that is stopped keeps its figures."""
+    """All figures of a run.
+
+    Every change is in the file at once, so that a run that is stopped keeps its figures.
+    """
 
     path: Path
     about: dict[str, Any]
@@ -70,7 +76,7 @@ class Results:
     ratios: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, figure: Figure) -> None:
-        """A second figure of the same case and system adds its rounds to the first."""
+        """Add a figure; its rounds join those of a figure of the same case and system."""
         for old in [
             old for old in self.figures if (old.case, old.system) == (figure.case, figure.system)
         ]:
@@ -83,14 +89,15 @@ class Results:
             else ""
         )
         parts = "  ".join(f"{name} {value:.2f}" for name, value in figure.parts.items())
-        print(
-            f"{figure.case.label:<44} {figure.system:<20} {figure.value:10.2f} {figure.unit:<2} {spread}  {parts}".rstrip(),
-            flush=True,
+        line = (
+            f"{figure.case.label:<44} {figure.system:<20} {figure.value:10.2f} {figure.unit:<2} "
+            f"{spread}  {parts}"
         )
+        print(line.rstrip(), flush=True)
         self.save()
 
     def select(self, **wanted: Any) -> Iterator[Figure]:
-        """Figures whose case has these values."""
+        """Return the figures whose case has these values."""
         return (
             figure
             for figure in self.figures
@@ -115,7 +122,7 @@ def load_results(path: Path) -> Results:
     results = Results(
         path=path, about=content["about"], checks=content["checks"], ratios=content["ratios"]
     )
-    for found in content["figures"]:
-        found.pop("value")
-        results.figures.append(Figure(**found | {"case": Case(**found["case"])}))
+    for stored in content["figures"]:
+        stored.pop("value")
+        results.figures.append(Figure(**stored | {"case": Case(**stored["case"])}))
     return results

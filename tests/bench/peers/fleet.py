@@ -1,4 +1,7 @@
-"""All systems' processes: each is asked in turn while the others wait, so that all of them meet the same machine."""
+"""All systems' processes.
+
+Each is asked in turn while the others wait, so that all of them meet the same machine.
+"""
 
 import contextlib
 import shutil
@@ -14,7 +17,7 @@ from tests.bench.peers.child import Child, ChildError
 from tests.bench.peers.environments import python_of
 
 STAGER_MEMORY = "1g"
-_SPARE_BYTES = 1 << 30  # beside the heap of the one that works: its workers, and pages of files
+_SPARE_BYTES = 1 << 30  # next to the heap of the one that works: its workers, and pages of files
 _LOW_DISK_BYTES = 10 << 30
 _UNITS = {"m": 1 << 20, "g": 1 << 30}
 
@@ -31,7 +34,10 @@ def bytes_of(memory: str) -> int:
 
 @dataclass(kw_only=True)
 class Fleet:
-    """Systems that run. One that fails is removed: `failed` keeps its error, `unavailable` why it could not start."""
+    """The systems that run.
+
+    One that fails is removed: `failed` keeps its error, `unavailable` why it could not start.
+    """
 
     folder: Path
     memory: str
@@ -54,7 +60,8 @@ class Fleet:
             except (ChildError, OSError) as error:
                 self.unavailable[name] = str(error).splitlines()[0]
                 print(
-                    f"{name}: not available here, the rest runs without it: {self.unavailable[name]}",
+                    f"{name}: not available here, the rest runs without it: "
+                    f"{self.unavailable[name]}",
                     flush=True,
                 )
 
@@ -87,7 +94,7 @@ class Fleet:
         if self.stager is None:
             raise ChildError("the process that writes the batches is not running")
         self.stager.ask({"do": "stage", "batch": batch, "path": str(path)}, self.timeout_s)
-        return sum(found.stat().st_size for found in path.glob("part-*"))
+        return sum(part.stat().st_size for part in path.glob("part-*"))
 
     def in_turns(self) -> Iterator[str]:
         """Ask every system once; the order changes from time to time."""
@@ -99,7 +106,7 @@ class Fleet:
                 yield name
 
     def ask(self, name: str, **command: Any) -> dict[str, Any] | None:
-        """The answer of one system; None when that was the end of it."""
+        """Return the answer of one system; None when it failed and is out of the run."""
         self._make_room(name)
         try:
             return self.children[name].ask(command, self.timeout_s)
@@ -113,12 +120,12 @@ class Fleet:
         return self._asked(self.in_turns(), command)
 
     def ask_rewriters(self, **command: Any) -> Answers:
-        """Those that can compact and cluster their tables here."""
+        """Ask the systems that can compact and cluster their tables here."""
         return self._asked((name for name in self.in_turns() if SYSTEMS[name].rewrites), command)
 
     def _asked(self, names: Iterable[str], command: Mapping[str, Any]) -> Answers:
         answers = {name: self.ask(name, **command) for name in names}
-        return {name: found for name, found in answers.items() if found is not None}
+        return {name: answer for name, answer in answers.items() if answer is not None}
 
     def rest(self) -> None:
         self.ask_all(do="rest")
@@ -128,7 +135,10 @@ class Fleet:
             child.forget_memory()
 
     def _make_room(self, name: str) -> None:
-        """Before the machine is short of memory or disk, those that wait give back what they hold for nothing, the largest first."""
+        """Have waiting systems release unused memory and disk, the largest first.
+
+        This comes before the machine runs short of either.
+        """
         child = self.children[name]
         idle = (
             [
@@ -142,7 +152,7 @@ class Fleet:
         for _, other in sorted(idle, key=lambda pair: -pair[0]):
             if not self._is_short(child):
                 return
-            with contextlib.suppress(ChildError):  # who is dead is told so at its own turn
+            with contextlib.suppress(ChildError):  # a dead one is reported at its own turn
                 other.ask({"do": "rest"}, self.timeout_s)
 
     def _is_short(self, child: Child) -> bool:

@@ -1,4 +1,4 @@
-"""What is claimed, and how far from it a short run on a busy machine may be before something must be wrong."""
+"""The claims, and the distance from them at which a short run on a busy machine fails."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,10 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A ratio by its name in the table of ratios. `claim` is the figure of docs/benchmarks.md, `wide` fails the check."""
+    """A ratio by its name in the table of ratios.
+
+    `claim` is the figure of docs/explanation/benchmarks.md, `wide` fails the check.
+    """
 
     ratio: str
     claim: float
@@ -18,7 +21,8 @@ class Limit:
         return value >= self.wide if self.bound == "least" else value <= self.wide
 
 
-# Claims are of 10 million rows, that of compaction of 4; a million rows cost the peers less, so that `wide` is far below.
+# Claims are of 10 million rows, that of compaction of 4; a million rows cost the peers less, so
+# that `wide` is far below.
 LIMITS = (
     Limit(
         ratio="upsert 1% uniform: fastest peer / opal-inline", claim=14.4, wide=2.5, bound="least"
@@ -65,12 +69,11 @@ class Verdict:
 
     def __str__(self) -> str:
         limit = self.limit
-        measured = (
-            "not measured"
-            if self.value is None
-            else f"{self.value:.2f}x  {'FAILED' if self.failed else 'ok'}"
-        )
-        return f"{limit.ratio:<66} claim {limit.claim:g}x, at {limit.bound} {limit.wide:g}x: {measured}"
+        bound = f"claim {limit.claim:g}x, at {limit.bound} {limit.wide:g}x"
+        if self.value is None:
+            return f"{limit.ratio:<66} {bound}: not measured"
+        outcome = "FAILED" if self.failed else "ok"
+        return f"{limit.ratio:<66} {bound}: {self.value:.2f}x  {outcome}"
 
 
 def check_limits(ratios: Mapping[str, float], limits: Iterable[Limit] = LIMITS) -> list[Verdict]:

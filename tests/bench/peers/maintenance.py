@@ -1,7 +1,10 @@
-"""The measures of maintenance: what rewriting small files takes, and what range queries read of a table in Z-order.
+"""The measures of maintenance.
 
-Plain Parquet stands for Spark's own read and write of all rows; in place of a Z-order it is sorted by the first column. A minor compaction
-of an Opal table keeps replaced rows, as it keeps history; the others leave them out of new files and keep the old files until they expire.
+They are the time of rewriting small files, and the reads of range queries of a table in Z-order.
+
+Plain Parquet stands for Spark's own read and write of all rows; in place of a Z-order it is sorted
+by the first column. A minor compaction of an Opal table keeps replaced rows, as it keeps history;
+the others leave them out of new files and keep the old files until they expire.
 """
 
 from collections import defaultdict
@@ -17,14 +20,15 @@ _MB = 1e6
 
 
 def measure_compaction(run: Run) -> None:
-    """Small files, one upsert so that there are hidden rows among them, then a compaction; every round a new table."""
+    """Measure a compaction of small files with hidden rows; a new table each round."""
     rows, files = run.options.rows, run.options.small_files
     figures: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for number in range(run.options.rounds + 1):
         with bench_table(run, "compaction", rows, files=files) as table:
             table.upsert(max(2, int(rows * _UPSERTED)))
             answers = run.fleet.ask_rewriters(do="compact", target_mb=run.options.compact_mb)
-            say(f"compaction, {f'round {number}' if number else 'warm-up'}", answers)
+            turn = f"round {number}" if number else "warm-up"
+            say(f"compaction, {turn}", answers)
             for name, answer in answers.items() if number else ():
                 figures[name].append(answer)
     case = Case(measure="compaction", rows=rows, columns=f"{files} files")
@@ -39,7 +43,10 @@ def measure_compaction(run: Run) -> None:
 
 
 def measure_clustering(run: Run) -> None:
-    """One table for each set of columns, in Z-order; what range queries open of it, and what they take."""
+    """Measure range queries on a table in Z-order, for each set of columns.
+
+    The figures are the opened files and the seconds.
+    """
     rows = run.options.rows
     for label, columns in CLUSTERED.items():
         with bench_table(run, "clustering", rows) as table:
@@ -76,7 +83,8 @@ def _note_queries(run: Run, table: BenchTable, label: str) -> None:
         answers = run.fleet.ask_rewriters(do="query", boxes=asked)
         if len({tuple(answer["rows"]) for answer in answers.values()}) > 1:
             raise RuntimeError(
-                f"systems find different rows in the same boxes: { {n: a['rows'] for n, a in answers.items()} }"
+                "systems find different rows in the same boxes: "
+                f"{ {n: a['rows'] for n, a in answers.items()} }"
             )
         for name, answer in answers.items() if number else ():
             seconds[name].append(answer["seconds"])

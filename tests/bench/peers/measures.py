@@ -18,12 +18,12 @@ from tests.bench.peers.tables import (
 )
 from tests.bench.peers.worker import SCANS
 
-MOST_BOOTSTRAPS = 3
+MAX_BOOTSTRAPS = 3
 KEY_STORE = "_opal/key_store"
 
 
 def warm_up(run: Run) -> None:
-    """A small table, so that classes are loaded and code is compiled where it is going to be measured."""
+    """Run a small table first, so that classes are loaded and code is compiled."""
     print("warming up", flush=True)
     with bench_table(run, "warm-up", WARM_UP_ROWS) as table:
         for _ in range(2):
@@ -36,7 +36,7 @@ def measure_bootstrap(run: Run) -> None:
     rows = run.options.rows
     seconds: dict[str, list[float]] = defaultdict(list)
     parts: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for _ in range(min(run.options.rounds, MOST_BOOTSTRAPS)):
+    for _ in range(min(run.options.rounds, MAX_BOOTSTRAPS)):
         with bench_table(run, "bootstrap", rows) as table:
             for name, answer in table.bootstrapped.items():
                 seconds[name].append(answer["seconds"])
@@ -49,7 +49,7 @@ def measure_bootstrap(run: Run) -> None:
 
 
 def measure_upsert(run: Run) -> None:
-    """Small batches first, each size some rounds, on one table that grows by what they insert."""
+    """Measure upserts, small batches first, on one table that grows by the inserts."""
     rows = run.options.rows
     for keys in run.options.keys:
         with bench_table(run, "upsert", rows, keys) as table:
@@ -60,7 +60,7 @@ def measure_upsert(run: Run) -> None:
 
 
 def measure_growth(run: Run) -> None:
-    """The same batch into larger and larger tables, and what the last one changed."""
+    """Measure the same batch into growing tables, and the changes of the last one."""
     for rows in run.options.growth_rows:
         with bench_table(run, "growth", rows) as table:
             case = Case(
@@ -71,7 +71,7 @@ def measure_growth(run: Run) -> None:
 
 
 def measure_scan(run: Run) -> None:
-    """Before any upsert, and after some."""
+    """Measure scans before any upsert, and after some."""
     rows = run.options.rows
     batch = max(2, int(rows * run.options.scan_share))
     with bench_table(run, "scan", rows) as table:
@@ -85,7 +85,7 @@ def measure_scan(run: Run) -> None:
 
 
 def measure_bytes(run: Run) -> None:
-    """What ends up on disk for what was upserted."""
+    """Measure the bytes on disk for the upserted bytes."""
     rows, count = run.options.rows, run.options.bytes_upserts
     batch = max(2, int(rows * run.options.bytes_share))
     with bench_table(run, "bytes", rows) as table:
@@ -110,21 +110,19 @@ MEASURE: Mapping[str, Callable[[Run], None]] = {
 
 
 def _upsert_rounds(run: Run, table: BenchTable, batch: int) -> list[Upserted]:
-    """The first round is not counted."""
+    """Upsert round by round; return the rounds after the first, which warms up."""
     done = []
     for number in range(run.options.rounds + 1):
         done.append(table.upsert(batch))
-        say(
-            f"{batch:,} rows into {table.rows:,}, {table.keys}, {f'round {number}' if number else 'warm-up'}",
-            done[-1].answers,
-        )
+        turn = f"round {number}" if number else "warm-up"
+        say(f"{batch:,} rows into {table.rows:,}, {table.keys}, {turn}", done[-1].answers)
     run.fleet.rest()
     return done[1:]
 
 
 def _note_upserts(run: Run, case: Case, done: list[Upserted]) -> None:
     for name in run.fleet.children:
-        answers = [one.answers[name] for one in done if name in one.answers]
+        answers = [upserted.answers[name] for upserted in done if name in upserted.answers]
         if answers:
             run.add(
                 case,
@@ -162,10 +160,10 @@ def _scan_rounds(run: Run, case: Case) -> None:
 
 
 def _note_bytes(run: Run, case: Case, done: list[Upserted]) -> None:
-    """Bytes for each byte that the plain append of the batches writes; `parts` by kind of file."""
-    plain = sum(one.plain_bytes for one in done)
+    """Add the bytes written for each byte of a plain append; `parts` by kind of file."""
+    plain = sum(upserted.plain_bytes for upserted in done)
     for name in run.fleet.children:
-        written = [one.written[name] for one in done]
+        written = [upserted.written[name] for upserted in done]
         parts: dict[str, float] = defaultdict(float)
         for kinds in written:
             for kind, size in kinds.items():
@@ -185,7 +183,9 @@ def _note_bytes(run: Run, case: Case, done: list[Upserted]) -> None:
 
 
 def merged_bytes(key_store: list[int]) -> int:
-    """What merges wrote into the key store: runs are merged by the job that writes one anyway, so that it is what an upsert wrote there
+    """Return the bytes that merges wrote into the key store.
+
+    Runs are merged by the job that writes one anyway, so that it is what an upsert wrote there
     beyond the least of these equal ones. It is among the bytes of the key store.
     """
     return sum(key_store) - len(key_store) * min(key_store)

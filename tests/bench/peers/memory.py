@@ -1,4 +1,4 @@
-"""How much memory a process and all of its children hold, at most."""
+"""The greatest memory of a process and all of its children."""
 
 import contextlib
 import threading
@@ -13,7 +13,11 @@ _TREE_EVERY = 4  # samples: looking for new children reads the whole process tab
 
 @dataclass(slots=True, kw_only=True)
 class Memory:
-    """High-water marks in bytes. `private` leaves out pages of files and pages shared between processes, if the system reports them."""
+    """High-water marks in bytes.
+
+    `private` leaves out pages of files and pages shared between processes, if the system reports
+    them.
+    """
 
     resident: int = 0
     private: int = 0
@@ -22,7 +26,7 @@ class Memory:
         self.resident = self.private = 0
 
     def sample(self, tree: Iterable[psutil.Process]) -> int:
-        """Sums over the tree count what processes share once for each."""
+        """Sample the memory of a tree; what processes share counts once for each."""
         resident = private = 0
         for process in tree:
             with contextlib.suppress(psutil.Error):

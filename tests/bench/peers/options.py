@@ -1,4 +1,4 @@
-"""What a run measures: the command line, and the short form."""
+"""Options of a run: the command line, and the short form."""
 
 import argparse
 from dataclasses import dataclass, replace
@@ -27,7 +27,10 @@ SHORT_SYSTEMS = ("opal-batch", "opal-inline", "delta", "iceberg", "plain")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """One run. Shares are of `rows`; a round more than `rounds` is run and not counted."""
+    """Options of one run.
+
+    Shares are of `rows`; a round more than `rounds` is run and not counted.
+    """
 
     systems: tuple[str, ...]
     only: tuple[str, ...]
@@ -71,7 +74,10 @@ def parse(arguments: list[str] | None = None) -> Options:
         *(set(options.keys) - set(KEYS)),
     ]
     if unknown:
-        known = f"systems: {', '.join(SYSTEMS)}; measures: {', '.join(MEASURES)}; keys: {', '.join(KEYS)}"
+        known = (
+            f"systems: {', '.join(SYSTEMS)}; measures: {', '.join(MEASURES)}; "
+            f"keys: {', '.join(KEYS)}"
+        )
         parser.error(f"unknown: {', '.join(unknown)}. There are {known}")
     if options.rounds < 1 or options.rows < 1000:
         parser.error("at least 1 round and 1,000 rows are needed")
@@ -101,7 +107,7 @@ def _shortened(asked: Options) -> Options:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "Opal tables beside Delta, Iceberg, Hudi and plain Parquet."
+    about = "Opal tables next to Delta, Iceberg, Hudi and plain Parquet."
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=about)
     add = parser.add_argument
     add("--systems", type=_names, default=USUAL, help=", ".join(SYSTEMS))
@@ -183,7 +189,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--short",
         action="store_true",
-        help="a few minutes: at most 1 million rows and 3 rounds, fewer systems and cases; checks limits",
+        help="a few minutes: at most 1 million rows and 3 rounds, fewer systems and cases; "
+        "checks limits",
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""From seconds and bytes to ratios: the only figures that mean something on another machine."""
+"""Ratios of seconds and bytes: the only figures that mean something on another machine."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -72,7 +72,10 @@ def _plain_ratios(case: Case, values: Values) -> Iterator[Ratio]:
 
 
 def _own_scan_ratios(case: Case, values: Values, by_case: Mapping[Case, Values]) -> Iterator[Ratio]:
-    """An Opal table against the unfiltered scan of the same files, which no other format has: the others against their fresh table."""
+    """Compare a read of an Opal table with the unfiltered scan of its files.
+
+    Other formats have no such scan: they are compared with their fresh table.
+    """
     unfiltered = by_case.get(replace(case, view=UNFILTERED), {})
     fresh = by_case.get(replace(case, upserts=0, batch=0), {})
     for name, value in values.items():

@@ -1,6 +1,9 @@
-"""The measures of reads that few formats have: what the last commits changed, and rows by their keys.
+"""The measures of reads that few formats have.
 
-For the feed, `plain` reads the batches themselves, which is the least that there is to read; it holds no row as it was before.
+What the last commits changed, and rows by their keys.
+
+For the feed, `plain` reads the batches themselves, which is the least that there is to read; it
+holds no row as it was before.
 """
 
 from collections import defaultdict
@@ -14,7 +17,10 @@ _ODD = 7919
 
 
 def measure_feed(run: Run) -> None:
-    """Upserts, then what the last one and what all of them changed: every change, and the net ones."""
+    """Upserts, then what the last one and what all of them changed.
+
+    Every change, and the net ones.
+    """
     rows, upserts = run.options.rows, run.options.feed_upserts
     batch = max(2, int(rows * _SHARE))
     with bench_table(run, "feed", rows) as table:
@@ -44,7 +50,10 @@ def measure_feed(run: Run) -> None:
 
 
 def feed_rounds(run: Run, case: Case, commits: int, *, net: bool = False) -> None:
-    """The changes of the last commits, of the systems that can tell them, which have to agree."""
+    """Read the changes of the last commits from the systems that report them.
+
+    Their rows and sums have to agree.
+    """
     seconds: dict[str, list[float]] = defaultdict(list)
     for number in range(run.options.rounds + 1):
         answers = {
@@ -58,7 +67,7 @@ def feed_rounds(run: Run, case: Case, commits: int, *, net: bool = False) -> Non
             if name != "plain"
         }
         if len({*measured.values()}) > 1:
-            raise RuntimeError(f"systems tell different changes of {commits} commits: {measured}")
+            raise RuntimeError(f"systems report different changes of {commits} commits: {measured}")
         for name, answer in answers.items() if number else ():
             seconds[name].append(answer["seconds"])
     for name, values in seconds.items():

@@ -1,10 +1,14 @@
-"""The rows that all systems get. One process writes them as Parquet; every value follows from the key and the batch.
+"""The rows that all systems get.
 
-A table begins with the even key numbers 0, 2, 4, ... in order, as a table does whose keys grow with time. Of a batch every second row
-updates a key that is there, every other one brings a new key; no key occurs twice in a batch.
+One process writes them as Parquet; every value follows from the key and the batch.
+
+A table begins with the even key numbers 0, 2, 4, ... in order, as a table does whose keys grow with
+time. Of a batch every second row updates a key that is there, every other one brings a new key; no
+key occurs twice in a batch.
 
 - `uniform`: updates and new keys (odd numbers) lie evenly over the whole range;
-- `skewed`: new keys continue the sequence, and the r-th newest key is updated with probability min(1, hot/r): like Zipf's law.
+- `skewed`: new keys continue the sequence, and the r-th newest key is updated with probability
+  min(1, hot/r): like Zipf's law.
 """
 
 import math
@@ -26,7 +30,10 @@ _ROWS_A_FILE = 2_500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One batch of a table that began with `base` rows and got `inserted` new keys since; seed 0 is the beginning itself."""
+    """One batch of a table that began with `base` rows and got `inserted` keys since.
+
+    Seed 0 is the beginning itself.
+    """
 
     base: int
     count: int
@@ -40,12 +47,13 @@ class Batch:
 
 
 def check_batch(batch: Batch) -> None:
-    """Without these, keys of one batch would not be distinct, or new ones not new."""
+    """Check that the keys of a batch are distinct, and its new ones new."""
     if math.gcd(batch.base, STRIDE) != 1:
         raise ValueError(f"{batch.base:,} rows are a multiple of {STRIDE:,}; take another number")
     if batch.seed and batch.inserted + batch.new_keys > batch.base:
         raise ValueError(
-            f"batch {batch.seed} would more than double a table of {batch.base:,} rows; take fewer rounds, smaller shares or more rows"
+            f"batch {batch.seed} would more than double a table of {batch.base:,} rows; take "
+            "fewer rounds, smaller shares or more rows"
         )
     if batch.seed and batch.count - batch.new_keys > batch.base:
         raise ValueError(
@@ -83,32 +91,35 @@ def _key_number(batch: Batch) -> Column:
     if batch.keys == "uniform":
         old = (half * STRIDE + batch.seed * _SHIFT) % batch.base * 2
         return F.when(id_ % 2 == 1, (new * STRIDE) % batch.base * 2 + 1).otherwise(old)
-    there = batch.base + batch.inserted
-    old = (F.lit(there - 1) - _rank(half, batch.count - batch.new_keys, there)) * 2
+    existing = batch.base + batch.inserted
+    old = (F.lit(existing - 1) - _rank(half, batch.count - batch.new_keys, existing)) * 2
     return F.when(id_ % 2 == 1, (new + batch.base) * 2).otherwise(old)
 
 
-def _rank(position: Column, count: int, there: int) -> Column:
-    hot = hot_keys(count, there)
+def _rank(position: Column, count: int, existing: int) -> Column:
+    hot = hot_keys(count, existing)
     if hot >= count:
         return position
-    slope = (count - hot) / math.log(there / hot)
+    slope = (count - hot) / math.log(existing / hot)
     return F.when(position < hot, position).otherwise(
         F.floor(F.lit(float(hot)) * F.exp((position - hot) / F.lit(slope)))
     )
 
 
-def hot_keys(count: int, there: int) -> int:
-    """How many of the newest keys every batch updates, so that `count` of `there` keys are updated in all: hot * (1 + ln(there / hot)).
+def hot_keys(count: int, existing: int) -> int:
+    """Return how many of the newest keys every batch updates.
 
-    A little more than the exact solution, so that ranks further out are more than 1 apart and no key is met twice.
+    Then `count` of `there` keys are updated in all: hot * (1 + ln(there / hot)).
+
+    A little more than the exact solution, so that ranks further out are more than 1 apart and no
+    key is met twice.
     """
     low, high = 0.0, float(count)
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (
             (middle, high)
-            if middle and middle * (1 + math.log(there / middle)) < count
+            if middle and middle * (1 + math.log(existing / middle)) < count
             else (low, middle)
         )
     return max(1, math.ceil(high * 1.02))

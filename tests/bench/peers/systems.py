@@ -1,4 +1,7 @@
-"""What each system does with a batch. One instance is one table; imports are late, as no process has every system's libraries."""
+"""Each system's steps for a batch.
+
+One instance is one table; imports are late, as no process has every system's libraries.
+"""
 
 import math
 import shutil
@@ -27,7 +30,10 @@ WHEN NOT MATCHED THEN INSERT *
 
 
 class System(ABC):
-    """One table, which is its folder. What `upsert` and `bootstrap` return are seconds of their parts, where there are parts."""
+    """One table, which is its folder.
+
+    What `upsert` and `bootstrap` return are seconds of their parts, where there are parts.
+    """
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
@@ -43,11 +49,14 @@ class System(ABC):
     def current(self) -> DataFrame: ...
 
     def unfiltered(self) -> DataFrame | None:
-        """A scan of the files that `current` reads, without asking which rows are current; None where the format has no such scan."""
+        """Scan the files that `current` reads, without a check which rows are current.
+
+        None if the format has no such scan.
+        """
         return None
 
     def bootstrap_small(self, rows: DataFrame, files: int) -> Parts:
-        """A table of that many files."""
+        """Write a table of that many files."""
         return self.bootstrap(rows.repartition(files))
 
     def compact(self, target_mb: int) -> None:
@@ -59,20 +68,26 @@ class System(ABC):
         raise NotImplementedError
 
     def opened(self, box: Box) -> Sizes:
-        """The data files that a read of a box opens, by Spark's plan, with their sizes; an empty box is the whole table."""
+        """Return the data files that a read of a box opens, by Spark's plan, with sizes.
+
+        An empty box is the whole table.
+        """
         paths = [Path(unquote(urlsplit(uri).path)) for uri in self.in_box(box).inputFiles()]
         return {str(path): path.stat().st_size for path in paths}
 
     def in_box(self, box: Box) -> DataFrame:
-        """The rows of a box, asked for as a user would."""
+        """Return the rows of a box, asked for as a user would."""
         return self.current().where(box_sql(box)) if box else self.current()
 
     def feed(self, commits: int, *, net: bool) -> DataFrame | None:
-        """What the last upserts changed, with rows as they were before and after; None if the format cannot report it."""
+        """Return what the last upserts changed, with rows as before and after.
+
+        None if the format cannot report it.
+        """
         return None
 
     def get(self, keys: Sequence[str]) -> list[int]:
-        """The column v2 of the rows of these keys, all columns being read."""
+        """Return the column v2 of the rows of these keys, all columns being read."""
         return [row["v2"] for row in self.current().where(F.col("key").isin(list(keys))).collect()]
 
     def drop(self) -> None:
@@ -116,7 +131,7 @@ class Plain(System):
         }
 
     def feed(self, commits: int, *, net: bool) -> DataFrame | None:
-        """The batches themselves."""
+        """Return the batches themselves."""
         files = [path for appended in self.appended[-commits:] for path in appended]
         return None if net else self.spark.read.schema(SCHEMA).parquet(*files)
 
@@ -131,10 +146,13 @@ class Plain(System):
 
 
 class Lumos(System):
-    """A base and deltas of plain Parquet, merged when read: what LinkedIn's paper says came before Opal, without its compaction.
+    """A base and deltas of plain Parquet, merged when read.
 
-    The newest row of every key in the deltas, and the rows of the base whose key is in no delta. That is quicker in Spark than sorting
-    base and deltas together, and right because no delta is older than the base.
+    What LinkedIn's paper says came before Opal, without its compaction.
+
+    The newest row of every key in the deltas, and the rows of the base whose key is in no delta.
+    That is quicker in Spark than sorting base and deltas together, and right because no delta is
+    older than the base.
     """
 
     def bootstrap(self, rows: DataFrame) -> Parts:
@@ -212,7 +230,7 @@ class Opal(System):
         )
 
     def bootstrap_small(self, rows: DataFrame, files: int) -> Parts:
-        """In batch mode, whose files are the tasks of the source."""
+        """Write small files in batch mode, whose files are the tasks of the source."""
         self.table.ingest(rows.repartition(files))
         self.table.metagen()
         return {}
@@ -265,7 +283,7 @@ class Delta(System):
 
 
 class DeltaFeed(Delta):
-    """With the change data feed, for which writers write files of changes."""
+    """Delta with the change data feed, for which writers write files of changes."""
 
     def feed(self, commits: int, *, net: bool) -> DataFrame | None:
         if net:
@@ -318,7 +336,8 @@ class Iceberg(System):
         )
 
     def opened(self, box: Box) -> Sizes:
-        """By the table's own planning of a scan."""
+        """Return the files of the table's own planning of a scan."""
+        lists = self._java.org.apache.iceberg.relocated.com.google.common.collect.Lists
         scan = self._iceberg.newScan()
         expressions = self._java.org.apache.iceberg.expressions.Expressions
         for column, (low, high) in box.items():
@@ -327,12 +346,7 @@ class Iceberg(System):
             )
         tasks = scan.planFiles()
         try:
-            files = [
-                task.file()
-                for task in self._java.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(
-                    tasks
-                )
-            ]
+            files = [task.file() for task in lists.newArrayList(tasks)]
         finally:
             tasks.close()
         return {file.location(): file.fileSizeInBytes() for file in files}
@@ -340,7 +354,10 @@ class Iceberg(System):
     def _rewrite(self, target_mb: int, strategy: str = "", *options: str) -> None:
         options_sql = ", ".join((f"'target-file-size-bytes', '{target_mb * MB}'", *options))
         table = self.name.removeprefix("lake.").replace("`", "")
-        call = f"CALL lake.system.rewrite_data_files(table => '{table}', {strategy} options => map({options_sql}))"
+        call = (
+            f"CALL lake.system.rewrite_data_files(table => '{table}', {strategy} "
+            f"options => map({options_sql}))"
+        )
         self.spark.sql(call).collect()
 
     @property
@@ -364,9 +381,10 @@ class IcebergCopyOnWrite(Iceberg):
     MODE, VERSION = "copy-on-write", "2"
 
     def feed(self, commits: int, *, net: bool) -> DataFrame | None:
-        """With update images, or net: the procedure does not do both."""
+        """Return changes with update images, or net: the procedure does not do both."""
         snapshots = self.spark.sql(
-            f"SELECT snapshot_id FROM {self.name}.snapshots ORDER BY committed_at DESC LIMIT {commits + 1}"
+            f"SELECT snapshot_id FROM {self.name}.snapshots ORDER BY committed_at DESC LIMIT "
+            f"{commits + 1}"
         ).collect()
         how = (
             "net_changes => true"
@@ -376,14 +394,18 @@ class IcebergCopyOnWrite(Iceberg):
         table = self.name.removeprefix("lake.").replace("`", "")
         start = snapshots[-1]["snapshot_id"]
         self.spark.sql(
-            f"CALL lake.system.create_changelog_view(table => '{table}', changelog_view => 'told', {how}, "
+            f"CALL lake.system.create_changelog_view(table => '{table}', changelog_view => "
+            f"'reported', {how}, "
             f"options => map('start-snapshot-id', '{start}'))"
         )
-        return self.spark.table("told")
+        return self.spark.table("reported")
 
 
 class Hudi(System):
-    """Hudi: merge-on-read with the global record-level index; nothing is compacted, as Spark's batch writer does by default."""
+    """Hudi: merge-on-read with the global record-level index.
+
+    Nothing is compacted, as Spark's batch writer does by default.
+    """
 
     OPTIONS: Mapping[str, str] = {
         "hoodie.table.name": "bench",
@@ -391,7 +413,9 @@ class Hudi(System):
         "hoodie.datasource.write.precombine.field": "mod_time",
         "hoodie.datasource.write.table.type": "MERGE_ON_READ",
         "hoodie.datasource.write.partitionpath.field": "",
-        "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.NonpartitionedKeyGenerator",
+        "hoodie.datasource.write.keygenerator.class": (
+            "org.apache.hudi.keygen.NonpartitionedKeyGenerator"
+        ),
         "hoodie.metadata.enable": "true",
         "hoodie.metadata.record.index.enable": "true",
         "hoodie.metadata.global.record.level.index.enable": "true",

@@ -1,4 +1,7 @@
-"""The table that all systems have at a time: the same beginning, the same upserts, and in the end the same content."""
+"""The table that all systems have at a time.
+
+The same beginning, the same upserts, and in the end the same content.
+"""
 
 import contextlib
 import shutil
@@ -23,7 +26,7 @@ Written = dict[str, int]
 
 @dataclass(kw_only=True)
 class Run:
-    """What the measures work with."""
+    """The options, processes and results that measures work with."""
 
     options: Options
     fleet: Fleet
@@ -51,7 +54,10 @@ class Run:
 
 @dataclass(kw_only=True)
 class Upserted:
-    """One upsert in all systems: their answers, what each wrote, and what the batch weighs as plain Parquet."""
+    """One upsert in all systems.
+
+    Their answers, what each wrote, and what the batch weighs as plain Parquet.
+    """
 
     answers: Answers
     written: dict[str, Written]
@@ -117,12 +123,14 @@ class BenchTable:
             "all agree" if agree else f"THEY DIFFER, expected {self.rows + self.inserted:,} rows"
         )
         print(
-            f"check of {measure} after {self.upserts} upserts of {self.rows:,} rows, {self.keys}: {verdict}",
+            f"check of {measure} after {self.upserts} upserts of {self.rows:,} rows, {self.keys}: "
+            f"{verdict}",
             flush=True,
         )
         for name, fingerprint in fingerprints.items() if not agree else ():
             print(
-                f"    {name:<20} rows {fingerprint[0]:,}, sum(v2) {fingerprint[1]:,}, checksum {fingerprint[2]:,}",
+                f"    {name:<20} rows {fingerprint[0]:,}, sum(v2) {fingerprint[1]:,}, checksum "
+                f"{fingerprint[2]:,}",
                 flush=True,
             )
         about: dict[str, Any] = {
@@ -158,12 +166,16 @@ class LeftOutError(Exception):
 def bench_table(
     run: Run, measure: str, rows: int, keys: str = "uniform", *, files: int = 0
 ) -> Iterator[BenchTable]:
-    """A table that is checked and dropped at the end of the block; of so many files where `files` says so."""
+    """Yield a table; check and drop it at the end of the block.
+
+    `files` > 0 gives it so many files.
+    """
     needed_bytes = rows * (len(run.fleet.children) * _DISK_BYTES_A_ROW + _SPILL_BYTES_A_ROW)
     free = shutil.disk_usage(run.fleet.folder).free
     if free < needed_bytes:
         raise LeftOutError(
-            f"{measure} of {rows:,} rows may take {needed_bytes >> 30} GiB of disk, {free >> 30} GiB are free"
+            f"{measure} of {rows:,} rows may take {needed_bytes >> 30} GiB of disk, {free >> 30} "
+            "GiB are free"
         )
     run.tables += 1
     table = BenchTable(run=run, name=f"t{run.tables}", rows=rows, keys=keys, files=files)
@@ -181,7 +193,7 @@ def bench_table(
 
 
 def note_memory(run: Run, case: Case) -> None:
-    """The greatest memory of each system's processes since the table was created."""
+    """Add the greatest memory of each system's processes since the table was created."""
     for name, child in run.fleet.children.items():
         run.add(
             case, name, "MB", [child.memory.resident / 1e6], {"private": child.memory.private / 1e6}
@@ -196,22 +208,28 @@ def say(what: str, answers: Answers) -> None:
 
 
 def medians(values: list[dict[str, float]]) -> dict[str, float]:
-    """Part by part."""
+    """Return the median of each part."""
     by_part: dict[str, list[float]] = defaultdict(list)
     for parts in values:
         for name, value in parts.items():
             by_part[name].append(value)
-    return {name: round(statistics.median(found), 4) for name, found in by_part.items()}
+    return {name: round(statistics.median(parts), 4) for name, parts in by_part.items()}
 
 
 def sizes(folder: Path) -> Written:
-    """Without the checksums that Hadoop keeps beside files on a local disk: no other store has them."""
+    """Return the bytes of a folder, without Hadoop's checksum files of a local disk.
+
+    No other store has them.
+    """
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc")
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
 
 
 def growth(before: Written, after: Written) -> Written:
-    """Bytes by kind of file: new files, and what old ones grew by. A file that came and went in between is not seen."""
+    """Bytes by kind of file: new files, and what old ones grew by.
+
+    A file that came and went in between is not seen.
+    """
     written: Written = defaultdict(int)
     for path, size in after.items():
         written[kind_of_file(path)] += max(0, size - before.get(path, 0))

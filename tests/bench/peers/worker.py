@@ -1,4 +1,6 @@
-"""The process of one system: commands come as JSON lines on standard input, each is answered by one JSON line on standard output.
+"""The process of one system.
+
+Commands come as JSON lines on standard input, each is answered by one JSON line on standard output.
 
 python -m tests.bench.peers.worker SYSTEM FOLDER MEMORY CORES
 """
@@ -102,11 +104,14 @@ class Worker:
         }
 
     def opened(self, command: Mapping[str, Any]) -> Answer:
-        """Of each box the files that a read opens and their bytes; the whole table is the empty one."""
-        found = [self._open.opened(box) for box in command["boxes"]]
+        """Return the files that a read of each box opens, and their bytes.
+
+        An empty box is the whole table.
+        """
+        opened = [self._open.opened(box) for box in command["boxes"]]
         return {
-            "files": [len(files) for files in found],
-            "bytes": [sum(files.values()) for files in found],
+            "files": [len(files) for files in opened],
+            "bytes": [sum(files.values()) for files in opened],
         }
 
     def query(self, command: Mapping[str, Any]) -> Answer:
@@ -118,7 +123,7 @@ class Worker:
         return {"seconds": time.perf_counter() - began, "rows": rows}
 
     def feed(self, command: Mapping[str, Any]) -> Answer:
-        """What the last commits changed; nothing if the format cannot report it."""
+        """Read what the last commits changed; nothing if the format cannot report it."""
         began = time.perf_counter()
         feed = self._open.feed(command["commits"], net=command["net"])
         if feed is None:
@@ -133,8 +138,8 @@ class Worker:
 
     def get(self, command: Mapping[str, Any]) -> Answer:
         began = time.perf_counter()
-        found = self._open.get(command["keys"])
-        return {"seconds": time.perf_counter() - began, "rows": len(found), "sum": sum(found)}
+        values = self._open.get(command["keys"])
+        return {"seconds": time.perf_counter() - began, "rows": len(values), "sum": sum(values)}
 
     def fingerprint(self, _: Mapping[str, Any]) -> Answer:
         """Rows, sum of v2, and a checksum over whole rows in no order."""
@@ -154,7 +159,10 @@ class Worker:
         return self.rest({})
 
     def rest(self, _: Mapping[str, Any]) -> Answer:
-        """Give back memory, and the disk of shuffles that nobody will read again: both happen when the JVM collects garbage."""
+        """Give back memory, and the disk of shuffles that nobody will read again.
+
+        Both happen when the JVM collects garbage.
+        """
         self.spark.sparkContext._jvm.java.lang.System.gc()  # type: ignore[union-attr]  # there is one while the session is open
         time.sleep(0.3)
         return {}
@@ -162,7 +170,7 @@ class Worker:
     @property
     def _open(self) -> System:
         if self.system is None:
-            raise RuntimeError("there is no table yet; send 'bootstrap' first")
+            raise RuntimeError("the table does not exist yet; send 'bootstrap' first")
         return self.system
 
     def _staged(self, path: str) -> DataFrame:
@@ -189,7 +197,10 @@ def open_session(name: str, folder: Path, memory: str, cores: str) -> SparkSessi
 
 
 def own_stdout() -> TextIO:
-    """Standard output for answers alone: whatever else is printed in this process, by the JVM too, goes to standard error."""
+    """Return standard output, for answers alone.
+
+    Whatever else is printed in this process, by the JVM too, goes to standard error.
+    """
     stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return stream

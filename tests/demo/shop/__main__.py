@@ -1,8 +1,9 @@
-"""The demo: a shop's lake under a real Airflow, from a YAML file to a backfill of three days, maintenance and time travel.
+"""The demo: a shop's lake under a real Airflow, from a YAML file to backfills and time travel.
 
     python -m tests.demo.shop [--exit] [--port 8080]
 
-All of it lies in a folder of its own, which goes when the demo ends. Airflow stays up until Ctrl-C; with `--exit` it ends by itself.
+All files are in a folder of its own, which is deleted when the demo ends. Airflow stays up until
+Ctrl-C; with `--exit` it ends on its own.
 """
 
 import argparse
@@ -26,7 +27,7 @@ PORT = 8080
 
 
 def prepare(airflow: LocalAirflow, folder: Path) -> None:
-    """Connections and variables, where the UI shows them; and the DAGs of the YAML file, parsed."""
+    """Create the connections and variables, and wait until the DAGs are parsed."""
     lake = {
         "connection_id": "opal_default",
         "conn_type": "opal",
@@ -39,10 +40,8 @@ def prepare(airflow: LocalAirflow, folder: Path) -> None:
         "host": "local[2]",
         "description": "Spark on this machine",
     }
-    for connection in (
-        lake,
-        spark,
-    ):  # the UI's test button asks for port 0 where there is none, and Airflow refuses another port
+    for connection in (lake, spark):
+        # The UI's test button sends port 0 for a missing one, and Airflow refuses another port
         airflow.api("POST", "/connections", {**connection, "port": 0})
     folders = {
         "shop_source": "in",
@@ -50,13 +49,13 @@ def prepare(airflow: LocalAirflow, folder: Path) -> None:
         "pageviews": "foreign/pageviews",
         "visit_source": "visits",
     }
-    for name, value in ((name, folder / place) for name, place in folders.items()):
-        airflow.api("POST", "/variables", {"key": name, "value": str(value)})
+    for name, subfolder in folders.items():
+        airflow.api("POST", "/variables", {"key": name, "value": str(folder / subfolder)})
     wait_for_dags(airflow)
 
 
 def run(folder: Path, port: int, *, stays: bool) -> None:
-    """Start, fill, show; then stay until Ctrl-C, if it shall."""
+    """Start, fill and show the lake; with `stays`, wait for Ctrl-C afterwards."""
     style = Style.of(sys.stdout)
     (folder / "lake").mkdir()
     write_shop(folder / "in")
@@ -78,14 +77,15 @@ def run(folder: Path, port: int, *, stays: bool) -> None:
         demo.run()
         if stays:
             demo.say(
-                f"Look around: {airflow.url} (user {USER}, password {airflow.password}). Ctrl-C ends it and removes all of it."
+                f"Look around: {airflow.url} (user {USER}, password {airflow.password}). "
+                "Ctrl-C ends it and removes all of it."
             )
             while True:
                 time.sleep(3600)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 when all was shown; Ctrl-C is the usual end."""
+    """Run the demo. Exit code 0 when everything was shown; Ctrl-C is the usual end."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.demo.shop",
         description="A shop's lake under a real Airflow.",
@@ -100,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="of Airflow's UI; another one if it is taken (default: %(default)s)",
     )
     args = parser.parse_args(argv)
-    for number in ENDS:  # SIGINT too: a shell may have started us with it ignored
+    # SIGINT too: a shell may have started this process with it ignored
+    for number in ENDS:
         signal.signal(number, _interrupted)
     folder = Path(tempfile.mkdtemp(prefix="opal-demo-"))
     try:
@@ -115,7 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _interrupted(*_: object) -> None:
-    for number in ENDS:  # once is enough: what is up has to be taken down
+    # Once is enough: the processes have to be stopped
+    for number in ENDS:
         signal.signal(number, signal.SIG_IGN)
     print("\nEnding Airflow ...", flush=True)
     raise KeyboardInterrupt

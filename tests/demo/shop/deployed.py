@@ -1,8 +1,9 @@
-"""The demo's story in a deployment that is up, such as docker/compose.yaml: the shop's files go into its store, and the DAGs are its own.
+"""The demo's story in a running deployment, such as docker/compose.yaml, with the DAGs of that.
 
     python -m tests.demo.shop.deployed http://api-server:8080
 
-The environment says the rest, as it does for Airflow's own processes: the connections opal_default and lakechime_default, the Variables
+The shop's files are written into its store. The environment has the other settings, as for
+Airflow's own processes: the connections opal_default and lakechime_default, the Variables
 shop_source and pageviews, and OPAL_DEMO_PASSWORD, the password of Airflow's user admin.
 """
 
@@ -24,7 +25,8 @@ _SOURCE, _FOREIGN = "AIRFLOW_VAR_SHOP_SOURCE", "AIRFLOW_VAR_PAGEVIEWS"
 
 
 def put_shop(source: str, options: Mapping[str, str]) -> None:
-    """The shop's files, into the store. What is there already stays: the files are the same each time."""
+    """Write the shop's files into the store."""
+    # Existing files stay: they are the same each time
     store = open_storage(source, options)
     with tempfile.TemporaryDirectory() as folder:
         write_shop(Path(folder))
@@ -53,7 +55,7 @@ def run(url: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 when all was shown."""
+    """Run the story. Exit code 0 when everything was shown."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.demo.shop.deployed",
         description="The shop's story in a deployment.",
@@ -62,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     url = parser.parse_args(argv).url
     if missing := [name for name in (PASSWORD, _SOURCE, _FOREIGN) if not os.environ.get(name)]:
         parser.error(
-            f"the environment has no {', '.join(missing)}: run it in a container of the deployment, as `make up EXAMPLE=shop` does"
+            f"the environment has no {', '.join(missing)}: run it in a container of the "
+            "deployment, as `make up EXAMPLE=shop` does"
         )
     try:
         run(url)

@@ -1,4 +1,7 @@
-"""A real Airflow in a folder: scheduler, dag-processor, triggerer and api-server on SQLite, each in a process of its own."""
+"""A real Airflow in a folder, on SQLite.
+
+Scheduler, dag-processor, triggerer and api-server each have a process of their own.
+"""
 
 import base64
 import json
@@ -19,11 +22,10 @@ from tests.demo.shop.rest import USER, AirflowApi, request
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 START_S, GRACE_S = 240.0, 15.0
-SQLITE_WAIT_S = (
-    60  # how long a writer waits for another one; SQLite's own 5 s are soon over on a busy machine
-)
+# How long a writer waits for another one; SQLite's own 5 s are too short on a busy machine
+SQLITE_WAIT_S = 60
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Jobs of seconds on two cores: to compile them well costs more than it brings
+# Jobs take seconds on two cores: compiling them well costs more time than it saves
 _SPARK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2"
 _SPARKS_OWN = ("SPARK_HOME", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _PASSWORDS = "simple_auth_manager_passwords.json.generated"  # Airflow makes it at its first start
@@ -31,7 +33,7 @@ _PASSWORDS = "simple_auth_manager_passwords.json.generated"  # Airflow makes it 
 
 @dataclass(slots=True, kw_only=True)
 class LocalAirflow(AirflowApi):
-    """Where it lives, and how to speak to it: by its command line and its REST API, as a user would."""
+    """A running Airflow, used by its command line and its REST API, as a user would."""
 
     home: Path
     port: int
@@ -44,11 +46,11 @@ class LocalAirflow(AirflowApi):
 
     @property
     def password(self) -> str:
-        """Of the user `admin`; nobody gets in without it."""
+        """The password of the user `admin`."""
         return str(json.loads((self.home / _PASSWORDS).read_text())[USER])
 
     def cli(self, *arguments: str) -> str:
-        """What `airflow ...` prints. RuntimeError with its last words when it fails."""
+        """Return what `airflow ...` prints; raise RuntimeError if it fails."""
         done = subprocess.run(
             [_airflow(), *arguments],
             check=False,
@@ -64,7 +66,7 @@ class LocalAirflow(AirflowApi):
         return done.stdout
 
     def start(self, component: str) -> None:
-        """Start one of its processes; what it says goes to a log in the home."""
+        """Start one of its processes, with a log in the home."""
         with (self.home / f"{component}.log").open("a") as log:
             self.processes[component] = subprocess.Popen(
                 [_airflow(), component],
@@ -84,15 +86,16 @@ class LocalAirflow(AirflowApi):
     def wait_until(
         self, holds: Callable[[], bool], most_s: float = 600, pause_s: float = 1
     ) -> None:
-        """Look until it holds; TimeoutError, or RuntimeError as soon as a component has died."""
+        """Wait for a condition; raise RuntimeError as soon as a component has died."""
 
         def holds_yet() -> bool:
             for name, process in self.processes.items():
                 if process.poll() is not None:
                     log = self.home / f"{name}.log"
+                    log_end = log.read_text(errors="replace")[-2000:]
                     raise RuntimeError(
-                        f"Airflow's {name} has ended; {log} says why: mend that and start again. It ends with:\n"
-                        + log.read_text(errors="replace")[-2000:]
+                        f"Airflow's {name} has ended; {log} says why: fix that and start again. "
+                        f"It ends with:\n{log_end}"
                     )
             return holds()
 
@@ -103,7 +106,7 @@ class LocalAirflow(AirflowApi):
         return str(self.home)
 
     def is_up(self) -> bool:
-        """Whether the components that were started say that they are well."""
+        """Return whether the started components report that they are healthy."""
         health = request("GET", f"{self.url}/api/v2/monitor/health", None, {})
         started = [name.replace("-", "_") for name in self.processes if name != "api-server"]
         return all(health[name]["status"] == "healthy" for name in ("metadatabase", *started))
@@ -112,7 +115,7 @@ class LocalAirflow(AirflowApi):
 def clean_environment() -> dict[str, str]:
     """Return the environment without the user's own Airflow and Spark.
 
-    Their database, their connections and who may log in are none of ours.
+    Their database, connections and users must not be touched.
     """
     return {
         name: value
@@ -129,7 +132,10 @@ def local_airflow(
     port: int | None = None,
     components: Sequence[str] = COMPONENTS,
 ) -> Iterator[LocalAirflow]:
-    """It is up within the block, and gone after it. `settings` are environment variables: connections, variables, configuration."""
+    """Run an Airflow within the block.
+
+    `settings` are environment variables: connections, variables, configuration.
+    """
     chosen = port or free_port()
     airflow = LocalAirflow(
         home=home,
@@ -169,7 +175,7 @@ def _configuration(home: Path, dags: Path, port: int) -> dict[str, str]:
         "AIRFLOW__TRIGGERER__TRIGGER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout={SQLITE_WAIT_S}",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
-        "SPARK_CONF_DIR": str(home / "spark"),  # nothing is in it
+        "SPARK_CONF_DIR": str(home / "spark"),  # an empty folder
         "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {_SPARK}",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
@@ -177,7 +183,8 @@ def _configuration(home: Path, dags: Path, port: int) -> dict[str, str]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No signal ends the block: who stops in the middle of stopping leaves processes behind."""
+    """Ignore signals within the block."""
+    # A process that ends while it stops others leaves some behind
     before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDS}
     try:
         yield
@@ -187,7 +194,8 @@ def undisturbed() -> Iterator[None]:
 
 
 def end_tree(pid: int) -> None:
-    """Ask a process and all below it to end, then insist. Drivers of Spark have sessions of their own, so groups do not tell."""
+    """Ask a process and all below it to end, then kill them."""
+    # Drivers of Spark have sessions of their own, so that a process group does not reach them
     with suppress(psutil.NoSuchProcess):
         leader = psutil.Process(pid)
         family = [*leader.children(recursive=True), leader]
@@ -209,7 +217,7 @@ def end_strays(home: Path) -> None:
 
 
 def free_port(preferred: int | None = None) -> int:
-    """A free port of this machine: the preferred one if it is free."""
+    """Return a free port of this machine: the preferred one if it is free."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""The demo's foreign table: pageviews, in Delta, as another system writes them; and its events in LakeChime."""
+"""The demo's foreign table, pageviews in Delta, and its events in LakeChime."""
 
 import pyarrow as pa
 
@@ -9,7 +9,7 @@ VIEWS = {"2026-11-01": {"home": 5, "cart": 2}, "2026-11-02": {"home": 3, "cart":
 
 
 def write_pageviews(path: str) -> None:
-    """A commit a day."""
+    """Write a commit for each day."""
     from deltalake import write_deltalake
 
     for day, pages in VIEWS.items():
@@ -23,7 +23,7 @@ def write_pageviews(path: str) -> None:
 
 
 def register_pageviews(path: str, events: str, token: str | None = None) -> int:
-    """As `lakechime watch` does: the table's own log says what has changed. Returns how many events there were."""
+    """Register the table's changes as `lakechime watch` does; return its event count."""
     from lakechime.producers.delta import DeltaSource
     from lakechime.producers.outbox import Target, sync
 

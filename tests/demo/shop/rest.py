@@ -1,4 +1,4 @@
-"""Airflow's REST API, as a user of the UI would use it: log in, look, trigger, wait."""
+"""Airflow's REST API, used as the UI does: log in, look, trigger, wait."""
 
 import json
 import time
@@ -11,17 +11,17 @@ from typing import Any
 
 USER = "admin"
 TRIES = 4
-ANSWER_S = 180  # of the api-server to a request
-_DATABASE_ERROR = "Database error"  # so Airflow calls what its database refused
+ANSWER_S = 180  # the api-server's time for an answer
+_DATABASE_ERROR = "Database error"  # Airflow's words for an error of its database
 
 
 class ApiError(RuntimeError):
-    """The REST API refused."""
+    """An error that the REST API returned."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AirflowApi:
-    """An Airflow that is up, wherever it runs; the heirs say where, and who logs in."""
+    """A running Airflow. Subclasses know its URL and the password."""
 
     _token: str = ""
 
@@ -35,29 +35,27 @@ class AirflowApi:
 
     @property
     def logs(self) -> str:
-        """Where to look when something failed."""
+        """The place to look at when something failed."""
         raise NotImplementedError
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
-        """An answer of the REST API, below /api/v2. Asked again when the login has run out, or SQLite was busy."""
+        """Return an answer of the REST API, below /api/v2.
+
+        It asks again when the login has expired, or SQLite was busy.
+        """
         for attempt in range(1, TRIES + 1):
             try:
                 if not self._token:
                     login = {"username": USER, "password": self.password}
-                    self._token = request("POST", f"{self.url}/auth/token", login, {})[
-                        "access_token"
-                    ]
-                return request(
-                    method,
-                    f"{self.url}/api/v2{path}",
-                    body,
-                    {"Authorization": f"Bearer {self._token}"},
-                )
+                    answer = request("POST", f"{self.url}/auth/token", login, {})
+                    self._token = answer["access_token"]
+                headers = {"Authorization": f"Bearer {self._token}"}
+                return request(method, f"{self.url}/api/v2{path}", body, headers)
             except urllib.error.HTTPError as error:
-                answer = error.read().decode(errors="replace")[:2000]
-                rolled_back = error.code >= 500 and (method == "GET" or _DATABASE_ERROR in answer)
-                if attempt == TRIES or not (error.code == 401 or rolled_back):
-                    raise ApiError(f"{method} {path}: {error.code} {answer}") from error
+                text = error.read().decode(errors="replace")[:2000]
+                is_rolled_back = error.code >= 500 and (method == "GET" or _DATABASE_ERROR in text)
+                if attempt == TRIES or not (error.code == 401 or is_rolled_back):
+                    raise ApiError(f"{method} {path}: {error.code} {text}") from error
                 if error.code == 401:
                     self._token = ""
                 else:
@@ -65,7 +63,7 @@ class AirflowApi:
         raise AssertionError("unreachable")
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
-        """Runs of a DAG, oldest first."""
+        """Return the runs of a DAG, oldest first."""
         return list(self.api("GET", f"/dags/{dag_id}/dagRuns?limit=100&order_by=id")["dag_runs"])
 
     def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
@@ -74,7 +72,7 @@ class AirflowApi:
         )
 
     def result(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
-        """What a task returned."""
+        """Return the result of a task."""
         value = self.api(
             "GET",
             f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value",
@@ -84,23 +82,22 @@ class AirflowApi:
     def wait_until(
         self, holds: Callable[[], bool], most_s: float = 600, pause_s: float = 1
     ) -> None:
-        """Look until it holds; TimeoutError if it never does."""
+        """Wait for a condition; raise TimeoutError if it does not become true."""
         end = time.monotonic() + most_s
         while not _holds(holds):
             if time.monotonic() > end:
                 raise TimeoutError(
-                    f"the DAG runs did not end in {most_s:.0f} s; the logs are in {self.logs}; still running: {self._pending()}"
+                    f"the DAG runs did not end in {most_s:.0f} s; the logs are in {self.logs}; "
+                    f"still running: {self._pending()}"
                 )
             time.sleep(pause_s)
 
     def _pending(self) -> str:
-        """Runs that have not ended, with the states of their tasks."""
+        """Return the runs that have not ended, with the states of their tasks."""
         with suppress(OSError, ApiError):
-            runs = self.api("GET", "/dags/~/dagRuns?state=queued&state=running&limit=100")[
-                "dag_runs"
-            ]
+            answer = self.api("GET", "/dags/~/dagRuns?state=queued&state=running&limit=100")
             lines = []
-            for run in runs:
+            for run in answer["dag_runs"]:
                 tasks = self.tasks(run["dag_id"], run["dag_run_id"])
                 states = ", ".join(f"{task['task_id']}={task['state']}" for task in tasks)
                 lines.append(f"{run['dag_id']} {run['dag_run_id']} ({run['state']}: {states})")
@@ -110,7 +107,7 @@ class AirflowApi:
 
 @dataclass(slots=True, kw_only=True)
 class DeployedAirflow(AirflowApi):
-    """One that somebody else started and watches over."""
+    """An Airflow that was deployed before."""
 
     address: str
     secret: str
@@ -138,14 +135,15 @@ def request(method: str, url: str, body: Any, headers: Mapping[str, str]) -> Any
             text = answer.read()
     except TimeoutError as error:
         raise TimeoutError(
-            f"Airflow did not answer {method} {url} in {ANSWER_S} s; give the machine less to do, then try again"
+            f"Airflow did not answer {method} {url} in {ANSWER_S} s; "
+            "give the machine less work, then try again"
         ) from error
     return json.loads(text) if text else None
 
 
 def _holds(holds: Callable[[], bool]) -> bool:
-    """Not while Airflow is still coming up, or restarting."""
     try:
         return holds()
-    except (OSError, KeyError, ApiError):  # URLError is an OSError
+    # Airflow is starting, or restarting. URLError is an OSError.
+    except (OSError, KeyError, ApiError):
         return False

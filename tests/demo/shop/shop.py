@@ -1,4 +1,4 @@
-"""The demo's shop: three days of changes of orders and customers, as files of JSON lines, a folder a day."""
+"""The demo's shop: three days of changes of orders and customers, as files of JSON lines."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ from typing import Any
 DAYS = ("2026-11-01", "2026-11-02", "2026-11-03")
 ORDERS_A_DAY = 400
 COUNTRIES = ("DE", "FR", "NL", "PL")
-# Orders whose life the demo follows: (order, day, hour, status, total, op). The last one comes late, with the files of day 3.
+# Orders that the demo follows: (order, day, hour, status, total, op). The last change comes late,
+# with the files of day 3.
 FOLLOWED = (
     (1, 0, 9, "placed", "40.00", "I"),
     (2, 0, 10, "placed", "15.50", "I"),
@@ -23,7 +24,7 @@ LATE = (3, 1, 18, "paid", "89.90", "U")
 
 
 def write_shop(folder: Path) -> None:
-    """All that the shop's systems leave behind in three days."""
+    """Write the files of the shop's systems in three days."""
     for number, day in enumerate(DAYS):
         late = [LATE] if number == 2 else []
         followed = [
@@ -37,19 +38,18 @@ def write_shop(folder: Path) -> None:
 
 
 def _many(day: int) -> Iterator[dict[str, Any]]:
-    """New orders, and what became of those of the day before: most are paid, every tenth is gone."""
+    """Yield a day's new orders, and changes of the orders of the day before.
+
+    Most of these are paid, every tenth is deleted.
+    """
     first = 1_000 + day * ORDERS_A_DAY
     for number in range(first, first + ORDERS_A_DAY):
         yield _order(number, day, 7 + number % 12, "placed", f"{5 + number * 37 % 90}.00", "I")
-    for number in range(first - ORDERS_A_DAY, first) if day else ():
-        yield _order(
-            number,
-            day,
-            6 + number % 12,
-            "paid",
-            f"{5 + number * 37 % 90}.00",
-            "D" if number % 10 == 0 else "U",
-        )
+    if day == 0:
+        return
+    for number in range(first - ORDERS_A_DAY, first):
+        op = "D" if number % 10 == 0 else "U"
+        yield _order(number, day, 6 + number % 12, "paid", f"{5 + number * 37 % 90}.00", op)
 
 
 def _order(order: int, day: int, hour: int, status: str, *more: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the demo does with an Airflow that is up, and what it shows: the same story on this machine and in containers."""
+"""The demo's story in a running Airflow: the same one on this machine and in containers."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ END_OF_DAY = "T23:59:59Z"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where the lake, the foreign table and the events are."""
+    """The URIs of the lake, the foreign table and the events."""
 
     root: str
     foreign: str
@@ -34,7 +34,7 @@ class Places:
 
 @dataclass(slots=True, kw_only=True)
 class Demo:
-    """The output of the demo: where it goes, and its style."""
+    """The story, with the state of its tasks and the style of its output."""
 
     airflow: AirflowApi
     places: Places
@@ -44,38 +44,38 @@ class Demo:
     began_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
-        """The whole story, once Airflow is up and knows the DAGs."""
+        """Run the whole story in an Airflow that knows the DAGs."""
         self.say(
-            f"A table that is not ours changes, and {WOKEN} is to run for each of its days: {RELAY} waits for that."
+            f"A table that is not ours changes, and {WOKEN} is to run for each of its days: "
+            f"{RELAY} waits for that."
         )
         self.write_foreign()
         self.say(
-            f"Backfill shop_orders from {DAYS[0]} to {DAYS[-1]}; every key cascades to shop_orders.revenue."
+            f"Backfill shop_orders from {DAYS[0]} to {DAYS[-1]}; "
+            "every key cascades to shop_orders.revenue."
         )
         self.backfill()
         self.say(
-            f"Meanwhile {WOKEN} ran once for each day that changed in the foreign table: views by page."
+            f"Meanwhile {WOKEN} ran once for each day that changed in the foreign table: "
+            "views by page."
         )
-        self.tell_foreign()
+        self.show_foreign()
         self.say(
-            f"Maintain the table: {MAINTENANCE} runs what is due, on a schedule of its own. Nothing waits for it."
+            f"Maintain the table: {MAINTENANCE} runs what is due, on a schedule of its own. "
+            "Nothing waits for it."
         )
         self.maintain()
-        self.tell()
+        self.show_orders()
 
     def say(self, line: str) -> None:
         print(f"\n{self.style.strong('>')} {self.style.strong(line)}\n", flush=True)
 
     def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
         names = list(rows[0])
-        columns = [
-            Column(
-                key=name,
-                title=name,
-                right=all(isinstance(row[name], int | Decimal) for row in rows),
-            )
-            for name in names
-        ]
+        columns = []
+        for name in names:
+            is_number = all(isinstance(row[name], int | Decimal) for row in rows)
+            columns.append(Column(key=name, title=name, right=is_number))
         for line in text_table(columns, rows, self.style):
             print(f"    {line}", flush=True)
 
@@ -84,7 +84,7 @@ class Demo:
         return Table.open(f"{self.places.root}/shop/orders", self.places.options)
 
     def backfill(self) -> None:
-        """Three days, one after the other. Prints each task's result as soon as it has ended."""
+        """Backfill three days, one after the other, and print each task that has ended."""
         airflow = self.airflow
         for dag_id in SHOWN:
             airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": False})
@@ -107,49 +107,48 @@ class Demo:
                 for task in self.airflow.tasks(dag_id, run["dag_run_id"]):
                     if task["state"] in ENDED and task["id"] not in self.states:
                         self.states[task["id"]] = task["state"]
-                        self._tell(run["partition_key"], task, line)
+                        self._print_task(run["partition_key"], task, line)
         return len(self.states)
 
-    def _tell(self, key: str, task: Mapping[str, Any], line: ProgressLine) -> None:
+    def _print_task(self, key: str, task: Mapping[str, Any], line: ProgressLine) -> None:
         if line.painted:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        state = (
-            self.style.good("done") if task["state"] == "success" else self.style.bad(task["state"])
-        )
-        passed = duration_text(time.monotonic() - self.began_s)
-        print(
-            f"    {self.style.faint(passed)}  {key}  {task['task_display_name']:<8}  {state}  {task['duration'] or 0:.0f} s",
-            flush=True,
-        )
-        if task["state"] != "success":
-            self.failed.append(f"{task['task_display_name']} of {key}")
+        name = task["task_display_name"]
+        if task["state"] == "success":
+            state = self.style.good("done")
+        else:
+            state = self.style.bad(task["state"])
+            self.failed.append(f"{name} of {key}")
+        passed = self.style.faint(duration_text(time.monotonic() - self.began_s))
+        duration_s = task["duration"] or 0
+        print(f"    {passed}  {key}  {name:<8}  {state}  {duration_s:.0f} s", flush=True)
 
     def write_foreign(self) -> None:
-        """Another system writes a Delta table. A relay waits for its events, and wakes a DAG a day."""
+        """Write a Delta table as another system does; a relay starts a DAG for each day."""
         for dag_id in (RELAY, WOKEN):
             self.airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": False})
         path = self.places.foreign
         write_pageviews(path)
         events = register_pageviews(path, self.places.events, self.places.token)
         print(
-            f"    {path} has {len(VIEWS)} commits, and LakeChime {events} events of it; the DAGs run beside what comes now",
+            f"    {path} has {len(VIEWS)} commits, and LakeChime {events} events of it; "
+            "the DAGs run while the story continues",
             flush=True,
         )
 
-    def tell_foreign(self) -> None:
-        """What the woken runs returned."""
+    def show_foreign(self) -> None:
+        """Show the results of the DAG runs that events started."""
         self.airflow.wait_until(lambda: {key for key, _ in self._woken()} >= VIEWS.keys(), 300)
         results = {
             key: self.airflow.result(WOKEN, run_id, "report")
             for key, run_id in sorted(self._woken())
         }
-        # PostgreSQL keeps the fields of a result in an order of its own.
-        self.show(
-            [
-                {"partition key": key, **{page: results[key][page] for page in VIEWS[key]}}
-                for key in results
-            ]
-        )
+        rows = []
+        for key, views in results.items():
+            # PostgreSQL has the fields of a result in an order of its own
+            pages = {page: views[page] for page in VIEWS[key]}
+            rows.append({"partition key": key, **pages})
+        self.show(rows)
 
     def _woken(self) -> list[tuple[str, str]]:
         return [
@@ -162,62 +161,65 @@ class Demo:
         """Run now what the schedule runs once a day."""
         files = len(self.orders.snapshot_at().files)
         self.airflow.api("PATCH", f"/dags/{MAINTENANCE}", {"is_paused": False})
-        run_id = self.airflow.api("POST", f"/dags/{MAINTENANCE}/dagRuns", {"logical_date": None})[
-            "dag_run_id"
-        ]
+        run = self.airflow.api("POST", f"/dags/{MAINTENANCE}/dagRuns", {"logical_date": None})
+        run_id = run["dag_run_id"]
         with ProgressLine("maintenance", lambda: Step(name="what is due", done=0, total=1)):
             self.airflow.wait_until(lambda: self._states(MAINTENANCE).get(run_id) in ENDED, 300)
         results = [
-            self.airflow.result(MAINTENANCE, run, "maintain")
-            for run, state in self._states(MAINTENANCE).items()
+            self.airflow.result(MAINTENANCE, ended_run, "maintain")
+            for ended_run, state in self._states(MAINTENANCE).items()
             if state == "success"
         ]
         if len(results) < len(self._states(MAINTENANCE)):
             raise RuntimeError(f"{MAINTENANCE} failed; the logs are in {self.airflow.logs}")
-        done = max(
-            results, key=lambda result: int(result["counts"]["due"])
-        )  # the schedule may have been faster
+        # The schedule may have been faster than this run
+        done = max(results, key=lambda result: int(result["counts"]["due"]))
         for note in done["notes"]:
             print(f"    {note}", flush=True)
         head = self.orders.snapshot_at()
         print(
-            f"    {files} data files became {len(head.files)}, as version {head.version}; all below is read from them",
+            f"    {files} data files became {len(head.files)}, as version {head.version}; "
+            "all below is read from them",
             flush=True,
         )
 
     def _states(self, dag_id: str) -> dict[str, str]:
         return {run["dag_run_id"]: run["state"] for run in self.airflow.runs(dag_id)}
 
-    def tell(self) -> None:
-        """The table now, and as of the end of each day."""
+    def show_orders(self) -> None:
+        """Show the table now, and as of the end of each day."""
         orders = self.orders
         self.say(
-            'Read the table now: OpalTable.for_path(spark, ".../shop/orders").read(). The orders that the demo follows:'
+            'Read the table now: OpalTable.for_path(spark, ".../shop/orders").read(). '
+            "The orders that the demo follows:"
         )
         self.show(followed(orders, None))
         for day in DAYS[:-1]:
             self.say(
-                f'Read it as of the end of {day}: read(event_time="{day}{END_OF_DAY}"). What came late is in its place.'
+                f'Read it as of the end of {day}: read(event_time="{day}{END_OF_DAY}"). '
+                "The late change is at its own time."
             )
             self.show(followed(orders, f"{day}{END_OF_DAY}"))
         self.say("All orders, as of the end of each day:")
         self.show([totals(orders, day) for day in DAYS])
         self.say(
-            "The log: each key was ingested, and made visible by a MetaGen; then the files were maintained."
+            "The log: each key was ingested, and made visible by a MetaGen; "
+            "then the files were maintained."
         )
         self.show([logged(commit) for commit in reversed([*orders.commits()])])
 
 
 def followed(orders: Table, event_time: str | None) -> list[dict[str, Any]]:
-    """The orders whose life the demo follows."""
+    """Return the orders that the demo follows."""
     visible = [
         row for row in orders.read(event_time=event_time).to_pylist() if row["order_id"] < 1_000
     ]
     names = ("order_id", "country", "status", "total")
-    return [
-        {name: row[name] for name in names} | {"updated_at": f"{row['updated_at']:%d %b %H:%M}"}
-        for row in sorted(visible, key=_number)
-    ]
+    shown = []
+    for row in sorted(visible, key=_number):
+        shown_row = {name: row[name] for name in names}
+        shown.append(shown_row | {"updated_at": f"{row['updated_at']:%d %b %H:%M}"})
+    return shown
 
 
 def _number(row: Mapping[str, Any]) -> int:
@@ -241,10 +243,11 @@ def logged(commit: Any) -> dict[str, Any]:
 
 
 def wait_for_dags(airflow: AirflowApi) -> None:
-    """Until those that the demo runs are parsed."""
-    airflow.wait_until(
-        lambda: (
-            {*SHOWN, MAINTENANCE, RELAY, WOKEN}
-            <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]}
-        )
-    )
+    """Wait until the DAGs that the demo runs are parsed."""
+    needed = {*SHOWN, MAINTENANCE, RELAY, WOKEN}
+
+    def are_parsed() -> bool:
+        dags = airflow.api("GET", "/dags?limit=100")["dags"]
+        return needed <= {dag["dag_id"] for dag in dags}
+
+    airflow.wait_until(are_parsed)

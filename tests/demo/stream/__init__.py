@@ -1,1 +1,1 @@
-"""The demo of streams: a Kafka of its own, orders that happen, and a table that shows them."""
+"""The demo of streams: a Kafka of its own, a flow of orders, and a table that shows them."""

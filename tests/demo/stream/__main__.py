@@ -1,8 +1,9 @@
-"""The demo of streams: orders of a shop go into a real Kafka, `opal stream` reads them, and a table in the terminal shows what is visible.
+"""The demo of streams: a shop's orders go through a real Kafka and `opal stream` into a table.
 
     python -m tests.demo.stream [--exit]
 
-All of it lies in a folder of its own, which goes when the demo ends: by Ctrl-C, or with `--exit` by itself.
+The terminal shows the visible orders. All files are in a folder of its own, which is deleted when
+the demo ends: by Ctrl-C, or with `--exit` on its own.
 """
 
 import argparse
@@ -32,15 +33,17 @@ from opal_lake.table import Table
 from tests.demo.stream.broker import Broker, free_port
 from tests.demo.stream.orders import SCHEMA, changes
 
-TOPIC, A_SECOND, SHOWN_S, EXIT_S, LOOK_S = "orders", 200, 1.0, 20.0, 0.05
-_AGES = 5_000  # of the last changes
+TOPIC = "orders"
+A_SECOND = 200  # changes
+SHOWN_S, EXIT_S, LOOK_S = 1.0, 20.0, 0.05
+_AGES = 5_000  # the last changes whose age is shown
 STATUSES = ("placed", "paid", "shipped", "cancelled")
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True, kw_only=True)
 class Shop:
-    """Sends a change every few milliseconds, and remembers when the last ones were sent."""
+    """A shop that sends a change every few milliseconds."""
 
     servers: str
     sent: int = 0
@@ -66,7 +69,7 @@ class Shop:
 
 @dataclass(slots=True, kw_only=True)
 class Watcher:
-    """Looks at the head all the time, and takes the age of each change that has become visible."""
+    """An observer of the newest version, with the ages of visible changes."""
 
     table: Table
     ages_s: list[float] = field(default_factory=list)
@@ -79,12 +82,11 @@ class Watcher:
             return
         self.version = head.version
         rows = self.table.read(columns=["country", "status", "total", "updated_at"]).to_pylist()
-        now, newest = datetime.now(UTC), max((row["updated_at"] for row in self.rows), default=None)
-        self.ages_s += [
-            (now - row["updated_at"]).total_seconds()
-            for row in rows
-            if newest is None or row["updated_at"] > newest
-        ]
+        now = datetime.now(UTC)
+        newest = max((row["updated_at"] for row in self.rows), default=None)
+        for row in rows:
+            if newest is None or row["updated_at"] > newest:
+                self.ages_s.append((now - row["updated_at"]).total_seconds())
         self.rows = rows
 
     def by_country(self) -> list[dict[str, Any]]:
@@ -92,19 +94,21 @@ class Watcher:
         revenue = Counter[str]()
         for row in self.rows:
             revenue[row["country"]] += row["total"] if row["status"] in ("paid", "shipped") else 0
-        countries = sorted({country for country, _ in counts})
-        return [
-            {
-                "country": country,
-                **{status: counts[country, status] for status in STATUSES},
-                "revenue": f"{revenue[country]:,.2f}",
-            }
-            for country in countries
-        ]
+        lines = []
+        for country in sorted({country for country, _ in counts}):
+            line: dict[str, Any] = {"country": country}
+            for status in STATUSES:
+                line[status] = counts[country, status]
+            line["revenue"] = f"{revenue[country]:,.2f}"
+            lines.append(line)
+        return lines
 
 
 class Screen:
-    """Paints over what it painted; where the output is no terminal, each painting comes below the one before."""
+    """A terminal whose last picture each new one replaces.
+
+    Where the output is not a terminal, each picture comes below the one before.
+    """
 
     def __init__(self) -> None:
         self.style = Style.of(sys.stdout)
@@ -122,12 +126,12 @@ def page(watcher: Watcher, shop: Shop, style: Style) -> list[str]:
     columns = [Column(key="country", title="country")]
     columns += [Column(key=name, title=name, right=True) for name in (*STATUSES, "revenue")]
     ages = sorted(watcher.ages_s[-_AGES:])
-    fresh = (
-        f"p50 {ages[len(ages) // 2]:.2f} s, p95 {ages[int(len(ages) * 0.95)]:.2f} s"
-        if ages
-        else "nothing yet"
-    )
-    head = f"version {watcher.version}: {len(watcher.rows):,} orders visible, {shop.sent:,} changes sent"
+    fresh = "nothing yet"
+    if ages:
+        p50, p95 = ages[len(ages) // 2], ages[int(len(ages) * 0.95)]
+        fresh = f"p50 {p50:.2f} s, p95 {p95:.2f} s"
+    orders = f"{len(watcher.rows):,} orders visible"
+    head = f"version {watcher.version}: {orders}, {shop.sent:,} changes sent"
     return [
         style.strong(head),
         *text_table(columns, watcher.by_country(), style),
@@ -138,17 +142,17 @@ def page(watcher: Watcher, shop: Shop, style: Style) -> list[str]:
 
 @contextmanager
 def running(folder: Path) -> Iterator[tuple[Broker, Table]]:
-    """A broker with the topic, a table, and `opal stream` between both."""
+    """Run a broker with the topic, a table, and `opal stream` between both."""
     broker = Broker(home=folder / "kafka", port=free_port())
     broker.home.mkdir()
     stream = None
     try:
         broker.format()
         broker.start()
-        admin = broker.admin  # its answers end with it
-        admin.create_topics([NewTopic(TOPIC, num_partitions=2, replication_factor=1)])[
-            TOPIC
-        ].result(30)
+        # The client must live as long as its answers
+        admin = broker.admin
+        topic = NewTopic(TOPIC, num_partitions=2, replication_factor=1)
+        admin.create_topics([topic])[TOPIC].result(30)
         table = Table.create(
             str(folder / "orders"),
             arrow_of_sql(SCHEMA),
@@ -176,7 +180,8 @@ def running(folder: Path) -> Iterator[tuple[Broker, Table]]:
         if stream.poll() is not None:
             raise OpalError(f"opal stream has ended with {stream.returncode}")
     finally:
-        for number in ENDS:  # who stops in the middle of stopping leaves processes behind
+        # A process that ends while it stops others leaves some behind
+        for number in ENDS:
             signal.signal(number, signal.SIG_IGN)
         if stream is not None:
             stream.terminate()
@@ -210,7 +215,7 @@ def run(folder: Path, *, stays: bool) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 when all was shown; Ctrl-C is the usual end."""
+    """Run the demo. Exit code 0 when everything was shown; Ctrl-C is the usual end."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.demo.stream",
         description="A shop's orders through Kafka into a table, live.",
@@ -218,10 +223,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--exit",
         action="store_true",
-        help=f"end after {EXIT_S:.0f} s, instead of going on until Ctrl-C",
+        help=f"end after {EXIT_S:.0f} s, instead of running until Ctrl-C",
     )
     args = parser.parse_args(argv)
-    for number in ENDS:  # SIGINT too: a shell may have started us with it ignored
+    # SIGINT too: a shell may have started this process with it ignored
+    for number in ENDS:
         signal.signal(number, _interrupted)
     folder = Path(tempfile.mkdtemp(prefix="opal-demo-stream-"))
     try:

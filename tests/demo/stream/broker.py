@@ -1,4 +1,7 @@
-"""A real Kafka broker, KRaft, in a folder and on a port of its own. Its jars are fetched once, by the Ivy that Spark brings."""
+"""A real Kafka broker, KRaft, in a folder and on a port of its own.
+
+Its jars are fetched once, by Spark's Ivy.
+"""
 
 import os
 import secrets
@@ -19,18 +22,18 @@ from confluent_kafka.admin import AdminClient
 from opal_lake.errors import StorageError
 
 ARTIFACT = ("org.apache.kafka", "kafka_2.13", "4.1.1")
-JARS = Path.home() / ".ivy2.5.2" / "opal-kafka"  # beside what Spark's Ivy keeps
+JARS = Path.home() / ".ivy2.5.2" / "opal-kafka"  # next to the jars of Spark's Ivy
 START_S = 60
 _HEAP = ("-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 def kafka_jars() -> Path:
-    """The folder with Kafka and all that it needs."""
+    """Return the folder with Kafka and its dependencies."""
     return fetch_jars(ARTIFACT[2], ARTIFACT)
 
 
 def fetch_jars(name: str, *artifacts: tuple[str, str, str]) -> Path:
-    """The folder of this name, with these artifacts and all that they need."""
+    """Return the folder of this name, with artifacts and their dependencies."""
     folder = JARS / name
     if folder.exists():
         return folder
@@ -47,39 +50,34 @@ def fetch_jars(name: str, *artifacts: tuple[str, str, str]) -> Path:
         f'<ivy-module version="2.0">{own}<dependencies>{needs}</dependencies></ivy-module>'
     )
     command = [java(), "-jar", str(ivy), "-warn", "-ivy", str(wanted), "-confs", "default"]
-    _check(
-        subprocess.run(
-            [*command, "-retrieve", f"{part}/[artifact]-[revision](-[classifier]).[ext]"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    )
+    command += ["-retrieve", f"{part}/[artifact]-[revision](-[classifier]).[ext]"]
+    _check(subprocess.run(command, capture_output=True, text=True, check=False))
     wanted.unlink()
     try:
         part.rename(folder)
-    except OSError:  # another process was faster
+    except OSError:
+        # Another process was faster
         shutil.rmtree(part)
     return folder
 
 
 def spark_jars(*names: str) -> list[Path]:
-    """These of the jars that Spark brings, without their versions."""
+    """Return jars of Spark by their names without versions."""
     spark = find_spec("pyspark")
     if spark is None or spark.origin is None:
         raise StorageError(
             "Spark's Ivy fetches Kafka, and Spark is not installed: pip install 'opal-lake[spark]'"
         )
-    return [
-        path
-        for name in names
-        for path in (Path(spark.origin).parent / "jars").glob(f"{name}-[0-9]*.jar")
-    ]
+    folder = Path(spark.origin).parent / "jars"
+    jars: list[Path] = []
+    for name in names:
+        jars += folder.glob(f"{name}-[0-9]*.jar")
+    return jars
 
 
 @dataclass(slots=True, kw_only=True)
 class Broker:
-    """Its folder and its process."""
+    """A broker: its folder, its port and its process."""
 
     home: Path
     port: int
@@ -113,8 +111,8 @@ class Broker:
                 time.sleep(0.2)
         log_end = (self.home / "log").read_text(errors="replace")[-3000:]
         raise StorageError(
-            f"Kafka has ended, or did not answer within {START_S} s; {self.home}/log says why: mend that and start again. It ends "
-            f"with:\n{log_end}"
+            f"Kafka has ended, or did not answer within {START_S} s; {self.home}/log says why: "
+            f"fix that and start again. It ends with:\n{log_end}"
         )
 
     def stop(self, *, kill: bool = False) -> None:
@@ -145,9 +143,8 @@ class Broker:
         lines["controller.quorum.bootstrap.servers"] = lines["listeners"].rpartition("//")[2]
         path = self.home / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-        cluster = (
-            "opal" + secrets.token_urlsafe(16)[4:]
-        )  # 22 letters; one that begins with - would be an option
+        # 22 letters; an id that begins with - would be an option
+        cluster = "opal" + secrets.token_urlsafe(16)[4:]
         command = self._java(
             "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(path)
         )
@@ -169,7 +166,7 @@ def _check(done: "subprocess.CompletedProcess[str]") -> None:
 
 
 def java() -> str:
-    """The one that Spark runs on."""
+    """Return the Java that Spark runs on."""
     home = os.environ.get("JAVA_HOME")
     if not home:
         home = subprocess.run(

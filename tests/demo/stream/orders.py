@@ -1,4 +1,4 @@
-"""Orders of a shop as they happen: placed, paid, shipped, some cancelled; a message for each change."""
+"""Orders of a shop: placed, paid, shipped, some cancelled; a message for each change."""
 
 import random
 from collections.abc import Iterator
@@ -11,8 +11,10 @@ _CANCELLED, _OPEN = 0.04, 400
 
 
 def changes(seed: int = 1) -> Iterator[dict[str, Any]]:
-    """Without an end, and without times: whoever sends one knows when it is."""
-    dice, opened, number = random.Random(seed), dict[int, dict[str, Any]](), 0
+    """Yield changes without an end, and without times: the sender adds its own."""
+    dice = random.Random(seed)
+    opened: dict[int, dict[str, Any]] = {}
+    number = 0
     order: dict[str, Any]
     while True:
         if (len(opened) < _OPEN and dice.random() < 0.5) or not opened:
@@ -24,11 +26,10 @@ def changes(seed: int = 1) -> Iterator[dict[str, Any]]:
                 "total": round(5 + dice.random() * 200, 2),
             }
         else:
-            order = opened[dice.choice([*opened])]
-            order = {
-                **order,
-                "status": "cancelled" if dice.random() < _CANCELLED else NEXT[order["status"]],
-            }
+            before = opened[dice.choice([*opened])]
+            is_cancelled = dice.random() < _CANCELLED
+            status = "cancelled" if is_cancelled else NEXT[before["status"]]
+            order = {**before, "status": status}
         if order["status"] in NEXT:
             opened[order["order_id"]] = order
         else:
