@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.examples import examples
+from tests.docs.build import examples
 from tests.fixtures_cli import LAKE, PROVIDER, ROOT, SOURCES
 
 LOCK = ROOT / ".ci" / "requirements.lock"

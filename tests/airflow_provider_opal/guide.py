@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.docs.examples import example_with, page_text, with_places
+from tests.docs.build import example_with, page_text, with_places
 
 PIPELINE = "docs/tutorials/pipeline.md"
 CONSUMERS = "docs/how-to/consumers.md"

@@ -22,7 +22,7 @@ from tests.airflow_provider_opal.guide import (
     PIPELINE,
     write_examples,
 )
-from tests.docs.examples import ROOT, example_with, examples
+from tests.docs.build import ROOT, example_with, examples
 from tests.fixtures_cli import metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]

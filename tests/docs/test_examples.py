@@ -1,7 +1,7 @@
 """Rules of every example: a test runs it, and the named programs know its commands.
 
 Python and `opal` run in test_examples_spark.py, files of Airflow in
-tests/airflow_provider_opal/test_docs.py and under a real Airflow in cluster/test_examples.py next
+tests/airflow_provider_opal/test_guide.py and under a real Airflow in cluster/test_examples.py next
 to it.
 """
 
@@ -13,8 +13,7 @@ import pytest
 
 from opal_lake.cli import build_parser
 from opal_lake.cli.command import OpalParser
-from tests.docs.examples import PAGES, ROOT, Example, examples, page_text
-from tests.docs.test_examples_spark import SCRIPTS
+from tests.docs.build import PAGES, ROOT, TABLE_PAGES, Example, examples, page_text
 from tests.fixtures_cli import LAKE, PROVIDER, metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
@@ -68,14 +67,14 @@ def test_readme_is_short_and_begins_with_what_it_is_and_two_commands() -> None:
 
 def test_every_example_is_run_by_some_test() -> None:
     python = {page for page in PAGES if examples(page, "python")}
-    assert python <= {*SCRIPTS, *AIRFLOW, *STREAMING}
+    assert python <= {*TABLE_PAGES, *AIRFLOW, *STREAMING}
     assert {page for page in PAGES if examples(page, "yaml")} == {
         "README.md",
         PIPELINE,
         "docs/how-to/foreign-tables.md",
     }
     assert {example.page for example, _ in commands_of("opal")} <= {
-        *SCRIPTS,
+        *TABLE_PAGES,
         *STREAMING,
         "docs/how-to/clusters.md",
         "docs/reference/yaml.md",

@@ -13,7 +13,7 @@ from lakechime.cli import build_parser, main
 from lakechime.producers.tables import read_tables
 from opal_lake.exit_codes import OK
 from opal_lake.table import Table
-from tests.docs.examples import PAGES, example_with, examples
+from tests.docs.build import PAGES, example_with, examples
 from tests.opal_lake import shop
 
 HOW_TO = "docs/how-to/foreign-tables.md"

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from opal_lake.cli import main
 from opal_lake.exit_codes import OK
 from opal_spark import OpalTable
-from tests.docs.examples import ROOT, example_with, examples, with_places
+from tests.docs.build import ROOT, TABLE_PAGES, example_with, examples, with_places
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
 from tests.fixtures_postgres import USER, Postgres
 from tests.fixtures_spark import spark
@@ -229,7 +229,7 @@ def mutate(spark: SparkSession, folder: Path) -> None:
     ]
 
 
-# Every page with Python or `opal` on a table
+# How to run each page of TABLE_PAGES
 SCRIPTS: dict[str, Callable[[SparkSession, Path], None]] = {
     "README.md": readme,
     "docs/tutorials/table.md": tutorial,
@@ -242,15 +242,16 @@ SCRIPTS: dict[str, Callable[[SparkSession, Path], None]] = {
     "docs/how-to/read.md": read,
     "docs/how-to/time-travel.md": time_travel,
 }
-QUICK = ("README.md", "docs/tutorials/table.md")  # what a newcomer runs first; others are slow
+# The pages that a newcomer runs first; the tests of all others are marked as slow
+QUICK = ("README.md", "docs/tutorials/table.md")
 
 
 @pytest.mark.usefixtures("opal_commands")
 @pytest.mark.parametrize(
     "page",
-    [page if page in QUICK else pytest.param(page, marks=pytest.mark.slow) for page in SCRIPTS],
+    [page if page in QUICK else pytest.param(page, marks=pytest.mark.slow) for page in TABLE_PAGES],
 )
-def test_examples_run_and_print_what_the_page_shows(
+def test_examples_run_and_print_the_text_of_the_page(
     page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,7 @@ from opal_lake.cli import main
 from opal_lake.exit_codes import OK
 from opal_lake.table import Table
 from opal_spark.streams.source import EXCLUDES, package
-from tests.docs.examples import examples, page_text, with_places
+from tests.docs.build import examples, page_text, with_places
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
 from tests.fixtures_spark import need_spark_parts, spark

@@ -23,8 +23,8 @@ from opal_lake.cli import build_parser
 from opal_lake.definition.conditions.parser import FUNCTIONS, parse
 from opal_lake.definition.properties import PROPERTIES
 from opal_stream.tracking.metrics import HELP
-from tests.docs.examples import PAGES as SOURCES
-from tests.docs.examples import page_text
+from tests.docs.build import PAGES as SOURCES
+from tests.docs.build import page_text
 from tests.fixtures_cli import metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]

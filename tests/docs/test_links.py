@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.examples import PAGES, ROOT, page_text
+from tests.docs.build import PAGES, ROOT, page_text
 
 LINKED = (*PAGES, "CHANGELOG.md", "spark_apps/opal_lake/FORMAT.md")
 

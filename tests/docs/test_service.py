@@ -16,7 +16,7 @@ from opal_lake.cli import build_parser
 from opal_lake.exit_codes import FINAL
 from opal_stream.operations.verbs import METRICS_HOST
 from opal_stream.timeouts import drain_s, supervisor_drain_s
-from tests.docs.examples import ROOT, example_with, page_text
+from tests.docs.build import ROOT, example_with, page_text
 from tests.fixtures_cli import metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]

@@ -15,7 +15,7 @@ from opal_lake.storage import open_storage
 from opal_spark.engine.failures import worker_errors
 from opal_spark.engine.java import ensure_java
 from opal_spark.engine.session import arrow_batches, row_bytes, rows_from_arrow
-from tests.docs.examples import example_with
+from tests.docs.build import example_with
 from tests.opal_lake.shop import create, rows
 
 BYTES, ROWS = (
