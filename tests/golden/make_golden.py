@@ -31,7 +31,6 @@ from opal_lake.log.tuning import Tuning
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, create_on
-from opal_lake.write import ingest_job
 from tests.kit.ids import CountingIds
 from tests.kit.runs import MemoryRuns
 
@@ -95,7 +94,7 @@ def build(file_format: str) -> Storage:
         },
     )
     create_on(storage, plan_spec(SCHEMA, table_layout), clock, ids)
-    tuning = Tuning(fold_at_logs=2)
+    tuning = Tuning(fold_at_logs=2, ingest_max_files=1)
     table = Table(
         log=CommitLog(storage=storage, clock=clock, ids=ids, tuning=tuning),
         cache=MemoryRuns(storage=storage),
@@ -255,7 +254,6 @@ def decode(path: str, data: bytes) -> Any:
 
 
 def main() -> None:
-    ingest_job.MAX_FILES_IN_COMMIT = 1  # type: ignore[attr-defined]
     for file_format in FORMATS:
         storage, folder = build(file_format), HERE / file_format
         shutil.rmtree(folder, ignore_errors=True)

@@ -105,11 +105,10 @@ def compared_paths(storage: Storage) -> list[str]:
 
 
 def test_the_same_story_writes_the_same_metadata_today(
-    frozen: tuple[Table, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    frozen: tuple[Table, dict[str, Any]],
 ) -> None:
     """Sizes and checksums of pyarrow's files may differ: its bytes may change."""
     table, content = frozen
-    monkeypatch.setattr("opal_lake.write.ingest_job.MAX_FILES_IN_COMMIT", 1)
     again = make_golden.build(table.snapshot_at().spec.file_format)
     paths = compared_paths(again)
     assert paths == compared_paths(table.storage)

@@ -23,7 +23,7 @@ from opal_lake.errors import FormatError
 from opal_lake.log.checkpoint import read_checkpoint, write_checkpoint
 from opal_lake.log.sections import InlinePart
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.maintenance import rewrite_job
+from opal_lake.log.tuning import Tuning
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from tests.kit.check import check_table
@@ -235,11 +235,12 @@ def test_files_that_an_upsert_folds_hold_them() -> None:
     assert check_table(table) == []
 
 
-def test_a_rewrite_that_only_removes_gives_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewrite_that_only_removes_gives_no_ids() -> None:
     """A rewrite may list the removed files in a side file."""
-    for most in (256, 0):
-        monkeypatch.setattr(rewrite_job, "MAX_FILES_IN_COMMIT", most)
-        table = create(MemoryStorage(), group_rows=1)  # each file is rewritten alone
+    for max_files in (256, 0):
+        tuning = Tuning(rewrite_max_files=max_files)
+        # Each file is rewritten alone
+        table = create(MemoryStorage(), group_rows=1, tuning=tuning)
         table.ingest(*rows([("a", 1, 1)]), metadata="inline")
         table.ingest(*rows([("a", 2, 2)]), metadata="inline")
         compact(table, floor=9)
@@ -247,7 +248,7 @@ def test_a_rewrite_that_only_removes_gives_no_ids(monkeypatch: pytest.MonkeyPatc
         commits = map(table.log.read_commit, range(state.version + 1))
         [commit] = [commit for commit in commits if commit.actions.rewrite is not None]
         assert commit.actions.rewrite is not None
-        assert (commit.actions.rewrite.side is not None) == (most == 0)
+        assert (commit.actions.rewrite.side is not None) == (max_files == 0)
         assert commit.actions.rewrite.dropped_rows == 1
         assert (len(state.files), commit.first_row_id, state.root.next_row_id) == (1, None, 2)
         assert check_table(table) == []

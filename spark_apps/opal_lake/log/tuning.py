@@ -1,17 +1,22 @@
-"""The sizes at which the log writes its derived files otherwise: tests set them small."""
+"""The sizes at which the log writes its files otherwise: tests set them small."""
 
 from dataclasses import dataclass
 
+from opal_lake.log.commit import MAX_FILES_IN_COMMIT
 from opal_lake.log.sections import MERGE_RATIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Sizes by which checkpoints, bitmap bases and log pages are split and merged.
+    """Sizes by which commits, checkpoints, bitmap bases and log pages are split and merged.
 
     They move costs, not content: a reader understands files that were written with any others.
     """
 
+    # Files that a commit lists itself: an ingest its new files, a rewrite also the removed ones.
+    # Longer lists are in a side file.
+    ingest_max_files: int = MAX_FILES_IN_COMMIT
+    rewrite_max_files: int = MAX_FILES_IN_COMMIT
     # Bytes. Smaller parts are within the root itself: the checkpoint of a small table is one file.
     inline_bytes: int = 16 << 10
     # Logs or events since the last fold. A reader takes that many from the logs themselves.

@@ -1,6 +1,6 @@
 """A rewrite from its tasks' outputs to the commit, on any executor.
 
-Files that another rewrite removed in the meantime are left out.
+An output is left out if another rewrite has meanwhile removed a file that it replaces.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from opal_lake.data.reported import check_files
 from opal_lake.data.segment import DataFile, Segment, SideFile
 from opal_lake.events.bitmap import Bitmaps, add_bitmaps
 from opal_lake.ids import segment_part
-from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, Rewrite, file_to_json
+from opal_lake.log.commit import Actions, Commit, Rewrite, file_to_json
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.lists import rewritten_files
@@ -39,8 +39,8 @@ class RewriteRun:
 class RewriteDone:
     """A committed rewrite.
 
-    `made` are the new files, `forgotten` the rows that no longer are in a file. `lost` counts the
-    bins of which another rewrite replaced a file.
+    `made` has the paths of the new files, `forgotten` the rows that no longer are in a file. `lost`
+    counts the bins of which another rewrite replaced a file: their outputs were left out.
     """
 
     result: JobResult
@@ -51,13 +51,13 @@ class RewriteDone:
 
 def commit_rewrite(log: CommitLog, run: RewriteRun, outputs: Sequence[Rewritten]) -> RewriteDone:
     """Commit the new files instead of the old ones."""
+    # Set by the latest try to commit
     winning: list[Rewritten] = []
     gone: list[Segment] = []
     tries = count()
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
         removed = _removed_since(run.base, head)
-        # What an earlier try set is replaced, as it lost its race
         winning[:] = [output for output in outputs if removed.isdisjoint(output.replaced)]
         gone.clear()
         floor = _raised(run.floor, head.root.floor)
@@ -65,7 +65,8 @@ def commit_rewrite(log: CommitLog, run: RewriteRun, outputs: Sequence[Rewritten]
             return None
         rewrite = plan_rewrite_action(head, winning)
         gone[:] = rewrite.gone
-        if len(rewrite.add) + len(rewrite.remove) > MAX_FILES_IN_COMMIT:
+        listed = len(rewrite.add) + len(rewrite.remove)
+        if listed > log.tuning.rewrite_max_files:
             side = _write_side(log, run.number, next(tries), rewrite)
             rewrite = replace(rewrite, add=(), remove=(), side=side, side_rows=rewrite.added_rows)
         actions = Actions(rewrite=rewrite if winning else None, floor=floor)
@@ -86,19 +87,26 @@ def commit_rewrite(log: CommitLog, run: RewriteRun, outputs: Sequence[Rewritten]
 
 
 def _new_files(outputs: Sequence[Rewritten]) -> list[DataFile]:
-    return [file for output in outputs for file in output.files]
+    files: list[DataFile] = []
+    for output in outputs:
+        files += output.files
+    return files
 
 
 def plan_rewrite_action(head: Snapshot, outputs: Sequence[Rewritten]) -> Rewrite:
-    """Return the action of a commit that replaces files by those of the tasks."""
-    removed = {path for output in outputs for path in output.replaced}
+    """Return the action of a commit that replaces files by the outputs of tasks."""
     added = tuple(_new_files(outputs))
-    losing = {segment for output in outputs for segment in output.dropped}
+    removed: set[str] = set()
+    losing: set[int] = set()  # segments of which rows were dropped
+    for output in outputs:
+        removed.update(output.replaced)
+        losing.update(output.dropped)
     # A segment is gone when no file of the new version has a row of it
     gone = losing - _segments(added)
     if gone:
-        # The list of all files is opened only if there is a doubt
-        gone -= _segments(file for path, file in head.files.items() if path not in removed)
+        # The list of all files is opened only if segments may be gone
+        remaining = [file for path, file in head.files.items() if path not in removed]
+        gone -= _segments(remaining)
     return Rewrite(
         add=added,
         remove=tuple(sorted(removed)),
@@ -118,7 +126,10 @@ def _incomplete_ingests(head: Snapshot, losing: Iterable[int]) -> tuple[int, ...
 
 
 def _segments(files: Iterable[DataFile]) -> set[int]:
-    return {segment for file in files for segment in file.segments}
+    segments: set[int] = set()
+    for file in files:
+        segments.update(file.segments)
+    return segments
 
 
 def _raised(new_floor: int | None, standing: int | None) -> int | None:
@@ -132,7 +143,8 @@ def _raised(new_floor: int | None, standing: int | None) -> int | None:
 def _removed_since(base: Snapshot, head: Snapshot) -> set[str]:
     """Return the files that rewrites since `base` removed.
 
-    It reads their commits: to open the list of all files would take longer.
+    The paths come from the commits of these rewrites: to open the list of all files would take
+    longer.
     """
     removed: set[str] = set()
     for commit in head.commits:
@@ -154,6 +166,7 @@ def _counts(outputs: Sequence[Rewritten]) -> dict[str, int]:
 
 
 def _write_side(log: CommitLog, number: int, attempt: int, rewrite: Rewrite) -> SideFile:
+    """Write the added and removed files of a rewrite to a side file."""
     check_files(rewrite.add)
     items: list[DataFile | str] = [*rewrite.add, *rewrite.remove]
     return write_side(log.storage, number, attempt, items, _item_to_json)

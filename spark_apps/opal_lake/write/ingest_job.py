@@ -27,7 +27,7 @@ from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NoRowsError, count_text
 from opal_lake.log.claim import claim_number
-from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, file_to_json
+from opal_lake.log.commit import Actions, Commit, file_to_json
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal, check_positions
 from opal_lake.log.lists import segment_of_file
@@ -220,7 +220,7 @@ def commit_ingest(
         actions = Actions()
         if rule_outputs:
             actions = _processing(rule_outputs, head, winners, placed)
-        if len(placed) > MAX_FILES_IN_COMMIT:
+        if len(placed) > log.tuning.ingest_max_files:
             side = _write_side(log, run.number, next(tries), placed)
             actions = replace(actions, ingested_side=side)
         else:

@@ -15,7 +15,6 @@ from opal_lake.log.tuning import Tuning
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table, create_on
-from opal_lake.write import ingest_job
 from tests.kit.check import check_table
 from tests.kit.ids import CountingIds
 from tests.kit.runs import MemoryRuns
@@ -61,7 +60,7 @@ def table_with_history(file_format: str) -> Table:
         properties={"segment_rows": 5, "group_rows": 11, "checkpoint_commits": 6},
     )
     create_on(storage, plan_spec(SCHEMA, table_layout), clock, ids)
-    tuning = Tuning(fold_at_logs=2, inline_bytes=0)
+    tuning = Tuning(fold_at_logs=2, inline_bytes=0, ingest_max_files=2)
     table = Table(
         log=CommitLog(storage=storage, clock=clock, ids=ids, tuning=tuning),
         cache=MemoryRuns(storage=storage),
@@ -158,9 +157,7 @@ def copy_with(table: Table, path: str, data: bytes | None) -> Table:
 
 @pytest.fixture(scope="module", params=["parquet", "orc"])
 def whole(request: pytest.FixtureRequest) -> tuple[Table, dict[str, Any]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ingest_job, "MAX_FILES_IN_COMMIT", 2)
-        table = table_with_history(request.param)
+    table = table_with_history(request.param)
     return table, {name: view() for name, view in views(copy_with(table, "", None)).items()}
 
 

@@ -30,7 +30,7 @@ from opal_lake.log.commit import (
 )
 from opal_lake.log.sections import decode_section, encode_section
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.maintenance import rewrite_job
+from opal_lake.log.tuning import DEFAULT_TUNING, Tuning
 from opal_lake.storage.memory import MemoryStorage
 from tests.kit.check import check_table
 from tests.opal_lake.compacting import compact
@@ -138,15 +138,14 @@ def rewritten() -> Forger:
 
 
 @pytest.fixture
-def with_side(monkeypatch: pytest.MonkeyPatch) -> Forger:
-    """Rewritten so, but that version 4 lists its files in a side file."""
-    monkeypatch.setattr(rewrite_job, "MAX_FILES_IN_COMMIT", 1)
-    return rewritten_table()
+def with_side() -> Forger:
+    """Like `rewritten`, except that version 4 lists its files in a side file."""
+    return rewritten_table(Tuning(rewrite_max_files=1))
 
 
-def rewritten_table() -> Forger:
+def rewritten_table(tuning: Tuning = DEFAULT_TUNING) -> Forger:
     storage = MemoryStorage()
-    table = create(storage, checkpoint_commits=100)
+    table = create(storage, checkpoint_commits=100, tuning=tuning)
     table.ingest(*rows([("c", 1, 1)]))
     table.ingest(*rows([("a", 1, 1), ("b", 1, 1)]), metadata="inline")
     table.ingest(*rows([("a", 2, 2)]), metadata="inline")
