@@ -1,27 +1,33 @@
 """Find versions whose recorded times are wrong, and repair them (FORMAT, clocks).
 
-After one commit with a time in the future, every later commit follows it a microsecond apart until
-that time has passed. A file's own time is not earlier than its commit, unless a tool set it: copies
-and archives may. So a version whose time is after its file's time by more than the bound is *ahead*
-only with further evidence, one of:
+After a commit with a time in the future, every later commit follows its predecessor by a
+microsecond, until that time has passed. A version has three times: its recorded time, the time of
+its writer's clock, and the time that the store gave its file. A file is not older than its commit,
+unless a tool set its time, as copies and archives may. Two times *agree* if they differ by no more
+than the bound.
 
-1. its time is in the future by more than the bound;
-2. the file of an older version has an earlier time, and agrees with that version's own time;
-3. the file of this or a later version and that version's writer's clock agree on a time that is
-   earlier by more than the bound, and that version's own time is not after its file's time, or
-   follows its predecessor by a microsecond;
-4. the file of a later version that is ahead by 2 has a time that is earlier by more than the bound;
-5. it belongs to a chain of uncorrected versions a microsecond apart, while their files' times, or
-   three or more rising times of their writers' clocks, span more than twice the bound.
+A version is *late* if its recorded time is after its file's time by more than the bound. It is
+*ahead* if its recorded time is in the future by more than the bound (evidence 1). It is also ahead
+if it is late and there is further evidence:
 
-"Agree" means within the bound. Otherwise the table counts as a copy, and times stay. (If all
-writers were ahead by as much for longer than that, the table looks exactly like a copy.)
+2. The file of an older version has an earlier time, and agrees with that version's recorded time.
+3. The file and the writer's clock of this or a later version agree on a time that is before the
+   recorded time by more than the bound. That version is not late, or follows its predecessor by a
+   microsecond.
+4. The file of a later version that is ahead by evidence 2 has a time that is before the recorded
+   time by more than the bound.
+5. The version belongs to a chain of uncorrected versions a microsecond apart. The times of their
+   files, or three or more rising times of their writers' clocks, span more than twice the bound.
 
-The corrected time of a version is its writer's, if that is within the bound of its file's, else its
-file's. A copied table is one where this holds for fewer than half of the commits that give
-evidence. There it is the writer's, if that is not before the predecessor and not after the file's
-time, or not after now where the file's time itself is before the predecessor by more than the
-bound; else it follows the predecessor.
+Without such evidence the table counts as a copy, and times stay. (If all writers were ahead by as
+much for as long, the table looks exactly like a copy.)
+
+The corrected time of a version is its writer's, if that agrees with its file's, otherwise its
+file's. A table where they agree for fewer than half of the commits that give evidence is a copy.
+In a copy, the corrected time is the writer's if that is neither before the predecessor nor after
+the file's time. If the file's time is itself before the predecessor by more than the bound, the
+limit is now instead of the file's time. Otherwise the version follows its predecessor by a
+microsecond.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,9 +52,11 @@ OPERATION = "repair_clock"
 class Evidence:
     """The times of a commit.
 
-    `recorded_us` is its own, `writer_us` its writer's clock if that differs, and `latest_us` the
-    latest time at which it can have been made. `follows` marks a commit a microsecond after its
-    predecessor, as happens if the predecessor had a time in the future.
+    - `recorded_us`: the commit's own time.
+    - `writer_us`: the time of its writer's clock, if that differs.
+    - `latest_us`: the latest time at which the commit can have been made.
+    - `follows`: whether its time is a microsecond after its predecessor's. That happens if the
+      predecessor had a time in the future.
     """
 
     version: int
@@ -60,7 +68,7 @@ class Evidence:
 
     @property
     def by_writer_us(self) -> int:
-        """The time by its writer's clock."""
+        """The commit's time by its writer's clock."""
         return self.recorded_us if self.writer_us is None else self.writer_us
 
     def agrees(self, bound_us: int) -> bool:
@@ -68,23 +76,23 @@ class Evidence:
         return abs(self.by_writer_us - self.latest_us) <= bound_us
 
     def is_late(self, bound_us: int) -> bool:
-        """Return whether its file is older than its recorded time.
+        """Return whether the file is older than the recorded time.
 
-        A clock was ahead, or a copy gave its file an older time.
+        A clock was ahead, or a copy gave the file an older time.
         """
         return self.recorded_us > self.latest_us + bound_us
 
-    def is_to_come(self, bound_us: int) -> bool:
-        """Return whether its recorded time is in the future."""
+    def is_in_future(self, bound_us: int) -> bool:
+        """Return whether the recorded time is in the future."""
         return self.recorded_us > self.now_us + bound_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The times to correct, if any.
+    """A planned repair: the times to correct, if any.
 
-    `backdated` counts versions that are later than their files, although no clock is known to have
-    been ahead.
+    `backdated` counts versions whose recorded times are after those of their files, although no
+    clock is known to have been ahead.
     """
 
     corrected: CorrectedTimes | None
@@ -94,7 +102,7 @@ class Plan:
 def repair_clock(log: CommitLog, *, dry_run: bool = False) -> JobResult:
     """Correct the times of all versions from the first one that is ahead.
 
-    Commits nothing if none is ahead of the store's time.
+    Commits nothing if no version is ahead of the store's time.
     """
     started_us = log.clock.now_us()
     base = log.head()
@@ -123,8 +131,11 @@ def plan_repair(log: CommitLog, head: Snapshot) -> Plan:
     evidence = gather(log.storage, log.clock, head, commits)
     bound_us = clock_bound_us(head.spec)
     corrected = correct(evidence, bound_us)
-    before = [item for item in evidence if corrected is None or item.version < corrected.first]
-    return Plan(corrected=corrected, backdated=sum(item.is_late(bound_us) for item in before))
+    uncorrected = evidence
+    if corrected is not None:
+        uncorrected = [item for item in evidence if item.version < corrected.first]
+    backdated = sum(item.is_late(bound_us) for item in uncorrected)
+    return Plan(corrected=corrected, backdated=backdated)
 
 
 def gather(
@@ -132,26 +143,28 @@ def gather(
 ) -> list[Evidence]:
     """Return the times of readable versions, the oldest first.
 
-    A commit was made no later than the store's time of its file, unless a copy set that, and no
-    later than now if the store has no time.
+    A commit was made no later than the store's time of its file, unless a copy set that time. If
+    the store has no time of its own, the commit was made no later than now.
     """
     now_us = store_now_us(storage, clock)
     times = CommitTimes(head)
-    stored = _file_times(storage, head.root.oldest_version) if storage.now_us() is not None else {}
-    us_before = {commit.version + 1: commit.timestamp_us for commit in commits}
+    file_us: Mapping[int, int] = {}
+    if storage.now_us() is not None:
+        file_us = _file_times(storage, head.root.oldest_version)
+    predecessors_us = {commit.version + 1: commit.timestamp_us for commit in commits}
     evidence: list[Evidence] = []
     for commit in commits:
         if commit.version < head.root.oldest_version:
             continue
         recorded_us = times.corrected(commit.version, commit.timestamp_us)
         is_uncorrected = recorded_us == commit.timestamp_us
-        predecessor_us = us_before.get(commit.version)
+        predecessor_us = predecessors_us.get(commit.version)
         evidence.append(
             Evidence(
                 version=commit.version,
                 recorded_us=recorded_us,
                 writer_us=commit.writer_us,
-                latest_us=min(stored.get(commit.version, now_us), now_us),
+                latest_us=min(file_us.get(commit.version, now_us), now_us),
                 now_us=now_us,
                 follows=is_uncorrected and predecessor_us == commit.timestamp_us - 1,
             )
@@ -173,17 +186,17 @@ def _file_times(storage: Storage, oldest: int) -> Mapping[int, int]:
 def find_ahead(evidence: Sequence[Evidence], bound_us: int) -> list[Evidence]:
     """Return the versions whose times are too late because a clock was ahead.
 
-    An older file is not enough, as a copy may have set its time. The text of this module lists the
-    further evidence.
+    A file that is older than the recorded time is not enough: a copy may have set the file's time.
+    The docstring of this module lists the further evidence.
     """
     agreeing = (item for item in evidence if abs(item.recorded_us - item.latest_us) <= bound_us)
     first_agreeing = next(agreeing, None)
     chained: set[int] = set()
     for chain in _chains(evidence):
-        if _spans(chain, bound_us):
+        if _is_spread_out(chain, bound_us):
             chained.update(item.version for item in chain)
     ahead: list[Evidence] = []
-    # The least time at which this version or a later one was surely made
+    # The earliest certain time of this version or a later one
     least_us: int | None = None
     for item in reversed(evidence):
         is_late = item.is_late(bound_us)
@@ -196,7 +209,8 @@ def find_ahead(evidence: Sequence[Evidence], bound_us: int) -> list[Evidence]:
         if is_witnessed or is_certain:
             least_us = item.latest_us if least_us is None else min(least_us, item.latest_us)
         is_contradicted = least_us is not None and item.recorded_us > least_us + bound_us
-        if item.is_to_come(bound_us) or (is_late and (is_contradicted or item.version in chained)):
+        has_evidence = is_contradicted or item.version in chained
+        if item.is_in_future(bound_us) or (is_late and has_evidence):
             ahead.append(item)
     return ahead[::-1]
 
@@ -212,15 +226,15 @@ def _chains(evidence: Sequence[Evidence]) -> list[list[Evidence]]:
     return chains
 
 
-def _spans(chain: Sequence[Evidence], bound_us: int) -> bool:
-    """Return whether the times are further apart than correct clocks can be."""
-    stored = [item.latest_us for item in chain]
-    if _are_far_apart(stored, bound_us):
+def _is_spread_out(chain: Sequence[Evidence], bound_us: int) -> bool:
+    """Return whether a chain took so long that its recorded times must be wrong."""
+    file_us = [item.latest_us for item in chain]
+    if _are_far_apart(file_us, bound_us):
         return True
-    # Clocks that are behind may differ by anything, but three that rise show that time passed
-    written = [item.writer_us for item in chain if item.writer_us is not None]
-    is_rising = len(written) > 2 and written == sorted(written)
-    return is_rising and _are_far_apart(written, bound_us)
+    # Clocks that are behind may differ by anything, but three rising times show that time passed
+    writers_us = [item.writer_us for item in chain if item.writer_us is not None]
+    is_rising = len(writers_us) > 2 and writers_us == sorted(writers_us)
+    return is_rising and _are_far_apart(writers_us, bound_us)
 
 
 def _are_far_apart(moments_us: Sequence[int], bound_us: int) -> bool:
@@ -230,8 +244,9 @@ def _are_far_apart(moments_us: Sequence[int], bound_us: int) -> bool:
 def correct(evidence: Sequence[Evidence], bound_us: int) -> CorrectedTimes | None:
     """Return strictly increasing times from the first version on that is ahead.
 
-    A writer's clock is trusted if it agrees with the store's. A clock that was behind looks like a
-    table that was copied later; the majority of the commits decides which it is.
+    A writer's clock is trusted if it agrees with the store's time. A table whose writers' clocks
+    were behind looks like a table that was copied later. The majority of the commits decides
+    between the two.
     """
     ahead = find_ahead(evidence, bound_us)
     if not ahead:
@@ -270,8 +285,9 @@ def _result(log: CommitLog, head: Snapshot, plan: Plan) -> JobResult:
     if plan.backdated:
         versions = count_text(plan.backdated, "version")
         note = (
-            f"{versions} with times after those of their files are not changed: no clock is known "
-            "to have been ahead, so this is a copy whose files were given older times"
+            f"{versions} with times after those of their files: nothing was corrected there. No "
+            "clock is known to have been ahead, so the table is a copy whose files were given "
+            "older times"
         )
         copied = (note,)
     if corrected is None:
@@ -282,8 +298,9 @@ def _result(log: CommitLog, head: Snapshot, plan: Plan) -> JobResult:
     first_text = moment_text(corrected.times_us[0])
     last_text = moment_text(corrected.times_us[-1])
     note = (
-        f"{count_text(count, 'version')}, {corrected.first} to {last}, are of {first_text} to "
-        f"{last_text}; the newest one said {moment_text(head.root.timestamp_us)}"
+        f"the right times of {count_text(count, 'version')}, {corrected.first} to {last}, are "
+        f"{first_text} to {last_text}; the newest version recorded "
+        f"{moment_text(head.root.timestamp_us)}"
     )
     return JobResult(
         operation=OPERATION,

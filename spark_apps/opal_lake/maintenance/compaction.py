@@ -1,10 +1,10 @@
 """A compaction from the plan to the last commit.
 
 It rewrites data files, merges segment logs and runs of the key store, and writes a checkpoint. Each
-step is a commit, under a number of its own, and the files of a large table are several commits: a
-compaction that starts again after a failure does what is left. Upserts go on meanwhile. No failure
-between two commits does harm: rows are deleted before the events that hide them, never after.
-`compaction_plan` chooses the files.
+step is a commit, under a number of its own, and a large table's files take several commits. So a
+compaction that starts again after a failure does only the missing steps. Upserts go on meanwhile.
+A failure between two commits does no harm: rows are deleted before the events that hide them, never
+after. `compaction_plan` chooses the files.
 """
 
 from collections import Counter
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
     from opal_lake.operations.compact import Compact
 
 BINS_A_COMMIT = 64
-ARCHIVED_BY = ("archive_after", "archive_codec")  # the properties that a compaction is given
+ARCHIVED_BY = ("archive_after", "archive_codec")  # properties that are arguments of a compaction
 _MAX_PASSES = 3  # over the files, as long as other rewrites take some of them
 _DAY_US = 86_400_000_000
 
-Build = Callable[[Snapshot], Actions]
+PlanActions = Callable[[Snapshot], Actions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +75,8 @@ class CompactionReads:
 class Compaction:
     """A compaction: its arguments, and its counts and notes so far.
 
-    `floor` is in the delta's order form and replaces a look-back; `target_bytes` is a size of files
-    that `target_mb` cannot express.
+    `floor` replaces a look-back, and is in the delta's order form. `target_bytes` replaces
+    `target_mb`, for sizes of files that are not whole megabytes.
     """
 
     table: OpenTable
@@ -91,7 +91,7 @@ class Compaction:
     def _newest(self) -> Snapshot:
         """Return the snapshot with which the next step begins.
 
-        It is read once, and refreshed after each commit of this compaction.
+        The snapshot is read once, and refreshed after each commit of this compaction.
         """
         if self.base is None:
             self.base = self.table.log.head()
@@ -137,28 +137,32 @@ class Compaction:
         if not base.root.pending:
             return why
         pending = count_text(base.root.pending, "file")
-        return f"{why}; a MetaGen comes first for {pending} of pending rows"
+        return f"{why}; {pending} of pending rows must first be processed by a MetaGen"
 
     def planned_reads(self) -> CompactionReads:
-        """Return what a run would read, as the table is now."""
+        """Return the files, logs and runs that a compaction of the newest version would read."""
         base = self._newest()
         floor = self._floor()
         droppable = _droppable(base, floor)
-        bins = self._bins(base, floor, droppable)
-        rewritten = {segment for bin_ in bins for segment in bin_.segments}
+        rewritten_segments: set[int] = set()
+        files: list[DataFile] = []
+        for bin_ in self._bins(base, floor, droppable):
+            rewritten_segments |= bin_.segments
+            files += bin_.files
         forgotten: Bitmaps = {}
         loses_segments = False
         for number, rows in droppable.items():
             segment = base.segments.get(number)
-            if segment is None or number in rewritten:
+            if segment is None:
                 forgotten[number] = rows
-                loses_segments |= segment is not None and len(rows) == segment.rows
-        works = plan_log_bins(base, forgotten, loses_segments=loses_segments)
-        return CompactionReads(
-            files=[file for bin_ in bins for file in bin_.files],
-            logs=[log for work in works for log in work.logs],
-            runs=_runs_to_merge(base, is_raised=_is_raised(base, floor)),
-        )
+            elif number in rewritten_segments:
+                forgotten[number] = rows
+                loses_segments |= len(rows) == segment.rows
+        logs: list[LogFile] = []
+        for work in plan_log_bins(base, forgotten, loses_segments=loses_segments):
+            logs += work.logs
+        runs = _runs_to_merge(base, is_raised=_is_raised(base, floor))
+        return CompactionReads(files=files, logs=logs, runs=runs)
 
     def _floor(self) -> int | None:
         if self.floor is not None:
@@ -169,7 +173,7 @@ class Compaction:
         head = self._newest()
         floor = self._floor()
         forgotten = self._rewrite_files(floor)
-        # Events go only after the rows that they hide
+        # Events are removed only after the rows that they hide
         self._merge_logs(forgotten)
         self._merge_runs(is_raised=_is_raised(head, floor))
         if self.version is not None:
@@ -180,29 +184,30 @@ class Compaction:
     def _rewrite_files(self, floor: int | None) -> Bitmaps:
         """Rewrite data files; return the rows that no longer are in a file."""
         forgotten: Bitmaps = {}
-        made: set[str] = set()
+        written: set[str] = set()  # paths
         lost = 0
         for _ in range(_MAX_PASSES):
             base = self._newest()
             droppable = _droppable(base, floor)
-            # A pass leaves alone what an earlier one has written
-            bins = [bin_ for bin_ in self._bins(base, floor, droppable) if not _has_any(bin_, made)]
+            planned = self._bins(base, floor, droppable)
+            # Files that an earlier pass has written are not rewritten again
+            bins = [bin_ for bin_ in planned if not _has_any(bin_, written)]
             # Earlier compactions dropped all rows of these segments, but may have left their events
-            gone = {seg: rows for seg, rows in droppable.items() if seg not in base.segments}
-            add_bitmaps(forgotten, gone)
+            gone = droppable.keys() - base.segments.keys()
+            add_bitmaps(forgotten, {number: droppable[number] for number in gone})
             lost = 0
             for batch in _batches(bins):
                 done = self._rewrite(base, batch, droppable, floor)
                 add_bitmaps(forgotten, done.forgotten)
-                made.update(done.made)
+                written.update(done.made)
                 lost += done.lost
             if not lost:
                 break
             self.base = self._refreshed(base)
         if lost:
             self.notes.append(
-                f"{lost} bins of files were rewritten by other jobs meanwhile; "
-                "what is left of them waits for the next run"
+                f"other jobs rewrote files of {count_text(lost, 'bin')} meanwhile; the next "
+                "compaction rewrites the other files of these bins"
             )
         self._raise_floor(floor)
         return forgotten
@@ -210,17 +215,20 @@ class Compaction:
     def _bins(self, base: Snapshot, floor: int | None, droppable: Bitmaps) -> list[Bin]:
         target = self._target_bytes(base)
         cold = self._cold_bins(base, target)
-        archived = {file.path for bin_ in cold for file in bin_.files}
+        archived: set[str] = set()
+        for bin_ in cold:
+            archived.update(file.path for file in bin_.files)
         bins = _minor_or_major(base, target, floor, droppable)
-        return [bin_ for bin_ in bins if not _has_any(bin_, archived)] + cold
+        warm = [bin_ for bin_ in bins if not _has_any(bin_, archived)]
+        return warm + cold
 
     def _cold_bins(self, base: Snapshot, target: int) -> list[Bin]:
         if self.asked.archive_after is None:
             return []
         if base.spec.file_format == "orc":
             raise InvalidInputError(
-                "archive_after has no effect on a table of ORC files, which have one codec only; "
-                "leave it out"
+                "archive_after has no effect on a table of ORC files, which have one codec only: "
+                "leave out archive_after"
             )
         given = base.spec.with_given(vars(self.asked))
         return plan_cold(base, self.asked.archive_after, given, target, self._now_us())
@@ -230,8 +238,10 @@ class Compaction:
         return store_now_us(self.table.storage, self.table.log.clock)
 
     def _target_bytes(self, base: Snapshot) -> int:
+        if self.target_bytes is not None:
+            return self.target_bytes
         given = base.spec.with_given(vars(self.asked))
-        return self.target_bytes or given.integer("target_mb") << 20
+        return given.integer("target_mb") << 20
 
     def _rewrite(
         self, base: Snapshot, bins: Sequence[Bin], droppable: Bitmaps, floor: int | None
@@ -246,15 +256,16 @@ class Compaction:
             cache=self.table.cache,
             runs=tuple(base.runs.values()),
         )
-        works = [
-            BinWork(
-                position=index,
-                bin=bin_,
-                row_bases=row_bases_of(base, bin_.files),
-                droppable=_of(droppable, bin_),
+        works: list[BinWork] = []
+        for index, bin_ in enumerate(bins):
+            works.append(
+                BinWork(
+                    position=index,
+                    bin=bin_,
+                    row_bases=row_bases_of(base, bin_.files),
+                    droppable=_droppable_in(bin_, droppable),
+                )
             )
-            for index, bin_ in enumerate(bins)
-        ]
         outputs = self.table.executor.run(partial(rewrite_bin, task), works)
         done = commit_rewrite(self.table.log, run, outputs)
         self._count(done.result)
@@ -270,8 +281,9 @@ class Compaction:
             self._count(done.result)
         kind = head.spec.delta.type
         assert isinstance(kind, Atomic)
-        oldest = from_order(max(floor, head.root.floor or floor), kind)
-        self.notes.append(f"the oldest readable event time is {oldest}")
+        standing = head.root.floor
+        effective = floor if standing is None else max(floor, standing)
+        self.notes.append(f"the oldest readable event time is {from_order(effective, kind)}")
 
     def _started(self, base: Snapshot, floor: int | None) -> RewriteRun:
         log = self.table.log
@@ -325,9 +337,11 @@ class Compaction:
     def _claimed(self, base: Snapshot) -> int:
         return claim_number(self.table.storage, base.root, "compact", self.table.log.clock)
 
-    def _commit(self, base: Snapshot, number: int, actions: Build, counts: dict[str, int]) -> None:
+    def _commit(
+        self, base: Snapshot, number: int, plan_actions: PlanActions, counts: dict[str, int]
+    ) -> None:
         def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
-            planned = actions(head)
+            planned = plan_actions(head)
             if planned == Actions():
                 return None
             result = JobResult(operation="compact", table=self.table.uri, counts=counts)
@@ -374,17 +388,21 @@ def _runs_to_merge(base: Snapshot, *, is_raised: bool) -> tuple[RunFile, ...]:
 
 
 def _batches(bins: Sequence[Bin]) -> Iterator[Sequence[Bin]]:
-    return (bins[start : start + BINS_A_COMMIT] for start in range(0, len(bins), BINS_A_COMMIT))
+    """Yield the bins that are committed together."""
+    for start in range(0, len(bins), BINS_A_COMMIT):
+        yield bins[start : start + BINS_A_COMMIT]
 
 
-def _of(droppable: Bitmaps, bin_: Bin) -> Bitmaps:
-    return {segment: droppable[segment] for segment in bin_.segments if segment in droppable}
+def _droppable_in(bin_: Bin, droppable: Bitmaps) -> Bitmaps:
+    """Return the droppable rows of a bin's segments."""
+    segments = bin_.segments & droppable.keys()
+    return {segment: droppable[segment] for segment in segments}
 
 
 def plan_cold(
     base: Snapshot, after: Duration | int | None, given: TableSpec, target: int, now_us: int
 ) -> list[Bin]:
-    """Plan which partitions to archive: those without a row of the last `after`."""
+    """Plan which partitions to archive: those whose rows are all older than `after`."""
     before = plan_floor(base, after, now_us, "archive_after")
     if before is None:
         return []
@@ -394,9 +412,10 @@ def plan_cold(
 def plan_floor(
     head: Snapshot, look_back: Duration | int | None, now_us: int, name: str = "look_back"
 ) -> int | None:
-    """Return the floor for a look-back, or for another span with a `name` of its own.
+    """Return the floor for a look-back, in the delta's order form; None without a look-back.
 
-    It lies that long before now or, if the delta column holds numbers, below the greatest one.
+    The floor is that long before now. If the delta column holds numbers, the floor is that much
+    below the greatest of them. `name` is the argument's name in errors.
     """
     if look_back is None:
         return None
@@ -407,8 +426,8 @@ def plan_floor(
         return _before_greatest(head, look_back, name)
     if isinstance(look_back, int):
         raise InvalidInputError(
-            f"{name}={look_back!r}: the delta column is a {type_name(kind)}; "
-            "give a span of time, as '30d'"
+            f"{name} must be a span of time such as '30d', because the delta column is a "
+            f"{type_name(kind)}; got {look_back!r}"
         )
     floor_us = now_us - parse_duration(look_back, name=name)
     # The order form of a date is in days, that of a time in microseconds
@@ -416,12 +435,12 @@ def plan_floor(
 
 
 def _before_greatest(head: Snapshot, look_back: Duration | int, name: str) -> int | None:
-    """Return the greatest delta less a span in its unit; None without rows."""
+    """Return the greatest delta minus a span in the delta's unit; None without rows."""
     text = str(look_back)
     if not text.isdecimal():
         raise InvalidInputError(
-            f"{name}={look_back!r}: the delta column {head.spec.delta.name!r} is a number; "
-            "give a number, as 1000"
+            f"{name} must be a number such as 1000, because the delta column "
+            f"{head.spec.delta.name!r} is a number; got {look_back!r}"
         )
     greatest: int | None = None
     for file in settled_files(head):

@@ -1,6 +1,6 @@
-"""The maintenance that a table is due for, with reasons, and a run of it.
+"""The maintenance steps that are due for a table, with reasons, and a run of these steps.
 
-The caller brings the steps that rewrite files.
+The caller passes the functions that run the steps.
 """
 
 from collections import defaultdict
@@ -31,18 +31,18 @@ from opal_lake.result import JobResult
 from opal_lake.retention.retention import GRACE
 
 SHORT_LOG = 500_000  # events
-MAX_LOGS = 64  # short ones, of a group
-MAX_RUNS = 64
+MAX_LOGS = 64  # short logs of a group
+MAX_RUNS = 64  # runs of the key store
 
 Runner = Mapping[str, Callable[[Mapping[str, Any]], JobResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The thresholds from which on something is due.
+    """The thresholds from which on a step is due.
 
-    They are the table's spec, with arguments instead of its properties. `grace` is not a property:
-    it is how long jobs and readers may take.
+    They are properties of the table's spec, unless arguments replace these. `grace` is not a
+    property: it is how long jobs and readers may take.
     """
 
     spec: TableSpec
@@ -76,7 +76,7 @@ def policy_of(spec: TableSpec, given: Mapping[str, Any] | None = None) -> Policy
 
 
 def plan_maintenance(snapshot: Snapshot, policy: Policy, now_us: int) -> tuple[Due, ...]:
-    """Return what is due at the newest snapshot, in the order to do it."""
+    """Return the steps that are due at a snapshot, in the order in which to run them."""
     steps = (
         compaction_due(snapshot, policy, now_us),
         _zorder(snapshot, policy),
@@ -86,42 +86,43 @@ def plan_maintenance(snapshot: Snapshot, policy: Policy, now_us: int) -> tuple[D
 
 
 def compaction_due(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | None:
-    """Return the compaction that is due, with the reasons; None if none is.
+    """Return the compaction that is due, with the reasons; None if none is due.
 
-    It is a major one if rows can be dropped: that does what a minor one does. Both archive cold
-    partitions.
+    It is a major one if rows can be dropped: a major compaction includes a minor one. Both archive
+    cold partitions.
     """
-    dead = _dead_rows(snapshot, policy, now_us)
-    cold = _cold_files(snapshot, policy, now_us)
+    dead_reasons = _dead_rows(snapshot, policy, now_us)
+    cold_reasons = _cold_files(snapshot, policy, now_us)
     reasons = [
-        *dead,
+        *dead_reasons,
         *_small_files(snapshot, policy),
         *_many_logs(snapshot),
         *_many_runs(snapshot),
-        *cold,
+        *cold_reasons,
     ]
     if not reasons:
         return None
     arguments: dict[str, Any] = {
-        "mode": "major" if dead else "minor",
+        "mode": "major" if dead_reasons else "minor",
         "target_mb": policy.spec.integer("target_mb"),
     }
-    if dead:
+    if dead_reasons:
         arguments["look_back"] = policy.spec.word("look_back")
-    if cold:
+    if cold_reasons:
         arguments |= {name: policy.spec.word(name) for name in ARCHIVED_BY}
     return Due(operation="compact", arguments=arguments, why="; ".join(reasons))
 
 
 def _small_files(snapshot: Snapshot, policy: Policy) -> list[str]:
-    """Return a reason if partitions have many files that would become half as many."""
+    """Return a reason if partitions have many files, and a compaction would halve their number."""
     target = policy.target_bytes
     max_files = policy.spec.integer("small_files")
     small = [file for file in settled_files(snapshot) if is_small(file, target)]
     partitions = 0
     files = 0
     for _, members in by_group_and_folder(small):
-        files_after = -(-sum(file.size for file in members) // target)
+        member_bytes = sum(file.size for file in members)
+        files_after = -(-member_bytes // target)  # rounded up
         if len(members) > max_files and 2 * files_after <= len(members):
             partitions += 1
             files += len(members)
@@ -130,7 +131,7 @@ def _small_files(snapshot: Snapshot, policy: Policy) -> list[str]:
     small_mb = SMALL_SHARE * policy.spec.integer("target_mb")
     reason = (
         f"{count_text(files, 'file')} below {small_mb:g} MB in "
-        f"{count_text(partitions, 'partition')}, at most {max_files}"
+        f"{count_text(partitions, 'partition')}, due from more than {max_files}"
     )
     return [reason if partitions == 1 else f"{reason} each"]
 
@@ -138,7 +139,7 @@ def _small_files(snapshot: Snapshot, policy: Policy) -> list[str]:
 def _many_logs(snapshot: Snapshot) -> list[str]:
     """Return a reason if a group has many short logs.
 
-    Readers of a past event time open all of them.
+    Readers of a past event time open all short logs.
     """
     counts: dict[int, int] = defaultdict(int)
     for log in snapshot.logs.values():
@@ -148,22 +149,23 @@ def _many_logs(snapshot: Snapshot) -> list[str]:
     fullest = max(counts.values(), default=0)
     if fullest <= MAX_LOGS:
         return []
-    return [f"{count_text(fullest, 'short segment log')} in a group, at most {MAX_LOGS}"]
+    logs = count_text(fullest, "short segment log")
+    return [f"{logs} in a group, due from more than {MAX_LOGS}"]
 
 
 def _many_runs(snapshot: Snapshot) -> list[str]:
-    """Return a reason if the key store has more runs than merging in passing leaves.
+    """Return a reason if the key store has more runs than the merges of MetaGens leave.
 
-    MetaGens were few, or large, or streams left a large merge.
+    That happens if there were few MetaGens, or large ones, or if streams left a large merge.
     """
     runs = snapshot.runs.values()
     fan_in = snapshot.spec.integer("key_store_fan_in")
     count = count_text(len(runs), "key-store run")
     if is_left_over(runs, fan_in):
-        return [f"{count}, of which streams leave large ones to a compaction"]
+        return [f"{count}, and streams leave their large merges to a compaction"]
     if len(runs) <= MAX_RUNS or not plan_merge(runs, fan_in):
         return []
-    return [f"{count}, at most {MAX_RUNS}"]
+    return [f"{count}, due from more than {MAX_RUNS}"]
 
 
 def _dead_rows(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
@@ -179,26 +181,31 @@ def _dead_rows(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
     dead = round(sum(shares[file.path] * file.rows for file in files))
     if dead * 100 < due_percent * rows or not dead:
         return []
-    share = f"{100 * dead / rows:.0f}% of the rows ({dead:,} of {rows:,})"
-    of_what = f"invisible at every event time of the last {look_back}"
-    return [f"{share} are {of_what}, due from {due_percent}%"]
+    reason = (
+        f"{100 * dead / rows:.0f}% of the rows ({dead:,} of {rows:,}) are invisible at every event "
+        f"time of the last {look_back}, due from {due_percent}%"
+    )
+    return [reason]
 
 
 def _cold_files(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
     """Return a reason if cold partitions are not archived yet."""
     after = policy.spec.word("archive_after") or None
     if snapshot.spec.file_format == "orc":
-        return []  # it has one codec only
+        return []  # ORC files have one codec only
     bins = plan_cold(snapshot, after, policy.spec, policy.target_bytes, now_us)
     if not bins:
         return []
     files = count_text(sum(len(bin_.files) for bin_ in bins), "file")
-    where = f"of partitions without a row of the last {after}"
-    return [f"{files} {where}, not yet compressed by {bins[0].codec}"]
+    reason = (
+        f"{files} of partitions without a row of the last {after}, not yet compressed by "
+        f"{bins[0].codec}"
+    )
+    return [reason]
 
 
 def _zorder(snapshot: Snapshot, policy: Policy) -> Due | None:
-    """Return a Z-order by the policy's columns if much is not clustered by them."""
+    """Return a Z-order by the policy's columns if too many bytes are not clustered by them."""
     if not policy.zorder:
         return None
     columns = tuple(snapshot.spec.schema.field(name).id for name in policy.zorder)
@@ -241,7 +248,7 @@ class _Done:
         try:
             self.results[step.operation] = job(step.arguments)
         except Exception as error:  # noqa: BLE001  # reported
-            # The other steps are due whatever the error is; run_maintenance raises it at the end
+            # The other steps run whatever the error is; `run_maintenance` raises it at the end
             self.failures[step.operation] = error
 
 
@@ -256,10 +263,12 @@ def run_maintenance(
     """Run the due steps, one after the other; without `delete`, no retention.
 
     All steps run, even if one fails: the first error is raised at the end, with notes on the other
-    steps. The result has every step's counts, by its name.
+    steps. The result has the counts of every step, with the step's name as prefix.
     """
     steps = due_steps(table, policy, delete=delete)
-    notes = [f"{step.operation} is due: {step.why}" for step in steps] or ["nothing is due"]
+    notes = [f"{step.operation} is due: {step.why}" for step in steps]
+    if not notes:
+        notes = ["nothing is due"]
     planned = JobResult(
         operation="maintain", table=table.uri, notes=tuple(notes), counts={"due": len(steps)}
     )
@@ -274,7 +283,7 @@ def run_maintenance(
 
 
 def due_steps(table: OpenTable, policy: Policy, *, delete: bool = True) -> list[Due]:
-    """Return what is due now, in the order in which to do it."""
+    """Return the steps that are due now, in the order in which to run them."""
     now_us = store_now_us(table.storage, table.log.clock)
     planned = plan_maintenance(table.log.head(), policy, now_us)
     return [step for step in planned if delete or step.operation != "retain"]
@@ -312,7 +321,7 @@ def _failure(done: _Done) -> Exception:
         named.__cause__ = error
     else:
         # An unknown class may need other arguments
-        named.add_note(f"this was the step {step} of the maintenance")
+        named.add_note(f"the step {step} of the maintenance failed with this error")
     for name, other in others:
         named.add_note(f"the step {name} failed too: {other}")
     for name, result in done.results.items():
@@ -324,12 +333,16 @@ def _failure(done: _Done) -> Exception:
 
 
 def compact_if_due(job: Compaction) -> JobResult:
-    """Run a compaction if the table's thresholds say that it is worth it."""
+    """Run a compaction if it is due by the table's thresholds."""
     due = why_due(job)
     if due is None:
         policy = _policy_as_asked(job)
-        allowed = [f"{name}={policy.spec.integer(name)}" for name in ("small_files", "dead_share")]
-        why = f"not due: {' and '.join(allowed)} allow the table as it is"
+        small_files = policy.spec.integer("small_files")
+        dead_share = policy.spec.integer("dead_share")
+        why = (
+            f"not due: the table is within its limits, small_files={small_files} and "
+            f"dead_share={dead_share}"
+        )
         return JobResult(operation="compact", table=job.table.uri, notes=(why,))
     result = job.run()
     return replace(result, notes=(f"compact was due: {due.why}", *result.notes))
@@ -343,11 +356,13 @@ def why_due(job: Compaction) -> Due | None:
 
 
 def _policy_as_asked(job: Compaction) -> Policy:
-    """Return the table's policy for what the job does.
+    """Return the table's policy, with the job's arguments.
 
-    Without a look-back or an archive age as argument the job drops or archives nothing, whatever
-    the table's properties are.
+    A job without the argument `look_back` drops no rows, and without `archive_after` it archives no
+    files, whatever the table's properties are.
     """
-    asked = vars(job.asked)
-    not_done = {name: "" for name in ("look_back", *ARCHIVED_BY[:1]) if asked[name] is None}
-    return policy_of(job.table.log.head().spec, {**asked, **not_done})
+    arguments = dict(vars(job.asked))
+    for name in ("look_back", "archive_after"):
+        if arguments[name] is None:
+            arguments[name] = ""
+    return policy_of(job.table.log.head().spec, arguments)

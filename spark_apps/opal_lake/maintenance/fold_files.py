@@ -1,10 +1,11 @@
-"""Small files that an upsert joins in passing.
+"""A fold: small files that the writer of an upsert joins after its commit.
 
-The writer whose upsert fills a tier rewrites its files in a commit of their own. As with the runs
-of the key store, a row is written again once a tier, and a reader meets few files a tier, however
-small the upserts are. It is a minor compaction of recent files: it moves rows, and conflicts with
-no upsert. It looks only at the newest part of the list of files; the others wait for the next
-compaction. No service has to run.
+Files are in tiers by the number of ingested files that they hold. The writer whose upsert fills a
+tier rewrites the files of that tier in a commit of its own. As with the runs of the key store, a
+row is written again once per tier, and a reader opens few files per tier, however small the upserts
+are. A fold is a minor compaction of recent files: it moves rows, and conflicts with no upsert. It
+reads only the newest part of the list of files; older files wait for the next compaction. No
+service has to run.
 """
 
 import math
@@ -26,18 +27,20 @@ from opal_lake.maintenance.rewrite_task import (
 )
 
 FOLDED_BYTES = 1 << 20  # larger files wait for a compaction
-_LOOKS = 4  # times that it looks while the small files of a full tier are added
+_LOOKS = 4  # how often writers look for full tiers while as many files are added as fill a tier
 
 
 def fold_if_due(log: CommitLog, base: Snapshot, version: int | None) -> None:
     """Join small files after an upsert from a base to a version, if a tier is full.
 
-    The upsert's commit stands, whether this succeeds or not. To spare upserts, it looks only now
-    and then, and only at lists that are in memory.
+    The upsert's commit stands, whether the fold succeeds or not. To spare upserts, the writer looks
+    for full tiers only once every few versions, and only in lists that are in memory.
     """
     fan_in = base.spec.integer("fold_files")
+    if not fan_in or version is None:
+        return
     step = max(1, fan_in // _LOOKS)
-    if not fan_in or version is None or base.version // step == version // step:
+    if base.version // step == version // step:
         return
     with log.derived():
         if plan_folds(base, fan_in):
@@ -69,18 +72,17 @@ def _fold(log: CommitLog, fan_in: int) -> None:
 def plan_folds(head: Snapshot, fan_in: int) -> list[Bin]:
     """Plan which files to join: those of full tiers and of the tiers below them.
 
-    Tiers are those of each folder and group.
+    Each folder and group has tiers of its own.
     """
     # The list of pending segments is opened only if there are any
     pending = head.pending if head.root.pending else frozenset()
-    small = [
-        file
-        for file in head.recent_files().values()
-        if file.size < FOLDED_BYTES and is_small(file, FOLDED_BYTES << 1)
-    ]
-    settled = [file for file in small if pending.isdisjoint(file.segments)]
+    foldable: list[DataFile] = []
+    for file in head.recent_files().values():
+        is_foldable = file.size < FOLDED_BYTES and is_small(file, 2 * FOLDED_BYTES)
+        if is_foldable and pending.isdisjoint(file.segments):
+            foldable.append(file)
     bins: list[Bin] = []
-    for _, members in by_group_and_folder(settled):
+    for _, members in by_group_and_folder(foldable):
         full = _files_of_full_tiers(members, fan_in)
         if full:
             bins.append(Bin(files=full))
@@ -88,7 +90,7 @@ def plan_folds(head: Snapshot, fan_in: int) -> list[Bin]:
 
 
 def _files_of_full_tiers(files: Sequence[DataFile], fan_in: int) -> tuple[DataFile, ...]:
-    """Return the files of full tiers and of those below, in the order of their rows.
+    """Return the files of full tiers and of the tiers below, in the order of their rows.
 
     The tier of a file is the logarithm of the number of ingested files that it holds.
     """

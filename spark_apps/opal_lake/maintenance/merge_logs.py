@@ -1,6 +1,7 @@
 """A merge of short segment logs to fewer, longer ones.
 
-Events are sorted by segment; those of rows that no longer are in a file are left out.
+The events of a merged log are sorted by segment. Events of rows that no longer are in a file are
+left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from opal_lake.storage.protocol import Storage
 LOG_EVENTS = 1 << 20  # of a merged log
 BIN_EVENTS = 1 << 22  # that a task has in memory
 FEW_LOGS = 8  # short logs: with fewer, a merge is not worth a job
+_PART_BITS = 12  # of the sequence number in a log's name, for its position among those of a bin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,20 +65,21 @@ class MergedLogs:
 def plan_log_bins(
     snapshot: Snapshot, forgotten: Bitmaps, *, loses_segments: bool = False
 ) -> list[LogWork]:
-    """Plan which logs to merge: short ones, and all that may hold events of gone rows.
+    """Plan which logs to merge: short ones, and all that may hold events of forgotten rows.
 
-    Neighbours in time are merged with each other. `loses_segments` says that segments whose rows
-    are all forgotten will be gone by then.
+    Logs are merged with their neighbours in time. `loses_segments` says that the table will have
+    lost whole segments when the merge begins, as all their rows are forgotten.
     """
     logs = sorted(snapshot.logs.values(), key=lambda log: (log.version, log.path))
     touched = _logs_of_forgotten(logs, snapshot, forgotten, loses_segments=loses_segments)
     has_many_short = sum(is_short(log) for log in logs) >= FEW_LOGS
     chosen = [log for log in logs if log.path in touched or (has_many_short and is_short(log))]
-    return [
-        LogWork(position=index, logs=logs_bin)
-        for index, logs_bin in enumerate(_packed(chosen))
-        if len(logs_bin) > 1 or logs_bin[0].path in touched
-    ]
+    works: list[LogWork] = []
+    for index, logs_bin in enumerate(_packed(chosen)):
+        # A single log without events to leave out would be written again as it is
+        if len(logs_bin) > 1 or logs_bin[0].path in touched:
+            works.append(LogWork(position=index, logs=logs_bin))
+    return works
 
 
 def _logs_of_forgotten(
@@ -99,6 +102,7 @@ def is_short(log: LogFile) -> bool:
 
 
 def _packed(logs: Sequence[LogFile]) -> Iterator[tuple[LogFile, ...]]:
+    """Yield bins of logs in their order, each of at most `BIN_EVENTS` or a single log."""
     packed: list[LogFile] = []
     events = 0
     for log in logs:
@@ -112,14 +116,15 @@ def _packed(logs: Sequence[LogFile]) -> Iterator[tuple[LogFile, ...]]:
 
 
 def merge_logs(task: LogTask, work: LogWork, attempt: str) -> MergedLogs:
-    """Write the least event of each row that still exists."""
+    """Merge the logs of a bin: write the least event of each row that still exists."""
     read = concat_events(read_events(task.storage, log) for log in work.logs)
     is_forgotten = Marks.of(task.forgotten).at(read.segment, read.offset)
     known = read.take(~is_forgotten)
     version = max(log.version for log in work.logs)
-    logs = []
+    logs: list[LogFile] = []
     for part, events in enumerate(_portions(least_events(known))):
-        stem = layout.job_file_name(task.number, work.position << 12 | part, attempt)
+        sequence = work.position << _PART_BITS | part
+        stem = layout.job_file_name(task.number, sequence, attempt)
         groups = task.groups.of(events.segment)
         log = write_events(task.storage, layout.segment_log_path(stem), events, groups)
         logs.append(replace(log, version=version))
@@ -132,19 +137,31 @@ def merge_logs(task: LogTask, work: LogWork, attempt: str) -> MergedLogs:
 
 
 def _portions(events: Events) -> Iterator[Events]:
+    """Yield events in portions, each for a log of its own."""
     for start in range(0, len(events), LOG_EVENTS):
-        yield events.take(np.arange(start, min(start + LOG_EVENTS, len(events))))
+        stop = min(start + LOG_EVENTS, len(events))
+        yield events.take(np.arange(start, stop))
 
 
 def log_actions(head: Snapshot, done: Sequence[MergedLogs]) -> Actions:
     """Return actions that replace logs by merged ones.
 
-    Merged logs of which another job removed an input are left out.
+    A merge is left out if another job has removed one of the logs that it replaces.
     """
-    valid = [merged for merged in done if head.logs.keys() >= set(merged.replaced)]
+    added: list[LogFile] = []
+    removed: list[str] = []
+    removed_events = 0
+    has_forgotten = False
+    for merged in done:
+        if not head.logs.keys() >= set(merged.replaced):
+            continue
+        added += merged.logs
+        removed += merged.replaced
+        removed_events += merged.events
+        has_forgotten |= merged.forgotten > 0
     return Actions(
-        add_logs=tuple(log for merged in valid for log in merged.logs),
-        remove_logs=tuple(path for merged in valid for path in merged.replaced),
-        removed_events=sum(merged.events for merged in valid),
-        forgotten=any(merged.forgotten for merged in valid),
+        add_logs=tuple(added),
+        remove_logs=tuple(removed),
+        removed_events=removed_events,
+        forgotten=has_forgotten,
     )

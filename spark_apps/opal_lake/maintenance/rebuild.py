@@ -3,10 +3,12 @@
 Each task writes the run of one range of the key hash (a slot), and then a sealed record of it,
 {`slot`, `runs`, `logs` (none), `counts` {`rows`}}. The folder of the records is named by the state
 that the rebuild began with: the first 32 hex digits of the SHA-256 of canonical JSON {`columns`,
-`epoch`, `floor`, `processed`, `rows`, `runs`, `table_id`}. A job that starts again while the table
-has the same rows and runs takes over the number of the job that left most records, and does only
-what is left. A driver that was thought dead may still be at work under that number: so its attempt
-is in the names of its runs, and only one of them commits.
+`epoch`, `floor`, `processed`, `rows`, `runs`, `table_id`}.
+
+A job may start again while the table has the same rows and runs. It takes over the number of the
+job that left most records, and does only the slots without a record. The earlier driver, thought
+dead, may still be at work under that number. So each driver has its id in the names of its runs,
+and only one of them commits.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +20,7 @@ from hashlib import sha256
 import numpy as np
 
 from opal_lake import layout
-from opal_lake.data.segment import DataFile
+from opal_lake.data.segment import DataFile, RunFile
 from opal_lake.decoding import decoding
 from opal_lake.engine.executor import Attempt
 from opal_lake.engine.open_table import OpenTable
@@ -48,7 +50,10 @@ OPERATION = "rebuild_key_store"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildTask:
-    """The arguments of all tasks of a rebuild."""
+    """The arguments of all tasks of a rebuild.
+
+    `state` is the name of the folder of records, and `driver` the id of this try.
+    """
 
     writer: SlotWriter
     state: str
@@ -59,9 +64,10 @@ class RebuildTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildPlan:
-    """The files of all processed segments, and the ranges of the key hash.
+    """A planned rebuild, from the files of all processed segments.
 
-    `slots` is the number of ranges, `done` has those that an earlier job has finished.
+    `slots` is the number of ranges of the key hash. `done` has the outputs of the slots that an
+    earlier job has finished.
     """
 
     number: int
@@ -99,7 +105,7 @@ class RebuildPlan:
 
 
 def rebuild_key_store(table: OpenTable, token: str | None = None) -> JobResult:
-    """Make the key store again from the data files."""
+    """Rebuild the key store from the data files."""
     plan = plan_rebuild(table.log, token, table.executor.slots)
     if isinstance(plan, JobResult):
         return plan
@@ -119,9 +125,9 @@ def _rebuild(entries: Entries, attempt: Attempt, *, task: RebuildTask) -> SlotOu
 def plan_rebuild(
     log: CommitLog, token: str | None, slots_for: Callable[[int], int]
 ) -> RebuildPlan | JobResult:
-    """Claim a number, or take over that of a job that died.
+    """Plan a rebuild under a new number, or under that of a job that died.
 
-    Returns the result instead if the job was done before.
+    Returns the job's result instead of a plan if a job with this token was done before.
     """
     started_us = log.clock.now_us()
     base = log.head()
@@ -131,13 +137,15 @@ def plan_rebuild(
         return earlier
     files = _processed_files(base)
     state = state_name(base)
+    done: Mapping[int, SlotOutput] = {}
     left_behind = _left_behind(log.storage, base, state)
     if left_behind is not None:
         number, slots, done = left_behind
     else:
         number = claim_number(log.storage, base.root, OPERATION, log.clock)
-        slots = slots_for(sum(file.rows for file in files)) if files else 0
-        done = {}
+        slots = 0
+        if files:
+            slots = slots_for(sum(file.rows for file in files))
     driver = log.ids.new_id().replace("-", "")
     return RebuildPlan(
         number=number,
@@ -157,9 +165,10 @@ def _processed_files(base: Snapshot) -> tuple[DataFile, ...]:
 
 
 def state_name(base: Snapshot) -> str:
-    """Return the name of a state: versions with the same rows and runs share it.
+    """Return the name of a state, which versions with the same rows and runs share.
 
-    With the same processed rows, floor and runs, a record of one version is right for the other.
+    If two versions have the same processed rows, floor and runs, a record of one is valid for the
+    other.
     """
     parameters = {
         "columns": [*base.spec.key_ids, base.spec.delta.id, *base.spec.tie_break_ids],
@@ -176,22 +185,26 @@ def state_name(base: Snapshot) -> str:
 def _left_behind(
     storage: Storage, base: Snapshot, state: str
 ) -> tuple[int, int, dict[int, SlotOutput]] | None:
-    """Return the number, slots and outputs of the job with most records.
+    """Return the number, the number of slots and the outputs by slot of the job with most records.
 
     None if no job has records under a number that is still valid.
     """
     paths_by_job: dict[tuple[int, int], list[str]] = {}
     for entry in storage.list(layout.rebuild_folder(state)):
-        record = layout.rebuild_place(entry.path)
-        if record is not None and record[0] not in base.root.abandoned:
-            paths_by_job.setdefault(record[:2], []).append(entry.path)
+        place = layout.rebuild_place(entry.path)
+        if place is None:
+            continue
+        number, slots, _ = place
+        if number not in base.root.abandoned:
+            paths_by_job.setdefault((number, slots), []).append(entry.path)
     if not paths_by_job:
         return None
-    job = max(paths_by_job, key=lambda job: (len(paths_by_job[job]), job))
-    number, slots = job
+    # Of several jobs with as many records, the newest one
+    _, number, slots = max((len(paths), *job) for job, paths in paths_by_job.items())
+    paths = paths_by_job[number, slots]
     run_sizes = {entry.path: entry.size for entry in storage.list(layout.runs_prefix(number))}
     with ThreadPoolExecutor(READERS) as pool:
-        outputs = list(pool.map(partial(_read_record, storage), paths_by_job[job]))
+        outputs = list(pool.map(partial(_read_record, storage), paths))
     done: dict[int, SlotOutput] = {}
     for output in outputs:
         # A retention may have deleted runs of a job that it took for dead
@@ -205,7 +218,7 @@ def _has_runs(output: SlotOutput, run_sizes: Mapping[str, int]) -> bool:
 
 
 def _read_record(storage: Storage, path: str) -> SlotOutput | None:
-    """Return the output of a slot; None for a damaged record: its slot is done again."""
+    """Return the output of a slot; None for a damaged record, whose slot is done again."""
     try:
         data = unseal(read_sealed(storage, path), path)
         with decoding(path, "a record of a rebuild"):
@@ -216,34 +229,44 @@ def _read_record(storage: Storage, path: str) -> SlotOutput | None:
 
 def rebuild_slot(rows: Entries, task: RebuildTask, slot: int, attempt: str) -> SlotOutput:
     """Write the run of all rows of a slot, and a record of it."""
-    entries = down_to(task.floor, greatest_of_equal(sorted_entries(rows)))
-    stem = layout.job_file_name(task.writer.number, slot, f"{task.driver}.{attempt}")
-    runs = (write_run(task.writer, entries, stem),) if len(entries) else ()
+    writer = task.writer
+    newest = greatest_of_equal(sorted_entries(rows))
+    entries = down_to(task.floor, newest)
+    runs: tuple[RunFile, ...] = ()
+    if len(entries):
+        stem = layout.job_file_name(writer.number, slot, f"{task.driver}.{attempt}")
+        runs = (write_run(writer, entries, stem),)
     output = SlotOutput(slot=slot, logs=(), runs=runs, counts={"rows": len(rows)})
-    record = layout.rebuild_path(task.state, task.writer.number, task.slots, slot)
-    task.writer.storage.put_if_absent(record, seal(canonical_json(output_to_json(output))))
+    record = canonical_json(output_to_json(output))
+    record_path = layout.rebuild_path(task.state, writer.number, task.slots, slot)
+    writer.storage.put_if_absent(record_path, seal(record))
     return output
 
 
 def commit_rebuild(
     log: CommitLog, plan: RebuildPlan, outputs: Iterable[SlotOutput], token: str | None
 ) -> JobResult:
-    """Replace the old runs by the new ones.
+    """Commit the new runs instead of the old ones.
 
-    Runs that winners added stay: the new runs do not hold their rows.
+    Runs that other commits have added meanwhile stay: the new runs do not hold their rows.
     """
-    slots = {**plan.done, **{output.slot: output for output in outputs}}
-    rows = sum(output.counts["rows"] for output in slots.values())
-    # The slots are not counted: one without rows may have had no task
+    outputs_by_slot = dict(plan.done)
+    for output in outputs:
+        outputs_by_slot[output.slot] = output
+    rows = 0
+    runs: list[RunFile] = []
+    for slot in sorted(outputs_by_slot):
+        rows += outputs_by_slot[slot].counts["rows"]
+        runs += outputs_by_slot[slot].runs
+    # Rows are compared, not slots: a slot without rows may have had no task
     if rows != plan.rows:
         raise FormatError(
-            f"{log.storage.uri}: the data files hold {plan.rows} rows, the job met {rows}; "
+            f"{log.storage.uri}: the data files hold {plan.rows} rows, but the job read {rows}; "
             "run `opal check`"
         )
-    runs = tuple(run for slot in sorted(slots) for run in slots[slot].runs)
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
-        _check_alone(plan, head)
+        _check_not_committed(plan, head)
         removed = tuple(path for path in plan.base.runs if path in head.runs)
         if not runs and not removed:
             return None
@@ -255,7 +278,8 @@ def commit_rebuild(
             "slots_done_before": len(plan.done),
         }
         result = JobResult(operation=OPERATION, table=log.storage.uri, counts=counts)
-        return Draft(actions=Actions(add_runs=runs, remove_runs=removed), result=result)
+        actions = Actions(add_runs=tuple(runs), remove_runs=removed)
+        return Draft(actions=actions, result=result)
 
     proposal = Proposal(
         operation=OPERATION,
@@ -268,11 +292,11 @@ def commit_rebuild(
     return keep_result(log.storage, done) if done.version is None else done
 
 
-def _check_alone(plan: RebuildPlan, head: Snapshot) -> None:
-    """Raise ConflictError if the job whose number this one took over has committed."""
+def _check_not_committed(plan: RebuildPlan, head: Snapshot) -> None:
+    """Raise ConflictError if another driver has committed under the job's number."""
     for commit in head.commits:
         if commit.version > plan.base.version and commit.number == plan.number:
             raise ConflictError(
-                f"another run of this job ({plan.number}) committed version {commit.version} "
-                "meanwhile; run it again"
+                f"{plan.base.storage.uri}: another try of this rebuild (job {plan.number}) "
+                f"committed version {commit.version} meanwhile; run `opal rebuild-key-store` again"
             )

@@ -1,4 +1,4 @@
-"""One task of a rewrite: rows of a bin pass from old files into new ones, by row groups."""
+"""A task of a rewrite: it copies the rows of a bin from old files into new ones, by row groups."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ from opal_lake.storage.background_puts import background_puts
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
 
-FILES_A_BIN = 1 << 12
+FILES_A_BIN = 1 << 12  # at most: the sequence numbers that a bin has for its file names
 # Of the target size. Where rows need more room than before, one file too large is better than a
 # second one that is tiny
 ROLL_SHARE = 1.25
@@ -36,7 +36,7 @@ ROLL_SHARE = 1.25
 class RewriteTask:
     """The arguments of all tasks of a rewrite.
 
-    With a floor, rows are left out that no view from it on shows.
+    With a floor, tasks leave out rows that no event time from the floor on shows.
     """
 
     storage: Storage
@@ -53,7 +53,7 @@ class RewriteTask:
 class BinWork:
     """A bin, and its position among those of the job.
 
-    `droppable` are its rows that no event time from the floor on shows.
+    `droppable` are the rows of the bin that no event time from the floor on shows.
     """
 
     position: int
@@ -64,7 +64,7 @@ class BinWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """The new files of a task, the replaced files, and the rows that it left out."""
+    """The output of a task: new files, paths of replaced files, and the rows left out."""
 
     replaced: tuple[str, ...]
     files: tuple[DataFile, ...]
@@ -80,8 +80,8 @@ class Rewritten:
 class Target:
     """The folder, name and form of rewritten files.
 
-    They lie next to the file `neighbour`, and are of its group. `row_bases` are the outside row ids
-    of their rows, None if the format of files does not store them.
+    The new files lie in the folder of the file `neighbour`, and are of its group. `row_bases` gives
+    the outside row ids of the rows, None if the file format does not store these ids.
     """
 
     neighbour: DataFile
@@ -135,6 +135,7 @@ def _rows_to_keep(task: RewriteTask, work: BinWork, dropped: Bitmaps) -> Iterato
 
 
 def _ids_of(rows: pa.Table, chosen: npt.NDArray[np.bool_]) -> Events:
+    """Return the ids of chosen rows as events; their times are 0 and do not count."""
     segment = rows[SEGMENT].to_numpy()[chosen]
     offset = rows[OFFSET].to_numpy()[chosen]
     return Events(segment=segment, offset=offset, until=np.zeros(len(segment), np.int64))
@@ -143,8 +144,8 @@ def _ids_of(rows: pa.Table, chosen: npt.NDArray[np.bool_]) -> Events:
 def _is_droppable(rows: pa.Table, marks: Marks, task: RewriteTask) -> npt.NDArray[np.bool_]:
     """Return a mask of the rows that can be dropped.
 
-    The latest delete of a key stays, as late rows need it. Only the key store knows which one it
-    is: every delete is invisible from its own time on.
+    The latest delete of a key stays, as late rows need it. Only the key store knows which delete is
+    the latest, because every delete is invisible from its own time on.
     """
     is_marked = marks.at(rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy())
     if task.floor is None or not is_marked.any() or DELETED not in rows.column_names:
@@ -158,8 +159,11 @@ def _is_droppable(rows: pa.Table, marks: Marks, task: RewriteTask) -> npt.NDArra
         ordered = entries.take(order)
         # The nearest entry not before a stored row is the row itself: look behind it
         beyond = replace(ordered, offset=ordered.offset + 1)
-        superseded = followed_by(task.floor, ordered, task.cache.neighbours(task.runs, beyond))
-        is_marked[deletes[order][~superseded]] = False
+        neighbours = task.cache.neighbours(task.runs, beyond)
+        is_superseded = followed_by(task.floor, ordered, neighbours)
+        # Positions of the latest deletes among the rows
+        latest = deletes[order[~is_superseded]]
+        is_marked[latest] = False
     return is_marked
 
 
@@ -172,19 +176,21 @@ class _OpenFile:
 
 
 def write_files(
-    parts: Iterable[pa.Table], task: RewriteTask, target: Target
+    tables: Iterable[pa.Table], task: RewriteTask, target: Target
 ) -> tuple[DataFile, ...]:
-    """Write rows in the order in which they come; begin a new file when one is full."""
+    """Write the rows of tables in their order; begin a new file when one is full."""
     files: list[DataFile] = []
     with room_errors(), background_puts(task.storage) as storage:
         open_file: _OpenFile | None = None
-        for rows in parts:
+        for rows in tables:
             if not rows.num_rows:
                 continue
             if open_file is None:
                 open_file = _OpenFile(encoder=_encoder(task, target))
-            numbered = rows if target.row_bases is None else target.row_bases.numbered(rows)
-            open_file.encoder.add(numbered)
+            if target.row_bases is None:
+                open_file.encoder.add(rows)
+            else:
+                open_file.encoder.add(target.row_bases.numbered(rows))
             open_file.segments.update(pc.unique(rows[SEGMENT]).to_pylist())
             if open_file.encoder.size >= ROLL_SHARE * task.target_bytes:
                 files.append(_stored(open_file, task, target, len(files), storage))
@@ -195,7 +201,7 @@ def write_files(
 
 
 def _encoder(task: RewriteTask, target: Target) -> FileEncoder:
-    level = target.codec.partition(":")[2]
+    _, _, level = target.codec.partition(":")  # such as zstd:19
     return FileEncoder(
         spec=task.spec,
         level=int(level) if level else None,
@@ -212,6 +218,7 @@ def _stored(
     count: int,
     storage: Storage,
 ) -> DataFile:
+    """Store an open file as the next one after `count` files; return it."""
     encoded = open_file.encoder.finish()
     stem = layout.job_file_name(task.number, target.sequence + count, target.attempt)
     path = layout.next_to(target.neighbour.path, stem, task.spec.file_format)

@@ -1,8 +1,9 @@
 """A Z-order from the plan to the last commit, on any executor.
 
-The rows of a bin (a group's files in one folder) are sorted along the curve. Every batch of bins is
-a commit, under a number of its own, so that a failure loses one batch at most. Rows keep their ids
-and none is left out: all versions and event times read as before, and upserts go on meanwhile.
+The rows of a bin (a group's files in one folder) are sorted along the Z-order curve. Every batch of
+bins is a commit, under a number of its own, so that a failure loses one batch at most. Rows keep
+their ids and none is left out: all versions and event times read as before. Upserts go on
+meanwhile.
 """
 
 from collections import Counter
@@ -41,14 +42,14 @@ if TYPE_CHECKING:
 
 OPERATION = "zorder"
 _COUNTED = ("files_read", "files_written", "bytes_read", "bytes_written", "rows")
-# Times the target: the cuts of the curve make the files, and the writer must not cut them again
+# Times the target size. The cuts of the curve make the files: the writer must not begin another one
 _ROOM = 2
 
 
 def zorder(table: OpenTable, asked: "ZOrder", *, target_bytes: int | None = None) -> JobResult:
-    """Cluster the rows that are not clustered by these columns yet.
+    """Cluster the rows that are not clustered by the requested columns yet.
 
-    `target_bytes` is a size of files that `target_mb` cannot express.
+    `target_bytes` replaces `target_mb`, for sizes of files that are not whole megabytes.
     """
     head = table.log.head()
     started_us = table.log.clock.now_us()
@@ -59,7 +60,7 @@ def zorder(table: OpenTable, asked: "ZOrder", *, target_bytes: int | None = None
     result = JobResult(operation=OPERATION, table=table.uri)
     if not is_due(plan, head, asked):
         due_percent = head.spec.integer("unclustered_share")
-        return replace(result, notes=(_not_due(plan, columns, due_percent),))
+        return replace(result, notes=(_not_due_note(plan, columns, due_percent),))
     counts: Counter[str] = Counter()
     lost = 0
     for index, bins in enumerate(plan_batches(plan.bins)):
@@ -74,15 +75,15 @@ def zorder(table: OpenTable, asked: "ZOrder", *, target_bytes: int | None = None
             result = replace(result, version=done.result.version, counts=dict(counts))
     notes: tuple[str, ...] = ()
     if not plan.bins:
-        notes = (_nothing(columns),)
+        notes = (_nothing_to_do_note(columns),)
     elif lost:
-        notes = (_lost(lost),)
+        notes = (_lost_note(lost),)
     took_us = max(0, table.log.clock.now_us() - started_us)
     return replace(result, notes=notes, timings_ms={"total": took_us // 1000})
 
 
 def plan_of(head: Snapshot, asked: "ZOrder", target_bytes: int | None = None) -> ZOrderPlan:
-    """Plan which files a Z-order rewrites; by default for files of the requested size."""
+    """Plan which files a Z-order rewrites; `target_bytes` replaces the requested size."""
     if target_bytes is None:
         target_bytes = _target_bytes(head, asked)
     ids = tuple(field.id for field in z_fields(head.spec, asked.columns))
@@ -90,7 +91,7 @@ def plan_of(head: Snapshot, asked: "ZOrder", target_bytes: int | None = None) ->
 
 
 def is_due(plan: ZOrderPlan, head: Snapshot, asked: "ZOrder") -> bool:
-    """Return whether to run: always, unless only a Z-order that is due was requested."""
+    """Return whether to run: always, unless `only_if_due` and too few bytes are unclustered."""
     if not asked.only_if_due:
         return True
     return plan.unclustered_percent >= head.spec.integer("unclustered_share")
@@ -100,27 +101,26 @@ def _target_bytes(head: Snapshot, asked: "ZOrder") -> int:
     return head.spec.with_given(vars(asked)).integer("target_mb") << 20
 
 
-def _not_due(plan: ZOrderPlan, columns: tuple[Field, ...], due_percent: int) -> str:
+def _not_due_note(plan: ZOrderPlan, columns: tuple[Field, ...], due_percent: int) -> str:
     names = ", ".join(field.name for field in columns)
-    share = f"{plan.unclustered_percent:.0f}% of {plan.settled_bytes:,} bytes"
     return (
-        f"not due: {share} are not clustered by {names}; due from {due_percent}% on "
-        "(unclustered_share)"
+        f"not due: {plan.unclustered_percent:.0f}% of {plan.settled_bytes:,} bytes are not "
+        f"clustered by {names}; due from unclustered_share={due_percent}%"
     )
 
 
-def _nothing(columns: tuple[Field, ...]) -> str:
+def _nothing_to_do_note(columns: tuple[Field, ...]) -> str:
     names = ", ".join(field.name for field in columns)
     return (
-        f"nothing to do: all rows are in Z-order by {names}, or alone in a file that is not larger "
-        "than target_mb"
+        f"nothing to do: all rows are in Z-order by {names}, or in a single file of at most "
+        "target_mb"
     )
 
 
-def _lost(bins: int) -> str:
+def _lost_note(bins: int) -> str:
     return (
-        f"{count_text(bins, 'bin')} of files were rewritten by other jobs meanwhile; "
-        "what is left of them waits for the next run"
+        f"other jobs rewrote files of {count_text(bins, 'bin')} meanwhile; the next Z-order "
+        "rewrites the other files of these bins"
     )
 
 
@@ -133,34 +133,38 @@ def _commit_batch(
 ) -> RewriteDone:
     """Rewrite and commit some bins.
 
-    A bin is lost if another rewrite replaces a file of it, before this job begins with it or later.
+    A bin is lost if another rewrite replaces one of its files, before this job begins with the bin
+    or later.
     """
     log = table.log
-    left = tuple(bin_ for bin_ in bins if _has_all_files(base, bin_))
+    whole = tuple(bin_ for bin_ in bins if _has_all_files(base, bin_))
     run = RewriteRun(
         operation=OPERATION,
         number=claim_number(log.storage, base.root, OPERATION, log.clock),
         base=base,
         started_us=log.clock.now_us(),
     )
-    outputs = _arranged(table, run, left, columns, target_bytes) if left else ()
-    _check_rows(table, left, outputs)
+    outputs: list[Rewritten] = []
+    if whole:
+        outputs = _written_in_order(table, run, whole, columns, target_bytes)
+    _check_rows(table, whole, outputs)
     done = commit_rewrite(log, run, outputs)
-    return replace(done, lost=done.lost + len(bins) - len(left))
+    lost_before = len(bins) - len(whole)
+    return replace(done, lost=done.lost + lost_before)
 
 
 def _has_all_files(base: Snapshot, bin_: Bin) -> bool:
     return all(file.path in base.files for file in bin_.files)
 
 
-def _arranged(
+def _written_in_order(
     table: OpenTable,
     run: RewriteRun,
     bins: tuple[Bin, ...],
     columns: tuple[Field, ...],
     target_bytes: int,
 ) -> list[Rewritten]:
-    """Write the rows of each bin to new files along its curve."""
+    """Write the rows of each bin to new files, along the Z-order curve."""
     ordering = Ordering(
         base=run.base,
         bins=tuple(bin_.files for bin_ in bins),
@@ -174,8 +178,10 @@ def _arranged(
         target_bytes=_ROOM * target_bytes,
     )
     cluster = Cluster(number=run.number, columns=tuple(field.id for field in columns))
-    targets = [
-        Target(
+    targets: list[Target] = []
+    for bin_ in bins:
+        # `_write_part` sets sequence and attempt
+        target = Target(
             neighbour=bin_.files[0],
             sequence=0,
             attempt="",
@@ -184,8 +190,7 @@ def _arranged(
             cluster=cluster,
             floor=bin_.floor,
         )
-        for bin_ in bins
-    ]
+        targets.append(target)
     written = table.executor.in_order(ordering, partial(_write_part, task=task, targets=targets))
     outputs: list[Rewritten] = []
     for bin_, parts in zip(bins, written, strict=True):
@@ -217,6 +222,6 @@ def _check_rows(table: OpenTable, bins: Sequence[Bin], outputs: Sequence[Rewritt
         if read != written:
             folder = folder_of(bin_.files[0].path)
             raise FormatError(
-                f"{table.uri}/{folder}: the data files hold {read:,} rows, the job met "
+                f"{table.uri}/{folder}: the data files hold {read:,} rows, but the job wrote "
                 f"{written:,}; run `opal check`"
             )

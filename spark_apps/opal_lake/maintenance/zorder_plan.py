@@ -1,8 +1,8 @@
 """The files that a Z-order rewrites, and when it is due.
 
-The files of one job are one run: they hardly overlap. All files that are not clustered by the
-requested columns are selected, and with them every run that is smaller than the selection so far.
-So a row is clustered again about as often as its table doubles.
+The clustered files of one job form a run: they hardly overlap. A Z-order selects all files that are
+not clustered by the requested columns, and every run that is smaller than the selection so far. So
+a row is clustered again about as often as its table doubles.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,12 +12,15 @@ from opal_lake.data.segment import DataFile
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.maintenance.compaction_plan import Bin, by_group_and_folder, settled_files
 
-BATCH_BYTES = 32 << 30  # of a commit: the most work that a failure loses
+BATCH_BYTES = 32 << 30  # of the files of a commit: a failure loses no more work than that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZOrderPlan:
-    """The bins, and the size of what is worth clustering and is not clustered yet."""
+    """The bins of a Z-order, and the number and size of their unclustered files.
+
+    `settled_bytes` is the size of all files that a Z-order may rewrite.
+    """
 
     bins: tuple[Bin, ...]
     unclustered_files: int
@@ -38,7 +41,7 @@ def plan_zorder(
     """Plan a Z-order by columns, given as field ids.
 
     `whole` includes files that are clustered already. A single file of at most the target size is
-    not worth it: no other order of its rows prunes better.
+    left out: no other order of its rows prunes better.
     """
     settled = settled_files(snapshot)
     bins: list[Bin] = []
@@ -62,11 +65,16 @@ def is_clustered(file: DataFile, columns: tuple[int, ...]) -> bool:
 
 
 def _select(files: Sequence[DataFile], columns: tuple[int, ...]) -> list[DataFile]:
-    """Return the files that are not clustered, and runs smaller than these files."""
-    selected = [file for file in files if not is_clustered(file, columns)]
+    """Return the unclustered files, and each run that is smaller than the selection so far."""
+    selected: list[DataFile] = []
+    clustered: list[DataFile] = []
+    for file in files:
+        if is_clustered(file, columns):
+            clustered.append(file)
+        else:
+            selected.append(file)
     size = _size(selected)
-    runs = runs_of(file for file in files if is_clustered(file, columns))
-    for run in sorted(runs, key=_size):
+    for run in sorted(runs_of(clustered), key=_size):
         if _size(run) >= size:
             break
         selected += run
@@ -75,7 +83,7 @@ def _select(files: Sequence[DataFile], columns: tuple[int, ...]) -> list[DataFil
 
 
 def runs_of(files: Iterable[DataFile]) -> list[list[DataFile]]:
-    """Return clustered files by the job that wrote them."""
+    """Return the clustered files of each job that wrote some."""
     runs: dict[int, list[DataFile]] = {}
     for file in files:
         if file.cluster is not None:
@@ -84,7 +92,7 @@ def runs_of(files: Iterable[DataFile]) -> list[list[DataFile]]:
 
 
 def plan_batches(bins: Iterable[Bin], max_bytes: int = BATCH_BYTES) -> Iterator[tuple[Bin, ...]]:
-    """Yield bins that are committed together."""
+    """Yield the batches of bins, each committed together."""
     batch: list[Bin] = []
     size = 0
     for bin_ in bins:
@@ -104,7 +112,7 @@ def _size(files: Iterable[DataFile]) -> int:
 def _codec(files: Sequence[DataFile]) -> str:
     """Return the codec that all files share, otherwise "" for the table's own.
 
-    So archived files that are clustered with new ones lose the codec of the archive.
+    So archived files lose the codec of the archive if they are clustered with new files.
     """
     codecs = {file.codec for file in files}
     return codecs.pop() if len(codecs) == 1 else ""

@@ -348,7 +348,7 @@ def test_a_limit_of_no_row_says_that_there_are_some(
     "command, why",
     [
         (("compact",), "no partition has several files below 192 MB to join"),
-        (("zorder", "id"), "all rows are in Z-order by id, or alone in a file"),
+        (("zorder", "id"), "all rows are in Z-order by id, or in a single file"),
     ],
 )
 def test_a_rewrite_with_nothing_to_do_says_why(

@@ -80,7 +80,7 @@ def test_metagen_without_work_says_so_and_what_stays_pending(table: Table) -> No
 
 def test_compact_names_pending_files(table: Table) -> None:
     ended = opal("compact", table.uri)
-    assert "a MetaGen comes first for 1 file of pending rows" in ended.stdout
+    assert "1 file of pending rows must first be processed by a MetaGen" in ended.stdout
 
 
 def test_check_names_the_cure_of_a_lost_run(table: Table) -> None:

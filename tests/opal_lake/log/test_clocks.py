@@ -426,7 +426,8 @@ def test_a_copy_with_older_times_of_files_lets_nothing_go_and_is_not_called_wron
         repaired = table.repair_clock()
         assert (
             repaired.version,
-            "are not changed: no clock is known to have been ahead" in repaired.notes[0],
+            "nothing was corrected there. No clock is known to have been ahead"
+            in repaired.notes[0],
         ) == (None, True)
         assert times(table)[:6] == recorded
         put(table, 6)

@@ -59,7 +59,7 @@ def test_small_files_say_how_many_and_where() -> None:
         "compact",
         {"mode": "minor", "target_mb": 256},
     )
-    assert step.why == "17 files below 192 MB in 1 partition, at most 16"
+    assert step.why == "17 files below 192 MB in 1 partition, due from more than 16"
     assert due(table, small_files=17) == ()
 
 
@@ -172,7 +172,10 @@ def test_steps_are_done_and_reported_together() -> None:
     )
     assert (result.operation, result.version) == ("maintain", 7)
     assert dict(result.counts) == {"due": 2, "compact_files": 3, "zorder_files": 3}
-    assert result.notes[0] == "compact is due: 17 files below 192 MB in 1 partition, at most 16"
+    assert (
+        result.notes[0]
+        == "compact is due: 17 files below 192 MB in 1 partition, due from more than 16"
+    )
     assert result.notes[-1].startswith("zorder: by ")
 
 
@@ -205,7 +208,7 @@ def test_a_step_that_fails_is_named_and_hides_no_other() -> None:
 
     with pytest.raises(ZeroDivisionError) as other:
         run_maintenance(table, policy, {"compact": broken, "zorder": failing})
-    assert other.value.__notes__[0] == "this was the step compact of the maintenance"
+    assert other.value.__notes__[0] == "the step compact of the maintenance failed with this error"
     assert other.value.__notes__[1].startswith("the step zorder failed too")
 
 
@@ -217,8 +220,8 @@ def test_a_compaction_may_wait_until_it_is_due() -> None:
         table.ingest(*rows([(f"k{number}", number, number)]), metadata="inline")
     waits = table.compact(only_if_due=True)
     assert (waits.version, waits.operation) == (None, "compact")
-    assert waits.notes[0].startswith("not due: small_files=3")
+    assert waits.notes[0].startswith("not due: the table is within its limits, small_files=3")
     table.ingest(*rows([("k4", 4, 4)]), metadata="inline")
     done = table.compact(only_if_due=True)
     assert done.counts["files_read"] == 4
-    assert "4 files below 192 MB in 1 partition, at most 3" in done.notes[0]
+    assert "4 files below 192 MB in 1 partition, due from more than 3" in done.notes[0]

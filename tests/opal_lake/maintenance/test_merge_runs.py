@@ -60,7 +60,7 @@ def test_maintenance_is_due_for_what_hurried_ingests_left_and_no_sooner(
     monkeypatch.setattr(merge, "HURRIED_ENTRIES", 10)
     for batches, why in (
         (3, ""),
-        (4, "4 key-store runs, of which streams leave large ones to a compaction"),
+        (4, "4 key-store runs, and streams leave their large merges to a compaction"),
     ):
         snapshot = filled([5] * batches, hurried=True).snapshot_at()
         due = compaction_due(snapshot, policy_of(snapshot.spec), 0)

@@ -261,7 +261,7 @@ def test_a_driver_that_was_thought_dead_loses(storage: Storage) -> None:
     asleep, outputs = work(reopen(storage, "asleep"), only=None)
     assert asleep.done
     cut(reopen(storage, "awake")).rebuild_key_store()
-    with pytest.raises(ConflictError, match=r"committed version .* meanwhile; run it again"):
+    with pytest.raises(ConflictError, match=r"committed version .* meanwhile; run `opal"):
         commit_rebuild(table.log, asleep, outputs, None)
     assert_sound(table, [FIRST, SECOND])
 

@@ -162,8 +162,8 @@ def test_files_that_a_compaction_takes_meanwhile_are_left_out(
     assert result.version is None
     [note] = result.notes
     assert note == (
-        "1 bin of files were rewritten by other jobs meanwhile; "
-        "what is left of them waits for the next run"
+        "other jobs rewrote files of 1 bin meanwhile; the next Z-order rewrites the other files of "
+        "these bins"
     )
     assert content(table) == before
     assert order(table).counts["rows"] == 8_000
@@ -198,7 +198,7 @@ def test_a_zorder_that_is_not_due_says_so(request: pytest.FixtureRequest) -> Non
     result = order(table, only_if_due=True)
     assert result.version is None
     assert result.notes[0].startswith("not due: 8% of ")
-    assert "not clustered by x, y; due from 30% on" in result.notes[0]
+    assert "not clustered by x, y; due from unclustered_share=30%" in result.notes[0]
     assert order(table).version is not None
     with pytest.raises(InvalidInputError, match="leave only_if_due out"):
         table.zorder(["x", "y"], whole=True, only_if_due=True)
