@@ -7,6 +7,7 @@ import argparse
 import csv
 import difflib
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -24,11 +25,19 @@ STORE_OPTIONS_TEXT = (
     "endpoint_url, region_name, path_style (S3); hard_links=false (a folder without them)"
 )
 EVERYWHERE = "everywhere"
-_BROUGHT_BY = {"dag": "airflow-provider-opal"}  # commands of other packages
+_BROUGHT_BY = {"dag": "airflow-provider-opal"}  # a command, and the package that it is in
 TABLE_FORMS = "a local path, file:///path or s3://bucket/path"
 
-# Not checked: argparse's own class of `add_subparsers` is private
+# The class that `add_subparsers` of argparse returns is private, so that no type checker knows it
 Verbs = Any
+
+# An apostrophe after a letter, as in "the table's", begins no quoted text
+_QUOTED = re.compile(r"""((?<!\w)'[^']*'|"[^"]*"|`[^`]*`)""")
+# An argument in a message: `look_back=90`, `limit must be`, `timestamp: `, or a name with a `_`. A
+# table's property may have the name of an argument
+_ARGUMENT = re.compile(
+    r"(?<!\S)(?<!property )(?P<name>[a-z]+(?:_[a-z]+)*)(?P<given>=True\b|=|(?= must )|(?=: ))?"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +74,29 @@ class OpalParser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse the words; unlike `parse_args`, accept PATH... also after options."""
-        args, rest = self.parse_known_args(words)
-        takes_more = hasattr(args, "paths")
-        for word in rest:
-            if word.startswith("-") or not takes_more:
-                parser = self._parser_of(words)
-                parser.error(f"{word!r} is not known to {parser.prog}")
-        if rest:
-            args.paths += rest
+        args, unknown = self.parse_known_args(words)
+        takes_paths = hasattr(args, "paths")
+        for word in unknown:
+            if word.startswith("-") or not takes_paths:
+                self.parser_of(words).refuse(word)
+        if unknown:
+            args.paths += unknown
         return args
+
+    def refuse(self, word: str) -> NoReturn:
+        """Exit with an error that names the flag like an unknown word."""
+        if word.startswith("--"):
+            word, _, _ = word.partition("=")  # the value may be a secret
+        question = meant(word, self.flags().values())
+        self.error(f"{word!r} is not known to {self.prog}{question}")
+
+    def flags(self) -> dict[str, str]:
+        """Return the flags of this parser, by the arguments that they set."""
+        flags: dict[str, str] = {}
+        for action in self._actions:
+            if action.option_strings:
+                flags[action.dest] = action.option_strings[-1]
+        return flags
 
     def given(self, args: argparse.Namespace) -> dict[str, str]:
         """Return the flags of the options that differ from the default, by name."""
@@ -90,7 +113,11 @@ class OpalParser(argparse.ArgumentParser):
         without: Collection[str] = (),
         only: Collection[str] | None = None,
     ) -> list[str]:
-        """Return the options that differ from the default, for another process."""
+        """Return the words of the options that differ from the default.
+
+        They are for the command line of another process. `without` names options to leave out,
+        and `only`, if given, the options to return.
+        """
         words: list[str] = []
         for name, flag in self.given(args).items():
             if name in without or (only is not None and name not in only):
@@ -106,7 +133,8 @@ class OpalParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         program = self.prog.split()[0]
-        self.exit(INPUT, f"{program}: {message}; see {self.prog} --help\n")
+        see = " See" if message.endswith("?") else "; see"
+        self.exit(INPUT, f"{program}: {message}{see} {self.prog} --help\n")
 
     def check_command(self, argv: Sequence[str]) -> None:
         """Exit with the nearest known name for an unknown command, at any depth of verbs."""
@@ -123,29 +151,54 @@ class OpalParser(argparse.ArgumentParser):
 
     def _unknown(self, word: str, verbs: Iterable[str]) -> str:
         """Return the message for an unknown command."""
-        verb = self.prog.partition(" ")[2]
+        _, _, verb = self.prog.partition(" ")
         command = f"{verb} {word}".strip()
         if command in _BROUGHT_BY:
-            return f"unknown command {command!r}; {_BROUGHT_BY[command]} brings it"
+            return f"unknown command {command!r}; install the package {_BROUGHT_BY[command]}"
         remedy = meant(word, verbs)
         if not remedy and verb:
-            remedy = f"; {self.prog} has {', '.join(verbs)}"
+            remedy = f"; the commands of {self.prog} are {', '.join(verbs)}"
         return f"unknown command {command!r}{remedy}"
 
-    def _parser_of(self, words: Sequence[str]) -> argparse.ArgumentParser:
+    def parser_of(self, words: Sequence[str]) -> "OpalParser":
         """Return the parser of the verb that the first words name."""
-        parser: argparse.ArgumentParser = self
+        parser = self
         for word in words:
-            if not isinstance(parser, OpalParser) or word not in parser.verbs():
+            below = parser.verbs().get(word)
+            if not isinstance(below, OpalParser):
                 break
-            parser = parser.verbs()[word]
+            parser = below
         return parser
 
 
-def meant(word: str, known: Iterable[str]) -> str:
-    """Return the known word that is like a misspelt one, for the end of a message.
+def with_flags(message: str, flags: Mapping[str, str]) -> str:
+    """Return an error message that names flags instead of the arguments they set.
 
-    The text is empty if no known word is like it.
+    `look_back='90x' is not a duration` becomes `--look-back='90x' is not a duration`. Texts in
+    quotes and the lines after the first one stay, because they repeat what the user wrote.
+    """
+
+    def flag_of(match: re.Match[str]) -> str:
+        flag, given = flags.get(match["name"]), match["given"]
+        is_argument = given is not None or "_" in match["name"]
+        if flag is None or not is_argument:
+            return match[0]
+        if given in (None, "=True"):  # a flag without a value stands alone
+            return flag
+        return flag + given
+
+    first_line, newline, more_lines = message.partition("\n")
+    # The odd ones are the quoted texts
+    pieces = _QUOTED.split(first_line)
+    for position in range(0, len(pieces), 2):
+        pieces[position] = _ARGUMENT.sub(flag_of, pieces[position])
+    return "".join(pieces) + newline + more_lines
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Return a question for the end of a message: `, did you mean 'describe'?`.
+
+    It names the known word that is most like a misspelt one. If none is like it, the text is empty.
     """
     near = difflib.get_close_matches(word, known, n=1)
     return f", did you mean {near[0]!r}?" if near else ""
@@ -167,12 +220,12 @@ def begin_verb(
 
 
 def sentence(text: str) -> str:
-    """Return a text with a capital and a full stop."""
+    """Return a text as a sentence: with a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:]}."
 
 
 def add_everywhere(parser: argparse.ArgumentParser, program: str) -> Any:
-    """Add the options of every verb; return their group, for others of the program."""
+    """Add the options of every verb; return their group, for more such options."""
     shared = parser.add_argument_group(EVERYWHERE)
     shared.add_argument(
         "--json", action="store_true", help="for programs: print only JSON to standard output"
@@ -192,23 +245,22 @@ def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
         default=[],
         metavar="NAME=VALUE",
         help=f"an option of the store: {STORE_OPTIONS_TEXT}; "
-        "keys come from the environment (AWS_ACCESS_KEY_ID, ...)",
+        "give keys by the environment (AWS_ACCESS_KEY_ID, ...)",
     )
     return parser
 
 
 def exit_code_lines(meanings: Mapping[int, str] = MEANINGS) -> str:
-    """Return the exit codes, for help."""
+    """Return the exit codes and their meanings, as the lines of a help text."""
     lines = [f"  {code:<3} {meaning}" for code, meaning in meanings.items()]
     return "\n".join(["exit codes:", *lines])
 
 
 def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
-    """Return repeated NAME=VALUE arguments by name.
+    """Return the values of repeated NAME=VALUE arguments, by name.
 
-    InvalidInputError for a repeated name.
-
-    Messages never show values: some people put secrets where none belong.
+    Raises InvalidInputError for a text without a value, and for a name with two values. The
+    messages do not show values: a user may have put a secret there.
     """
     by_name: dict[str, str] = {}
     for text in texts:
@@ -221,14 +273,27 @@ def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
     return by_name
 
 
+def check_property_names(names: Iterable[str]) -> None:
+    """Raise InvalidInputError for a name that is like one of a table's properties.
+
+    The definition refuses the other unknown names, and lists the known ones.
+    """
+    from opal_lake.definition.properties import PROPERTIES
+
+    for name in names:
+        question = meant(name, PROPERTIES)
+        if name not in PROPERTIES and question:
+            raise InvalidInputError(f"unknown property {name!r}{question}")
+
+
 def store_options(args: argparse.Namespace) -> dict[str, str]:
     """Return the options of the store, from `--option`."""
     options = pairs(args.option, "--option")
     unknown = sorted(set(options) - set(STORE_OPTIONS))
     if unknown:
         raise InvalidInputError(
-            f"--option {', '.join(unknown)} is not known; use {', '.join(STORE_OPTIONS)}, "
-            "and give keys by the environment (AWS_ACCESS_KEY_ID, ...)"
+            f"--option {', '.join(unknown)} is not known; use {', '.join(STORE_OPTIONS)}. "
+            "Give keys by the environment (AWS_ACCESS_KEY_ID, ...)"
         )
     return options
 
@@ -243,13 +308,14 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
 
 
 def column_names(text: str | None) -> list[str] | None:
-    """Return the columns of `--columns`; an empty list for an empty text.
+    """Return the columns of `--columns`, or None where it is not given.
 
-    A reader refuses the empty list.
+    An empty text is an empty list of columns, which every read refuses.
     """
     if text is None:
         return None
-    return next(csv.reader([text], quotechar="`", skipinitialspace=True))
+    rows = csv.reader([text], quotechar="`", skipinitialspace=True)
+    return next(rows)
 
 
 def whole_number(text: str) -> int:

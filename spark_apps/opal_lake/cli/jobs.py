@@ -13,6 +13,7 @@ from opal_lake.cli.command import (
     Verbs,
     add_columns,
     add_command,
+    check_property_names,
     column_names,
     pairs,
     store_options,
@@ -121,14 +122,11 @@ def _add_read(verbs: Verbs) -> argparse.ArgumentParser:
     )
     add_columns(parser)
     add_flags(parser, ShowRows, "where", "limit")
+    past = parser.add_argument_group("past moments")
     add_flags(
-        parser.add_argument_group("past moments"),
-        ShowRows,
-        "version",
-        "timestamp",
-        "business_snapshot",
-        "event_time",
+        past.add_mutually_exclusive_group(), ShowRows, "version", "timestamp", "business_snapshot"
     )
+    add_flags(past, ShowRows, "event_time")
     add_flags(parser.add_argument_group("part of the rows"), ShowRows, "partition_key", "net")
     add_flags(parser.add_argument_group("export"), ShowRows, "to", "format", "overwrite")
     return parser
@@ -171,7 +169,8 @@ def _add_get(verbs: Verbs) -> None:
     add_columns(parser)
     add_flags(parser, Get, "where")
     past = parser.add_argument_group("past moments")
-    add_flags(past, Get, "version", "timestamp", "event_time")
+    add_flags(past.add_mutually_exclusive_group(), Get, "version", "timestamp")
+    add_flags(past, Get, "event_time")
 
 
 def _add_rebuild(verbs: Verbs) -> argparse.ArgumentParser:
@@ -268,7 +267,9 @@ def create(args: argparse.Namespace) -> None:
 def given_properties_of(args: argparse.Namespace) -> dict[str, int | str]:
     from opal_lake.definition.properties import given_properties
 
-    return given_properties(pairs(args.property, "--property"))
+    texts = pairs(args.property, "--property")
+    check_property_names(texts)
+    return given_properties(texts)
 
 
 def rebuild_key_store(args: argparse.Namespace) -> None:

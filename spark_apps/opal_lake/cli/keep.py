@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from opal_lake.cli.command import KEEP, Verb, Verbs, add_command, pairs, store_options, whole_number
+from opal_lake.cli.command import (
+    KEEP,
+    Verb,
+    Verbs,
+    add_command,
+    check_property_names,
+    pairs,
+    store_options,
+    whole_number,
+)
 from opal_lake.cli.flags import add_flags, add_job_token, add_token, operation_of
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import (
@@ -91,6 +100,7 @@ def change(args: argparse.Namespace) -> None:
             raise InvalidInputError(
                 f"opal set: {name!r} has a value and --default {name}; leave out one of them"
             )
+    check_property_names([*values, *args.default])
     changes = {**given_properties(values), **dict.fromkeys(args.default)}
     show_result(args, _table(args).set_properties(changes, token=args.token), "changed")
 
@@ -211,7 +221,9 @@ def _add_restore(verbs: Verbs) -> None:
     parser = add_command(
         verbs, Verb(name="restore", group=KEEP, summary=summary, example=example, run=restore)
     )
-    add_flags(parser, Restore)
+    selections = ("version", "timestamp", "savepoint")
+    add_flags(parser.add_mutually_exclusive_group(required=True), Restore, *selections)
+    add_flags(parser, Restore, but=selections)
     add_token(parser)
 
 

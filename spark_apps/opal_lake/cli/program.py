@@ -13,11 +13,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from opal_lake import __version__
-from opal_lake.cli.command import OpalParser, Verbs, is_set, traceback_variable
+from opal_lake.cli.command import (
+    OpalParser,
+    Verbs,
+    is_set,
+    traceback_variable,
+    with_flags,
+)
 from opal_lake.cli.render import Style
 from opal_lake.exit_codes import BUG, OK, RETRY, STOPPED
 
-_ESCAPES = "opal.escapes"
+_ESCAPES = "opal.escapes"  # the name of our error handler among those of `codecs`
+_NO_FLAGS: Mapping[str, str] = {}
 # Errors of writing to a stream: a closed one, a full disk or quota, a failed device
 _OF_OUTPUT = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 
@@ -41,14 +48,15 @@ class Program:
 
         Wrong usage raises SystemExit, as argparse does.
 
-        It ends quietly when the reader of its output has left, as in `opal --help | head -1`.
+        The command ends quietly when the reader of its output has left, as in
+        `opal --help | head -1`.
         """
         _prepare_output()
         try:
             try:
                 return self._main(argv)
             finally:
-                sys.stdout.flush()  # also of a help page, which ends with SystemExit
+                sys.stdout.flush()  # also after a help page, which ends with SystemExit
         except BrokenPipeError:
             _discard_output()
             return OK
@@ -66,7 +74,7 @@ class Program:
         if args.command is None:
             print(self.overview(parser.verbs(), Style.of(sys.stdout)))
             return OK
-        return self.run(args)
+        return self.run(args, parser.parser_of(words).flags())
 
     def build_parser(self) -> OpalParser:
         """Return the parser with all verbs."""
@@ -77,8 +85,11 @@ class Program:
         self.add_verbs(verbs)
         return parser
 
-    def run(self, args: argparse.Namespace) -> int:
-        """Run a verb, and return its exit code; an error becomes one clear line."""
+    def run(self, args: argparse.Namespace, flags: Mapping[str, str]) -> int:
+        """Run a verb, and return its exit code; an error becomes one clear line.
+
+        `flags` are the verb's flags by the arguments that they set: errors name the flags.
+        """
         try:
             code = args.run(args)
             sys.stdout.flush()
@@ -90,33 +101,37 @@ class Program:
         except Exception as error:  # the last resort: every error becomes an exit code
             if _is_of_output(error):
                 raise  # `main` reports it
-            return self.report(error, traced=args.traceback)
+            return self.report(error, flags, traced=args.traceback)
         return OK if code is None else int(code)
 
-    def report(self, error: Exception, *, traced: bool = False) -> int:
+    def report(
+        self, error: Exception, flags: Mapping[str, str] = _NO_FLAGS, *, traced: bool = False
+    ) -> int:
         """Print an error to standard error, and return its exit code.
 
-        Only bugs, and whoever asks for it, get a traceback.
+        The traceback is printed for a bug, and where `traced` or the environment asks for it.
         """
         code = self.exit_code(error)
+        is_traced = code == BUG or traced or is_set(traceback_variable(self.name))
         # Where standard error cannot be written, the code has to be enough
         with suppress(OSError):
-            self._print_error(error, code, traced=traced)
+            if is_traced:
+                traceback.print_exception(error)
+            else:
+                self._print_error(error, flags)
         return code
 
-    def _print_error(self, error: Exception, code: int, *, traced: bool) -> None:
-        if code == BUG or traced or is_set(traceback_variable(self.name)):
-            traceback.print_exception(error)
-            return
+    def _print_error(self, error: Exception, flags: Mapping[str, str]) -> None:
         name = Style.of(sys.stderr).bad(f"{self.name}:")
+        message = with_flags(str(error), flags)
         notes = getattr(error, "__notes__", ())
-        print(f"{name} {error}", *notes, sep="\n", file=sys.stderr)
+        print(f"{name} {message}", *notes, sep="\n", file=sys.stderr)
 
     def _report_output(self, error: OSError) -> int:
-        """Report that the output is lost, but not what the command did."""
+        """Print that the output is lost; return the exit code."""
         message = (
             f"{self.name}: the output or a temporary file could not be written ({error.strerror}); "
-            "what was committed stays so: look at it with another command"
+            "commits that were made stay: look at the table with another command"
         )
         with suppress(OSError):
             print(message, file=sys.stderr)
@@ -126,13 +141,18 @@ class Program:
 def _is_of_output(error: Exception) -> bool:
     """Return whether an error came from writing to an open stream.
 
-    Other errors name a file.
+    An error of a file by its path has a file name, that of a stream has none.
     """
-    return isinstance(error, OSError) and error.errno in _OF_OUTPUT and error.filename is None
+    if not isinstance(error, OSError):
+        return False
+    return error.errno in _OF_OUTPUT and error.filename is None
 
 
 def _prepare_output() -> None:
-    """Make both streams take any text: characters they lack are escaped as in JSON."""
+    """Make standard output and standard error accept any text.
+
+    Characters that the encoding of a stream lacks are escaped as in JSON.
+    """
     codecs.register_error(_ESCAPES, _escape)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -144,19 +164,24 @@ def _prepare_output() -> None:
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Replace the characters that an encoding lacks by their escapes of JSON."""
+    """Return the JSON escapes of characters that an encoding lacks, and where they end."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
-    return json.dumps(lacking)[1:-1], error.end
+    quoted = json.dumps(lacking)
+    return quoted[1:-1], error.end
 
 
 def _discard_output() -> None:
     """Discard standard output from now on, so that no flush fails again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
 
 
 class _Overview(argparse.Action):
-    """The option `--help`: all verbs by their groups, which argparse does not have."""
+    """The option `--help` of the program: it prints the verbs by their groups.
+
+    The help of argparse has no groups of verbs.
+    """
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from opal_lake.result import JobResult
 
-_GAP_CELLS, _NARROWEST = 2, 8  # cells between columns, and of a column at least
+_GAP_CELLS = 2  # between two columns
+_MIN_CELLS = 8  # that a column keeps next to others
 
 
 def shown_result(result: "JobResult", rows: "pa.Table", limit: int) -> "JobResult":
@@ -29,20 +30,64 @@ def shown_result(result: "JobResult", rows: "pa.Table", limit: int) -> "JobResul
 
 
 def json_rows(table: "pa.Table") -> list[dict[str, Any]]:
-    """Return rows as JSON holds them: what JSON lacks becomes text, unrounded."""
+    """Return rows as JSON holds them: values that JSON lacks become text, unrounded."""
     # Imported here: most commands need no Arrow
     from opal_lake.data.shown_values import values_of
 
-    columns = [list(map(json_value, values_of(column))) for column in table.columns]
+    columns: list[list[Any]] = []
+    for column in table.columns:
+        as_json = json_function(column.type)
+        columns.append([as_json(value) for value in values_of(column)])
     names = table.column_names
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def json_value(value: Any) -> Any:
-    """Return a value as JSON holds it.
+def json_function(kind: "pa.DataType") -> Callable[[Any], Any]:
+    """Return the function that turns values of an Arrow type into values of JSON.
 
-    Timestamps are ISO 8601, in UTC whatever the session's zone, decimals text with all their
-    digits, bytes hex, and maps objects.
+    The type decides, since a map and a list without entries are equal as values of Python.
+    """
+    from pyarrow import types
+
+    if types.is_map(kind):
+        return _map_function(kind)
+    if types.is_struct(kind):
+        return _struct_function(kind)
+    if types.is_list(kind) or types.is_large_list(kind):
+        member = json_function(kind.value_type)
+        return lambda values: None if values is None else [member(value) for value in values]
+    return plain_json_value
+
+
+def _map_function(kind: "pa.MapType") -> Callable[[Any], Any]:
+    """Return the function for maps, which Arrow gives as pairs: they become objects."""
+    key_function, item_function = json_function(kind.key_type), json_function(kind.item_type)
+
+    def json_object(pairs: Any) -> dict[str, Any] | None:
+        if pairs is None:
+            return None
+        return {str(key_function(key)): item_function(item) for key, item in pairs}
+
+    return json_object
+
+
+def _struct_function(kind: "pa.StructType") -> Callable[[Any], Any]:
+    """Return the function for structs, which Arrow gives as dicts: they become objects."""
+    functions = {field.name: json_function(field.type) for field in kind}
+
+    def json_object(members: Any) -> dict[str, Any] | None:
+        if members is None:
+            return None
+        return {name: function(members[name]) for name, function in functions.items()}
+
+    return json_object
+
+
+def plain_json_value(value: Any) -> Any:
+    """Return a value without members as JSON holds it.
+
+    Timestamps become ISO 8601, in UTC whatever the session's zone. Decimals become text with all
+    their digits, and bytes become hex.
     """
     match value:
         case None | bool() | int() | str():
@@ -55,24 +100,21 @@ def json_value(value: Any) -> Any:
             return format(value, "f")  # str() gives 0E-10 for a zero of ten places
         case bytes():
             return value.hex()
-        case Mapping():
-            return {str(name): json_value(member) for name, member in value.items()}
-        case [(_, _), *_] if all(isinstance(member, tuple) for member in value):  # Arrow's maps
-            return {str(json_value(name)): json_value(member) for name, member in value}
-        case list():
-            return [json_value(member) for member in value]
     return str(value)
 
 
 def rows_lines(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None) -> Iterator[str]:
-    """Yield rows side by side, or below each other on a narrow terminal."""
+    """Yield rows as a table, or one below the other on a narrow terminal.
+
+    `width` is that of the terminal in cells, or None for an output that takes any line.
+    """
     if not rows:
         return
     columns = [_column(name, rows) for name in rows[0]]
-    least = 0
+    min_width = 0
     for column in columns:
-        least += min(natural_width(column, rows), _NARROWEST) + _GAP_CELLS
-    if width is None or least <= width:
+        min_width += min(natural_width(column, rows), _MIN_CELLS) + _GAP_CELLS
+    if width is None or min_width <= width:
         yield from text_table(columns, rows, style, width)
     else:
         yield from _records(rows, style)
@@ -88,7 +130,10 @@ def _is_number_or_null(value: Any) -> bool:
 
 
 def cell_text(value: Any) -> str:
-    """Return a value unchanged: numbers have no separators, because they may be ids."""
+    """Return a value of JSON as the text of a cell.
+
+    Numbers have no separators, because they may be ids.
+    """
     match value:
         case None:
             return "NULL"
@@ -100,7 +145,10 @@ def cell_text(value: Any) -> str:
 
 
 def _records(rows: Sequence[Mapping[str, Any]], style: Style) -> Iterator[str]:
+    """Yield each row as a heading with its number, and a line for each column."""
     for number, row in enumerate(rows, start=1):
         yield style.strong(f"row {number}")
-        members = [(escaped(name), cell_text(value)) for name, value in row.items()]
-        yield from facts(members, style)
+        pairs = []
+        for name, value in row.items():
+            pairs.append((escaped(name), cell_text(value)))
+        yield from facts(pairs, style)

@@ -179,9 +179,13 @@ def encode_order(value: Any, kind: Atomic, *, name: str) -> int:
 
 _WANTED = {
     **dict.fromkeys(INTEGER_TYPES, "an int or its digits"),
-    "date": "a date or 'YYYY-MM-DD'",
-    "timestamp": "a datetime with a zone, or its text, as '2026-01-31T12:00:00+00:00'",
-    "timestamp_ntz": "a datetime without a zone, or its text, as '2026-01-31T12:00:00'",
+    "date": "a date, or its text such as '2026-01-31'",
+    "timestamp": (
+        "a datetime with a zone, or its ISO 8601 text such as '2026-01-31T12:00:00+00:00'"
+    ),
+    "timestamp_ntz": (
+        "a datetime without a zone, or its ISO 8601 text such as '2026-01-31T12:00:00'"
+    ),
 }
 
 
@@ -234,7 +238,7 @@ def _encode_date(value: Any, name: str) -> int:
             value = date.fromisoformat(value)
         except ValueError as error:
             raise InvalidInputError(
-                f"{name}: {value!r} is not a date ({error}); write {_WANTED['date']}"
+                f"{name}: {value!r} is not a date; write {_WANTED['date']}"
             ) from error
     if not isinstance(value, date):
         raise InvalidInputError(f"{name}: {value!r} is not a date; give {_WANTED['date']}")
@@ -277,5 +281,5 @@ def _datetime_of(value: Any, kind: str, name: str) -> datetime:
         return datetime.fromisoformat(value)
     except ValueError as error:
         raise InvalidInputError(
-            f"{name}: {value!r} is not a timestamp ({error}); write {_WANTED[kind]}"
+            f"{name}: {value!r} is not a timestamp; write {_WANTED[kind]}"
         ) from error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from opal_lake.definition.schema import Atomic, Schema
-from opal_lake.duration import parse_duration, plain_duration
+from opal_lake.duration import check_span, plain_duration
 from opal_lake.errors import InvalidInputError
 
 Given = int | str | Sequence[str] | timedelta  # a property as callers write it
@@ -73,17 +73,17 @@ class Property:
 
 
 def _check_span(text: str, _: Schema | None) -> None:
-    parse_duration(text, name="span")
+    check_span(text)
 
 
 def _check_bound(text: str, _: Schema | None) -> None:
-    if parse_duration(text, name="span") < _MIN_CLOCK_BOUND_US:
+    if check_span(text) < _MIN_CLOCK_BOUND_US:
         raise InvalidInputError("use at least 1m: some stores keep times in whole seconds")
 
 
 def _check_look_back(text: str, _: Schema | None) -> None:
     if text and not _WHOLE.match(text):
-        parse_duration(text, name="span")
+        check_span(text)
 
 
 def _check_codec(text: str, _: Schema | None) -> None:

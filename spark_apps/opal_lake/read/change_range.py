@@ -41,7 +41,7 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
     if last > head.version or first > head.version + 1:
         raise NotFoundError(
             f"{log.storage.uri} has no version {max(first, last)} yet; the newest is "
-            f"{head.version}, and end=None reads up to it"
+            f"{head.version}: leave the end out to read up to it"
         )
     if first > last:
         # No commit lies between two times or savepoints; two numbers in this order are a mistake

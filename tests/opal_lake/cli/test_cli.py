@@ -213,6 +213,25 @@ NEW_TABLE = ["--schema", "id INT", "--key", "id", "--delta", "id"]
     [
         (["describe", "{tmp}/nothing"], r"is not an Opal table"),
         (["set", "{uri}", "window=1d", "window=2d"], r"opal set 'window' has two values; give one"),
+        (["set", "{uri}", "windw=1d"], r"unknown property 'windw', did you mean 'window'\?"),
+        (["set", "{uri}", "--default", "windw"], r"unknown property 'windw', did you mean"),
+        (["create", "{tmp}/new", *NEW_TABLE, "--property", "windw=1d"], r"did you mean 'window'\?"),
+        (
+            ["set", "{uri}", "window=30x"],
+            r"property 'window' is '30x'; write a span of time such as 30d, 2w, 12h, 1h30m or ",
+        ),
+        (
+            ["explain", "{uri}", "--event-time", "yesterday"],
+            r"--event-time: 'yesterday' is not a timestamp; write .* such as '2026-01-31T12:00:00",
+        ),
+        (
+            ["compact", "{uri}", "--look-back", "90", "--local"],
+            r"--look-back=90: the delta column is a TIMESTAMP",
+        ),
+        (
+            ["changes", "{uri}", "--start", "0", "--end", "9"],
+            r"has no version 9 yet; the newest is 3: leave the end out to read up to it",
+        ),
         (
             ["set", "{uri}", "window=1d", "--default", "window"],
             r"'window' has a value and --default window; leave out one of them",
@@ -228,7 +247,7 @@ NEW_TABLE = ["--schema", "id INT", "--key", "id", "--delta", "id"]
         (["create", "file:foo/bar", *NEW_TABLE], r"'file:foo/bar' has no / after 'file:': use"),
         (
             ["compact", "{uri}", "--target-mb", "0"],
-            r"target_mb must be a whole number of megabytes from 1 to 1048576, got 0",
+            r"--target-mb must be a whole number of megabytes from 1 to 1048576, got 0",
         ),
         (["files", "{uri}", "--version", "9"], r"no version 9; readable are 0 to 3"),
         (
@@ -242,11 +261,11 @@ NEW_TABLE = ["--schema", "id INT", "--key", "id", "--delta", "id"]
         (["describe", "ftp://host/x"], r"scheme 'ftp'"),
         (
             ["check", "{uri}", "--sample", "most"],
-            r"sample='most' is not a share; write a percentage, as 1%",
+            r"--sample='most' is not a share; write a percentage, as 1%",
         ),
         (
             ["check", "{uri}", "--memory", "1"],
-            r"memory='1' is not an amount of memory; write a number of gigabytes",
+            r"--memory='1' is not an amount of memory; write a number of gigabytes",
         ),
         (
             ["create", "{uri}", *NEW_TABLE, "--property", "x"],
@@ -290,6 +309,10 @@ def test_wrong_input_is_one_clear_line(
         (
             ["describe", "t", "--lim", "1"],
             "'--lim' is not known to opal describe; see opal describe --help",
+        ),
+        (
+            ["read", "t", "--colums=id"],
+            "'--colums' is not known to opal read, did you mean '--columns'? See opal read --help",
         ),
         (["history", "t", "--limit", "-1"], "--limit"),
         (["compact", "t", "--target-mb", "x"], "--target-mb: expected a whole number, got 'x'"),

@@ -7,6 +7,7 @@ import pytest
 
 from opal_lake.arguments.declared import declaration
 from opal_lake.arguments.values import Columns, Count, Help, Span, one_of
+from opal_lake.cli.command import with_flags
 from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.verb import Operation
@@ -75,3 +76,24 @@ def test_a_required_argument_and_a_choice_are_argparse_s_affair_and_values_the_d
 def test_arguments_may_be_called_as_the_parameters_of_the_function() -> None:
     with pytest.raises(InvalidInputError, match="paint has no argument args, declared"):
         operation_of(parsed("--wall", "north"), Paint, args=1, declared=2)
+
+
+@pytest.mark.parametrize(
+    "message,shown",
+    [
+        ("look_back='90x' is not a span", "--look-back='90x' is not a span"),
+        ("limit must be at least 1", "--limit must be at least 1"),
+        ("timestamp: 'x' is not a moment", "--timestamp: 'x' is not a moment"),
+        ("whole=True excludes look_back", "--whole excludes --look-back"),
+        ("the limit is reached", "the limit is reached"),
+        ("by the property look_back", "by the property look_back"),
+        ("where 'limit=3' has a fault", "where 'limit=3' has a fault"),
+        ("the table's 'limit=3'", "the table's 'limit=3'"),
+        ("read(limit=3) and other=4", "read(limit=3) and other=4"),
+        ("a fault:\n    limit=3\n    ^", "a fault:\n    limit=3\n    ^"),
+    ],
+)
+def test_errors_name_flags_instead_of_arguments(message: str, shown: str) -> None:
+    names = ("look_back", "limit", "timestamp", "whole", "where")
+    flags = {name: "--" + name.replace("_", "-") for name in names}
+    assert with_flags(message, flags) == shown

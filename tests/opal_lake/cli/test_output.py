@@ -96,5 +96,5 @@ def test_command_of_another_package_is_named(capsys: pytest.CaptureFixture[str])
     parser.add_subparsers().add_parser("describe")
     with pytest.raises(SystemExit):
         parser.check_command(["dag"])
-    expected = "unknown command 'dag'; airflow-provider-opal brings it"
+    expected = "unknown command 'dag'; install the package airflow-provider-opal"
     assert expected in capsys.readouterr().err

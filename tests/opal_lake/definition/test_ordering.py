@@ -190,10 +190,10 @@ def test_event_times_that_users_give(value: Any, name: str, expected: int) -> No
         (10**18, "decimal(18,2)", "outside 64 bits"),
         (date(2026, 1, 1), "long", "not a number"),
         (NOON, "date", r"value\.date\(\)"),
-        ("2026-01-31T12:00", "date", "YYYY-MM-DD"),
-        (5, "date", "YYYY-MM-DD"),
+        ("2026-01-31T12:00", "date", "such as '2026-01-31'"),
+        (5, "date", "such as '2026-01-31'"),
         (date(2026, 1, 1), "timestamp", "2026-01-31T12:00:00\\+00:00"),
-        ("yesterday", "timestamp", "is not a timestamp"),
+        ("yesterday", "timestamp", "'yesterday' is not a timestamp; write a datetime with a zone"),
         ("2026-01-01", "timestamp", "no time of day"),
         ("2026-01-01", "timestamp_ntz", "no time of day"),
         (NOON, "timestamp", "has no zone"),
@@ -207,7 +207,9 @@ def test_event_times_that_users_give(value: Any, name: str, expected: int) -> No
         ("a", "string", "no order of 64 bits"),
     ],
 )
-def test_what_would_be_guessed_or_rounded_is_refused(value: Any, name: str, message: str) -> None:
+def test_a_value_that_is_not_exactly_one_of_the_column_is_refused(
+    value: Any, name: str, message: str
+) -> None:
     with pytest.raises(InvalidInputError, match=message) as refused:
         encode_order(value, kind(name), name="modified at")
     assert str(refused.value).startswith("modified at: ")

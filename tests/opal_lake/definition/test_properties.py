@@ -56,10 +56,10 @@ def test_maintenance_properties_are_set_and_read_back(
     [
         ("zorder", "sku,nothing", "no column 'nothing'"),
         ("zorder", "sku,sku", "named twice"),
-        ("window", "soon", "not a span of time"),
+        ("window", "soon", "'soon'; write a span of time such as 30d, 2w"),
         ("window", "", "has an empty value; write one, as 7d, or None for the default"),
         ("zorder", "none", "'none'; for no Z-order give an empty value: zorder=''"),
-        ("look_back", "-3", "not a span of time"),
+        ("look_back", "-3", "'-3'; write a span of time such as 30d, 2w"),
         ("archive_codec", "zip", "is not a codec"),
         ("dead_share", 101, "from 1 to 100"),
         ("fold_files", 1, "0, or a whole number from 2"),

@@ -77,7 +77,8 @@ def _atom(node: Column | Literal | Call) -> tuple[int, str]:
 def _test(node: Node) -> str:
     if isinstance(node, Compare):
         return f"{_text(node.left, _SUM)} {node.op} {_text(node.right, _SUM)}"
-    assert isinstance(node, In | Between | Like | IsNull | IsTruth), node
+    if not isinstance(node, In | Between | Like | IsNull | IsTruth):
+        raise TypeError(f"{node!r} is not a node of a condition")
     value, negation = _text(node.value, _SUM), _not(node.negated)
     match node:
         case In():
