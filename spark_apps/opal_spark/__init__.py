@@ -22,9 +22,9 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use.
+    """Import a public name on its first use.
 
-    The command line needs parts of this package that need no Spark.
+    The command line uses parts of this package where Spark is not installed.
     """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -34,7 +34,10 @@ class SparkEngine(SparkTasks):
     def fit(
         self, source: DataFrame | Files | Jdbc, how: ReadAs, spec_of: Callable[[], TableSpec]
     ) -> Iterator[SparkRows]:
-        """Yield the rows of a source. Errors of the source within the block name it."""
+        """Yield the rows of a source.
+
+        An error that the source causes within the block names the source.
+        """
         if how.deleted is not None:
             raise InvalidInputError(
                 "deleted= marks rows in memory; rows of a DataFrame delete their key by the "
@@ -55,7 +58,10 @@ class SparkEngine(SparkTasks):
         return history(self.spark, plan)
 
     def changes(self, plan: ChangesPlan) -> DataFrame:
-        """Return a DataFrame of the changes; few rows are read now, more when it is used."""
+        """Return a DataFrame of the changes.
+
+        A few rows are read now, in this process; more rows are read when the DataFrame is used.
+        """
         return changes(self.spark, plan)
 
     def as_inserts(self, rows: DataFrame, version: int, committed_us: int) -> DataFrame:
@@ -72,10 +78,12 @@ class SparkEngine(SparkTasks):
         return self.spark.createDataFrame([], spark_schema(spec, physical=False))
 
     def column_types(self, columns: Mapping[str, Any]) -> NewColumns:
-        """Return columns with Spark's types as types of Arrow."""
+        """Return the new columns with Arrow types in place of Spark's types."""
         arrow_types: dict[str, Any] = {}
         for name, kind in columns.items():
-            arrow_types[name] = _arrow(name, kind) if isinstance(kind, DataType) else kind
+            if isinstance(kind, DataType):
+                kind = _arrow_type(name, kind)
+            arrow_types[name] = kind
         return arrow_types
 
 
@@ -84,5 +92,6 @@ def on_spark(spark: SparkSession, table: Table) -> Table[DataFrame]:
     return replace(table, executor=SparkEngine(spark=spark))
 
 
-def _arrow(name: str, kind: DataType) -> Any:
-    return arrow_of_spark(StructType([StructField(name, kind)])).field(0).type
+def _arrow_type(name: str, kind: DataType) -> Any:
+    schema = StructType([StructField(name, kind)])
+    return arrow_of_spark(schema).field(0).type

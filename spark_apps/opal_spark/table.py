@@ -35,7 +35,7 @@ from opal_spark.write.sink import Sink
 class OpalTable(Table[DataFrame]):
     """A mutable table on files, with Spark as its engine: rows come as DataFrames.
 
-    `create` makes a new one, `for_path` opens one.
+    `create` creates a table, `for_path` opens an existing one.
     """
 
     executor: SparkEngine
@@ -112,7 +112,7 @@ class OpalTable(Table[DataFrame]):
         query with a new checkpoint counts its micro-batches from 0: give it another name.
         """
         arguments = Ingest.checked({**Ingest.among(locals()), "application": None})
-        # Without the session, which no other process can be sent: a sink has that of its rows
+        # The sink may be pickled, and a session cannot be: the sink uses the session of its rows
         table: Table = Table(log=self.log, cache=self.cache)
         return Sink(table=table, application=application, arguments=arguments)
 
@@ -139,13 +139,13 @@ class OpalTable(Table[DataFrame]):
     ) -> JobResult:
         """Import a folder of Parquet or ORC files, a Delta or an Iceberg table.
 
-        The table is created if it does not exist. The first try fixes the list of files. After a
-        failure the same call does what is left; when all is done, it changes nothing.
-        `source_version` is a version of Delta or the id of an Iceberg snapshot; without it the
-        newest one is imported.
+        The table is created if it does not exist. The first call fixes the list of files. After a
+        failure the same call imports the remaining files; after a complete import it changes
+        nothing. `source_version` is a version of Delta or the id of an Iceberg snapshot; without
+        it the newest version is imported.
         """
         columns = None if schema is None else columns_of_schema(schema)
-        # All arguments but the schema, which is an SQL text in Bootstrap: `columns` stand for it
+        # The field `schema` of Bootstrap is SQL text; `columns` carry the schema instead
         arguments = Bootstrap.among({**locals(), "schema": None})
         target = SparkPlace(spark=spark, uri=uri, options=options)
         return Bootstrap(**arguments).with_columns(columns, target)
@@ -153,9 +153,9 @@ class OpalTable(Table[DataFrame]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkPlace:
-    """The path of a table, existing or to be created, and a session to work on it.
+    """The path of a table, existing or to be created, and the session that works on it.
 
-    `options` are those of the store; with None the session's own count.
+    `options` are the store's options; None means those of the session.
     """
 
     spark: SparkSession
@@ -182,7 +182,10 @@ class SparkPlace:
         return arrow_of_spark(self.spark.createDataFrame([], schema).schema)
 
     def source_columns(self, source: Files | Jdbc, delta: str) -> pa.Schema:
-        """Return the columns of a source; its files' names or order may make `delta`."""
+        """Return the columns of a source.
+
+        They include `delta` if the names or the order of the source's files give its values.
+        """
         return arrow_of_spark(source_schema(self.spark, source, delta))
 
     def source_reader(

@@ -5,8 +5,8 @@ Spark looks for a `DefaultSource` in top-level packages whose name begins with `
 
 from contextlib import suppress
 
-# Spark imports these packages for every unknown format: a missing dependency of ours must not keep
-# it from the sources of others.
+# Spark imports all these packages to find an unknown format. An ImportError here would hide the
+# data sources of other packages.
 with suppress(ImportError):
     from opal_spark.data_source.source import OpalDataSource as DefaultSource
 

@@ -1,14 +1,15 @@
 """The environment archive: the packages that the Python processes of a cluster need.
 
-It is for `spark-submit --archives environment.tar.gz#environment`. It holds opal-lake with its
-metadata, packages as they are installed here, and `bin/python`: a script that runs the node's own
-Python of the same minor version with these packages in front. Python itself is left out. A virtual
-environment, as venv-pack ships it, has an absolute link to a Python that has to lie at the same
-path on every node; a copied interpreter brings paths and libraries of another machine along. So a
-node needs such a Python on its PATH, or OPAL_PYTHON says where it is; for nodes without one, an
-image is better. Spark is left out, too: the cluster has its own, and two would conflict.
+The archive is for `spark-submit --archives environment.tar.gz#environment`. It holds opal-lake with
+its metadata, other packages as they are installed here, and the script `bin/python`. The script
+runs the node's own Python of the same minor version, with the archive's packages first on its path.
 
-The same packages give the same bytes, so that caches of the archive work, and two archives can be
+Python itself is left out. A virtual environment of venv-pack links to a Python at an absolute path,
+which every node would need. A copied interpreter would refer to paths and libraries of another
+machine. So a node needs a Python on its PATH, or OPAL_PYTHON set to its path; for nodes without a
+Python, use an image. Spark is left out, too: it would conflict with the cluster's Spark.
+
+The same packages give the same bytes, so caches of the archive work, and two archives can be
 compared.
 """
 
@@ -39,7 +40,7 @@ AIRFLOWS = re.compile(r"apache-airflow(-.*)?$|airflow-provider-opal$")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = PurePosixPath(f"lib/python{PYTHON}/site-packages")
 
-# No package uses these files, and they are a third of its size
+# Files that no package uses at run time; they would be a third of the archive
 _LEFT_OUT = re.compile(
     r"(^|/)__pycache__/|\.py[co]$|^(pandas|pyarrow)/tests/|^pyarrow/include/|^tests/kit/"
 )
@@ -108,7 +109,7 @@ class Packing:
     def _write(self, file: io.BufferedWriter) -> None:
         texts = {"bin/python": launcher(), "opal-pack.json": manifest(self.versions)}
         with (
-            # Without a name and a time, as the same packages give the same bytes
+            # Without a name and a time, so that the same packages give the same bytes
             gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
         ):
@@ -125,13 +126,15 @@ class Packing:
 
 
 def _exists_error(target: Path) -> InvalidInputError:
-    return InvalidInputError(f"{target} exists already: name another with -o, or add --overwrite")
+    return InvalidInputError(
+        f"{target} exists already: name another file with -o, or add --overwrite"
+    )
 
 
 def _add(
     archive: tarfile.TarFile, name: str, content: Iterable[bytes], size: int, *, executable: bool
 ) -> None:
-    # Its owner and time are empty, as the same packages give the same bytes
+    # Without an owner and a time, so that the same packages give the same bytes
     entry = tarfile.TarInfo(name)
     entry.size = size
     entry.mode = 0o755 if executable else 0o644
@@ -156,10 +159,14 @@ def manifest(versions: Mapping[str, str]) -> str:
 
 
 def collect(extra: Sequence[str], needed: Sequence[str]) -> tuple[dict[str, str], dict[str, Path]]:
-    """Return the versions of distributions, and the files by their archive names."""
+    """Return the versions of the packed distributions, and the files by their archive names.
+
+    `extra` names distributions, and folders or modules of the user.
+    """
     folders = [name for name in extra if _is_path(name)]
     packages = [name for name in extra if not _is_path(name)]
     others = closure([*needed, *packages])
+    # The files of opal-lake itself are found by their modules: it may be installed as editable
     others.pop(OWN, None)
     own = _own_distribution()
     files: dict[str, Path] = {}
@@ -174,38 +181,40 @@ def collect(extra: Sequence[str], needed: Sequence[str]) -> tuple[dict[str, str]
     return {OWN: own.version, **versions}, files
 
 
-def usual() -> tuple[str, ...]:
-    """Return the names of distributions that are packed by default."""
+def default_packages() -> tuple[str, ...]:
+    """Return the names of the distributions that are packed by default."""
     return (*NEEDED, FOR_S3) if _installed(FOR_S3) else NEEDED
 
 
 def closure(names: Iterable[str]) -> dict[str, importlib.metadata.Distribution]:
-    """Return distributions with all their requirements.
+    """Return distributions and all their requirements, by name.
 
-    A name may have extras, as in `opal-lake[kafka]`.
+    A name may have extras, such as `opal-lake[kafka]`.
     """
     distributions: dict[str, importlib.metadata.Distribution] = {}
+    # A name with one extra; "" stands for the requirements without an extra
     followed: set[tuple[str, str]] = set()
+    # A requirement, and the distribution that requires it; "" for a name of the user
     waiting = [(name, "") for name in names]
     while waiting:
-        text, asker = waiting.pop()
+        text, required_by = waiting.pop()
         name, extras = _name_and_extras(text)
-        fresh = {(name, extra) for extra in ("", *extras)} - followed
-        if not fresh or name in SPARKS:
+        unfollowed = {(name, extra) for extra in ("", *extras)} - followed
+        if not unfollowed or name in SPARKS:
             continue
         if AIRFLOWS.match(name):
             raise InvalidInputError(
-                f"{name} does not belong on the cluster: leave out {asker or 'it'}"
+                f"{name} does not belong on the cluster: leave out {required_by or name}"
             )
         distribution = _installed(name)
         if distribution is None:
-            why = f", and {asker} needs it" if asker else ""
+            reason = f", and {required_by} needs it" if required_by else ""
             raise InvalidInputError(
-                f"{name} is not installed here{why}: pip install {name}, then pack again"
+                f"{name} is not installed here{reason}: pip install {name}, then pack again"
             )
-        if not asker:
+        if not required_by:
             _check_extras(distribution, extras)
-        followed |= fresh
+        followed |= unfollowed
         distributions[name] = distribution
         waiting += [(needed, name) for needed in _requirements(distribution, extras)]
     return dict(sorted(distributions.items()))
@@ -215,8 +224,12 @@ def _name_and_extras(requirement: str) -> tuple[str, frozenset[str]]:
     match = _REQUIREMENT.match(requirement)
     if match is None:
         return _normal(requirement), frozenset()
-    extras = [extra.strip() for extra in (match[2] or "").split(",")]
-    return _normal(match[1]), frozenset(_normal(extra) for extra in extras if extra)
+    listed = match[2] or ""
+    extras = set()
+    for extra in listed.split(","):
+        if extra.strip():
+            extras.add(_normal(extra.strip()))
+    return _normal(match[1]), frozenset(extras)
 
 
 def _check_extras(distribution: importlib.metadata.Distribution, extras: frozenset[str]) -> None:
@@ -224,7 +237,7 @@ def _check_extras(distribution: importlib.metadata.Distribution, extras: frozens
     for extra in sorted(extras - declared):
         known = ", ".join(sorted(declared)) or "none"
         name = distribution.metadata["Name"]
-        raise InvalidInputError(f"{name} has no extra {extra!r}; it has: {known}")
+        raise InvalidInputError(f"{name} has no extra {extra!r}; its extras are: {known}")
 
 
 def _requirements(
@@ -232,7 +245,8 @@ def _requirements(
 ) -> Iterator[str]:
     """Yield the requirements of a distribution and of some of its extras.
 
-    A requirement with another condition counts if it is installed here.
+    A requirement with another condition (of the platform or of Python's version) is yielded only if
+    it is installed here.
     """
     for text in distribution.requires or ():
         requirement, _, marker = text.partition(";")
@@ -252,6 +266,7 @@ def _installed(name: str) -> importlib.metadata.Distribution | None:
 
 
 def _normal(name: str) -> str:
+    """Return the normalized name of a distribution or extra, as PEP 503 defines it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -266,9 +281,9 @@ def _own_distribution() -> importlib.metadata.Distribution:
 
 
 def _metadata_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a distribution's .dist-info.
+    """Yield the files of a distribution's .dist-info folder, by their archive names.
 
-    The entry points name the commands, and the listeners of commits.
+    Among them are the entry points of the commands and of the listeners of commits.
     """
     for file in distribution.files or ():
         inside = file.as_posix()
@@ -281,23 +296,23 @@ def _files_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[s
     if '"editable": true' in (distribution.read_text("direct_url.json") or ""):
         raise InvalidInputError(
             f"{name} is installed as editable, so its files lie elsewhere: "
-            f"name its folder instead, as ./src/{name}"
+            f"name its folder instead, such as ./src/{name}"
         )
     if listed is None:
         raise InvalidInputError(
-            f"{name} does not list its files, as is usual for packages of the operating system: "
-            "install it with pip, then pack again"
+            f"{name} does not list its files, probably because the operating system's package "
+            f"manager installed it: run pip install {name}, then pack again"
         )
     for file in listed:
         inside = file.as_posix()
         if inside.startswith(("..", "/")):
-            continue  # scripts lie outside and name this machine's Python
+            continue  # a script outside the packages, which names this machine's Python
         if _RECORDS.search(inside) or _LEFT_OUT.search(inside):
             continue
         source = Path(str(distribution.locate_file(file)))
         if not source.is_file():
             raise InvalidInputError(
-                f"{source} of {name} is gone: install {name} again, then pack again"
+                f"{source} of {name} is missing: install {name} again, then pack again"
             )
         yield str(PACKAGES / inside), source
 

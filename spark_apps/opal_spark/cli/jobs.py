@@ -35,7 +35,7 @@ from opal_spark.engine.versions import check_installed_spark
 
 
 def commands(verbs: Verbs) -> None:
-    """Register the verbs, and add Spark to those of a table.
+    """Register the verbs, and add Spark to the verbs of a table.
 
     It is an `opal.commands` entry point.
     """
@@ -48,7 +48,7 @@ def commands(verbs: Verbs) -> None:
 
 
 def _add_quarantine(parser: argparse.ArgumentParser) -> None:
-    summary = "let good rows in and put bad ones aside (default: fail on a bad row)"
+    summary = "accept good rows and put bad rows aside (default: fail on a bad row)"
     parser.add_argument(
         "--quarantine", dest="on_bad_rows", action="store_const", const="quarantine", help=summary
     )
@@ -56,7 +56,7 @@ def _add_quarantine(parser: argparse.ArgumentParser) -> None:
 
 def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal ingest lake/users in/*.csv --metagen"
-    summary = "append the rows of files, or of a table of a database"
+    summary = "append the rows of files, or of a database's table or query"
     parser = add_command(
         verbs,
         Verb(
@@ -70,7 +70,7 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
     )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="files, folders or patterns")
     parser.add_argument(
-        "--format", choices=FILE_FORMATS, help="of the files (default: by their extension)"
+        "--format", choices=FILE_FORMATS, help="the files' format (default: by their extension)"
     )
     _add_names(parser)
     parser.add_argument(
@@ -78,7 +78,7 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of Spark's reader, as sep=;",
+        help="an option of Spark's reader, such as sep=;",
     )
     add_token(parser, "ingests")
     _add_quarantine(parser)
@@ -91,7 +91,7 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
     visible.add_argument(
         "--metagen",
         action="store_true",
-        help="run a metagen right after it; --json shows both results as a list",
+        help="run a metagen after the ingest; --json shows both results as a list",
     )
     inline = "make the rows visible in the same job and commit"
     visible.add_argument(
@@ -99,10 +99,12 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
     )
     jdbc = parser.add_argument_group("database")
     jdbc.add_argument(
-        "--jdbc-url", metavar="URL", help="jdbc:postgresql://host/db; without user and password"
+        "--jdbc-url",
+        metavar="URL",
+        help="the database, such as jdbc:postgresql://host/db, without user and password",
     )
-    jdbc.add_argument("--jdbc-table", metavar="NAME", help="a table of the database")
-    jdbc.add_argument("--jdbc-query", metavar="SQL", help="or a query")
+    jdbc.add_argument("--jdbc-table", metavar="NAME", help="the table to read")
+    jdbc.add_argument("--jdbc-query", metavar="SQL", help="the query to read, instead of a table")
     jdbc.add_argument(
         "--user-env", metavar="NAME", help="the environment variable that holds the user"
     )
@@ -123,13 +125,13 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--columns",
         metavar="COLUMN,...",
-        help="the cells of CSV files without a header (default: the table's columns)",
+        help="the columns of CSV files without a header (default: the table's columns)",
     )
-    deletes = "files whose names match hold deletes, as 'del*': rows, or keys alone"
+    deletes = "files with matching names, such as 'del*', hold deletes: whole rows, or only keys"
     parser.add_argument("--delete-files", dest="deletes", metavar="PATTERN", help=deletes)
     order = (
-        "what is later: the delta column; or file_suffix or file_position, "
-        "which then gives the delta column its values"
+        "the order of the rows: the delta column; or file_suffix or file_position, "
+        "which then fills the delta column"
     )
     parser.add_argument("--order", metavar="COLUMN", help=order)
 
@@ -152,7 +154,9 @@ def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument(
-        "source", metavar="SOURCE", help="a folder; of Iceberg also a name in a catalog"
+        "source",
+        metavar="SOURCE",
+        help="a folder; an Iceberg table may also be a name in a catalog",
     )
     add_key(parser)
     add_flags(parser, Bootstrap, but=("keys", "properties"))
@@ -164,19 +168,19 @@ def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
 def bootstrap(args: argparse.Namespace) -> None:
     """Run `opal bootstrap`."""
     if any("delta-spark" in setting for setting in args.conf):
-        # In front: a setting of the user counts more
+        # In front, because a later setting of the user overrides an earlier one
         delta_conf = [f"{name}={value}" for name, value in DELTA_CONF.items()]
         args.conf = [*delta_conf, *args.conf]
     _run_one(args, operation_of(args, Bootstrap, properties=given_properties_of(args)))
 
 
 def ingest(args: argparse.Namespace) -> None:
-    """Run `opal ingest`, and perhaps a MetaGen after it."""
+    """Run `opal ingest`, and with --metagen a MetaGen after it."""
     operation = operation_of(args, IngestSource, source=_source(args))
     specs: list[JobSpec[Any]] = [JobSpec(operation=operation, table=args.table, token=args.token)]
     if args.metagen:
-        # A token names one commit, so the second job has one of its own
-        token = args.token and f"{args.token}/metagen"
+        # A token names one commit, so the second job needs a token of its own
+        token = f"{args.token}/metagen" if args.token else None
         specs.append(JobSpec(operation=MetaGen(), table=args.table, token=token))
     show_results(args, _run(args, specs), as_list=args.metagen)
 
@@ -195,7 +199,8 @@ def _source(args: argparse.Namespace) -> dict[str, Any]:
             jdbc[name] = getattr(args, flag)
     if bool(args.paths) == bool(jdbc):
         raise InvalidInputError(
-            "ingest needs one source: PATH..., or --jdbc-url with --jdbc-table or --jdbc-query"
+            "opal ingest needs one source: give PATH..., "
+            "or --jdbc-url with --jdbc-table or --jdbc-query"
         )
     options = pairs(args.source_option, "--source-option")
     named: dict[str, Any] = {}
@@ -212,7 +217,7 @@ def _source(args: argparse.Namespace) -> dict[str, Any]:
         named["columns"] = columns
     if jdbc and named:
         raise InvalidInputError(
-            "--no-header, --columns, --delete-files and --order are about files; "
+            "--no-header, --columns, --delete-files and --order apply only to files; "
             "leave them out with --jdbc-url"
         )
     if jdbc:
@@ -221,10 +226,10 @@ def _source(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_versions(args: argparse.Namespace, operation: ShowRows | ShowChanges) -> None:
-    """Raise an error if the table lacks what is asked for, before Spark starts.
+    """Raise an error for a version or snapshot that the table lacks, before Spark starts.
 
     Spark takes seconds to start, and would raise the same error. A table that cannot be opened here
-    is left to Spark, whose own settings may reach its store.
+    is not an error: Spark's own settings may give access to its store.
     """
     from opal_lake.read.change_range import version_range
     from opal_lake.table import Table

@@ -1,4 +1,4 @@
-"""Spark for a terminal: it starts on first use, stays quiet, and stops at the end."""
+"""Spark for a command in a terminal: it starts with the command, prints nothing, and then stops."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from opal_spark.submit.runner import session
 
 # A command needs no web page, and has a progress line of its own
 _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-# As Spark's Ivy reports it, before the JVM gives up
+# A package that Spark's Ivy could not fetch
 _UNRESOLVED = re.compile(r"unresolved dependency: ([^#\s]+)#([^;\s]+);(\S+): not found")
 
 
@@ -26,8 +26,8 @@ _UNRESOLVED = re.compile(r"unresolved dependency: ([^#\s]+)#([^;\s]+);(\S+): not
 def launched(name: str, conf: Mapping[str, str], *, verbose: bool) -> Iterator[SparkSession]:
     """Yield a session that ends with the block.
 
-    The output of the JVM and its workers goes to a file, which stays only if Spark fails; with
-    `verbose` it goes to standard error.
+    The output of the JVM and its workers goes to a log file, which is kept only if Spark fails.
+    With `verbose` the output goes to standard error.
     """
     with _log_file(verbose) as log, ExitStack() as stack:
         with _submit_arguments({**_QUIET, **conf}), _output_into(log):
@@ -62,8 +62,9 @@ def _log_file(verbose: bool) -> Iterator[Path | None]:
         if missing is not None:
             package = ":".join(missing.groups())
             raise InvalidInputError(
-                f"Spark could not fetch {package}, see {log}: check the network, name another "
-                "version by --conf spark.jars.packages=..., or its files by --conf spark.jars=..."
+                f"Spark could not fetch {package}; its log is {log}. Check the network, name "
+                "another version with --conf spark.jars.packages=..., or name the package's files "
+                "with --conf spark.jars=..."
             ) from error
         if exit_code(error) in (RETRY, BUG) and log.stat().st_size:
             error.add_note(f"Spark's log: {log}")
@@ -77,7 +78,7 @@ def _log_file(verbose: bool) -> Iterator[Path | None]:
 def _submit_arguments(conf: Mapping[str, str]) -> Iterator[None]:
     """Set the arguments of a JVM that starts within the block, such as its memory.
 
-    A user's own PYSPARK_SUBMIT_ARGS come later and win.
+    The user's own PYSPARK_SUBMIT_ARGS follow, so they override these settings.
     """
     before = os.environ.get("PYSPARK_SUBMIT_ARGS")
     words: list[str] = []
@@ -101,7 +102,7 @@ def _output_into(log: Path | None) -> Iterator[None]:
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    # Of the descriptors, as a JVM does not know Python's streams
+    # Redirect the file descriptors, because a JVM does not know Python's streams
     duplicates = {number: os.dup(number) for number in (1, 2)}
     with log.open("ab") as sink:
         for number in duplicates:

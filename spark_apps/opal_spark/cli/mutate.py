@@ -16,7 +16,7 @@ from opal_lake.s3a import is_s3
 RunOne = Callable[[argparse.Namespace, Mutate], None]
 _FORMS = ("format", "increment_format", "output_format", "delimiter", "schema")
 _SMALL_BYTES = 64 << 20
-# In a short run, to compile code better takes longer than it saves
+# In a short run, the JVM's second compiler takes longer than its better code saves
 _BRIEF_JVM = "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1"
 _OPTIONS = {
     "options": "--csv-option",
@@ -31,13 +31,13 @@ _FILES_OF_OPTIONS = {
 
 
 class _Default(str):
-    """A default that help shows; a value of a flag is a plain text."""
+    """A default value, which can be distinguished from the same value of a flag."""
 
     __slots__ = ()
 
 
 def add_mutate(verbs: Verbs, run_one: RunOne) -> argparse.ArgumentParser:
-    """Register the verb; `run_one` runs an operation and shows its result."""
+    """Register the verb `mutate`; `run_one` runs an operation and shows its result."""
     summary = "merge files of inserts, updates and deletes into a folder of files, without a table"
     example = (
         "opal mutate product/master product/incr --id product_id --order updated_at "
@@ -66,14 +66,14 @@ def add_mutate(verbs: Verbs, run_one: RunOne) -> argparse.ArgumentParser:
     parser.add_argument(
         "--properties",
         metavar="FILE",
-        help="parameters of chombo's RecordSetBulkMutator; flags count more",
+        help="a file with parameters of chombo's RecordSetBulkMutator; flags override them",
     )
     parser.add_argument(
         "--id",
         action="append",
         dest="ids",
         metavar="FIELD",
-        help="a field of the record's id, by name or ordinal; repeat for more",
+        help="a field of the record's id, by name or ordinal; repeat the flag for more fields",
     )
     add_flags(parser, Mutate, but=(*_FORMS, "fixed_partitions", "backups", "dry_run"))
     quarantine = "merge good rows and put bad ones aside (default: fail on a bad row)"
@@ -97,7 +97,7 @@ def add_mutate(verbs: Verbs, run_one: RunOne) -> argparse.ArgumentParser:
         dest="header",
         action="store_const",
         const=False,
-        help="CSV without a line of names",
+        help="the files are CSV without a header",
     )
     for action in actions:
         if action.dest in Mutate.fields() and isinstance(action.default, str):
@@ -109,22 +109,24 @@ def add_mutate(verbs: Verbs, run_one: RunOne) -> argparse.ArgumentParser:
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help=f"of Spark's CSV for {_FILES_OF_OPTIONS[dest]}, as sep=;",
+            help=f"an option of Spark's CSV for {_FILES_OF_OPTIONS[dest]}, such as sep=;",
         )
     return parser
 
 
 def _run(args: argparse.Namespace, run_one: RunOne) -> None:
     given = {dest: pairs(getattr(args, dest), flag) for dest, flag in _OPTIONS.items()}
-    from_file = {} if args.properties is None else _read(args.properties)
+    from_file = {} if args.properties is None else _read_properties(args.properties)
     for name, value in from_file.items():
-        if not _is_given(given.get(name) or getattr(args, name)):
+        # A flag overrides the same parameter of the file
+        of_flag = given[name] if name in _OPTIONS else getattr(args, name)
+        if not _is_given(of_flag):
             given[name] = value
             setattr(args, name, value)
     if not args.ids:
         raise InvalidInputError(
-            "give the fields of a record's id: --id FIELD, or id.field.ordinals in the file of "
-            "--properties"
+            "opal mutate needs the fields of a record's id: give --id FIELD, or set "
+            "id.field.ordinals in the file of --properties"
         )
     job = operation_of(args, Mutate, **{"increments": args.paths, **given})
     if _is_small(args, job):
@@ -133,10 +135,11 @@ def _run(args: argparse.Namespace, run_one: RunOne) -> None:
 
 
 def _is_small(args: argparse.Namespace, job: Mutate) -> bool:
-    """Return whether the files are so small that starting Spark takes longest.
+    """Return whether the files are so small that starting Spark takes most of the time.
 
-    Raises InvalidInputError for local increments that a run would refuse. Errors of S3, for which
-    Spark may have settings of its own, and of files that cannot be read are left to the run itself.
+    Raises InvalidInputError for local increments that the run would refuse. It raises no error for
+    files on S3, for which Spark may have settings of its own, nor for files that cannot be read:
+    the run itself reports these.
     """
     # Imported here since it imports Arrow, which `--help` does not need
     from opal_folder.mutation import bytes_of
@@ -152,10 +155,12 @@ def _is_small(args: argparse.Namespace, job: Mutate) -> bool:
 
 
 def _is_given(value: object) -> bool:
+    """Return whether the user gave the value of a flag."""
     return value not in (None, [], {}) and not isinstance(value, _Default)
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read_properties(path: str) -> dict[str, Any]:
+    """Return the arguments of Mutate that a properties file gives."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -164,5 +169,6 @@ def _read(path: str) -> dict[str, Any]:
         ) from error
     arguments, unknown = arguments_of(parse_properties(text))
     if unknown:
-        print(f"opal: mutate does not use the parameters {', '.join(unknown)}", file=sys.stderr)
+        names = ", ".join(unknown)
+        print(f"opal: mutate does not use these parameters of {path}: {names}", file=sys.stderr)
     return arguments

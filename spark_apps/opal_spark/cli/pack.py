@@ -8,7 +8,7 @@ from pathlib import Path
 from opal_lake.cli.command import Verb, Verbs, add_everywhere, begin_verb
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Style, size_text
-from opal_spark.cli.archive import PACKAGES, PYTHON, Packed, Packing, usual
+from opal_spark.cli.archive import PACKAGES, PYTHON, Packed, Packing, default_packages
 
 GROUP = "Bring it to a cluster"
 EXAMPLE = "opal pack -o environment.tar.gz --with ./shop"
@@ -33,26 +33,24 @@ def commands(verbs: Verbs) -> None:
         action="append",
         default=[],
         metavar="PACKAGE",
-        help="add an installed package with all that it requires, also by an extra as "
-        "opal-lake[kafka]; or a folder or module of your own as ./shop; repeat for more",
+        help="add an installed package and its requirements, such as opal-lake[kafka]; or your own "
+        "folder or module, such as ./shop; repeat the flag for more",
     )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the archive if it is there"
-    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing archive")
     add_everywhere(parser, "opal")
 
 
 def pack(args: argparse.Namespace) -> None:
     """Run `opal pack`."""
     with ProgressLine("pack", lambda: Step(name="collecting packages")) as line:
-        packing = Packing(args.extra, usual())
+        packing = Packing(args.extra, default_packages())
         line.where = packing.step
         packed = packing.write(Path(args.output), overwrite=args.overwrite)
     sys.stdout.write(_json(packed) if args.json else _page(packed))
 
 
 def settings(packed: Packed) -> dict[str, object]:
-    """Return the arguments to pass to an operator."""
+    """Return the operator's arguments for an archive."""
     return {
         "archives": f"{packed.path}#{FOLDER}",
         "conf": {"spark.pyspark.python": f"./{FOLDER}/bin/python"},
@@ -73,30 +71,30 @@ def _json(packed: Packed) -> str:
 def _page(packed: Packed) -> str:
     style = Style.of(sys.stdout)
     names = ", ".join(f"{name} {version}" for name, version in packed.packages.items())
-    given = settings(packed)
-    archives = given["archives"]
-    readable = (
-        "Give it to an operator, from a place that the Airflow worker or the cluster can read "
-        "(a local path, hdfs://, s3a://):"
+    arguments = settings(packed)
+    archives = arguments["archives"]
+    to_operator = (
+        "Put the archive where the Airflow worker or the cluster can read it "
+        "(a local path, hdfs://, s3a://), and pass it to an operator:"
     )
-    nodes = (
-        f"Every node needs a Python {PYTHON} on its PATH, or OPAL_PYTHON in the environment of "
-        "driver and executors."
+    python = (
+        f"Every node needs a Python {PYTHON} on its PATH, or OPAL_PYTHON set to its path for the "
+        "driver and the executors."
     )
     lines = [
         f"{style.strong(str(packed.path))}  {size_text(packed.size)}, for Python {PYTHON}",
         f"  {names}",
         "",
-        readable,
+        to_operator,
         f"  archives={json.dumps(archives)},",
-        f"  conf={json.dumps(given['conf'])},",
+        f"  conf={json.dumps(arguments['conf'])},",
         "",
-        "or to spark-submit, where a driver on this machine keeps its own Python:",
+        "Or pass it to spark-submit. In client mode the driver uses this machine's Python:",
         f"  --archives '{archives}' --conf spark.pyspark.python=./{FOLDER}/bin/python \\",
         f"  --conf spark.pyspark.driver.python={sys.executable}      (client mode only)",
         "",
-        nodes,
-        f"The app is in it, too: {FOLDER}/{PACKAGES}/opal_spark/submit/app.py",
+        python,
+        f"The archive contains the app: {FOLDER}/{PACKAGES}/opal_spark/submit/app.py",
         "",
     ]
     return "\n".join(lines)

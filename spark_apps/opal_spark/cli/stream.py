@@ -1,4 +1,4 @@
-"""`opal stream run --spark`: an option of the verb by which Spark reads the topics."""
+"""`opal stream run --spark`: with this option Spark reads the topics."""
 
 import argparse
 import importlib.util
@@ -12,15 +12,17 @@ from opal_stream.cli.run import checked_run, finish, run, setup_of
 
 
 def commands(verbs: Verbs) -> None:
-    """Add Spark to the verb, if its plugin is installed.
+    """Add Spark to the verb `opal stream`, if the package of the verb is installed.
 
-    It is an `opal.commands` entry point that comes after that of the verb.
+    It is an `opal.commands` entry point that runs after the one of the verb.
     """
     stream = verbs.choices.get("stream")
     if not isinstance(stream, OpalParser):
         return
     parser = stream.verbs()["run"]
-    parser.add_argument("--verbose", action="store_true", help="with --spark: show what Spark says")
+    parser.add_argument(
+        "--verbose", action="store_true", help="with --spark: show the output of Spark"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -29,12 +31,14 @@ def _run(args: argparse.Namespace) -> None:
         run_by_spark(args)
         return
     if args.verbose:
-        raise InvalidInputError("--verbose does nothing without --spark; add it, or leave it out")
+        raise InvalidInputError(
+            "--verbose does nothing without --spark; add --spark, or leave --verbose out"
+        )
     run(args)
 
 
 def run_by_spark(args: argparse.Namespace) -> None:
-    """Read by Spark until all messages are read, or the user stops it."""
+    """Run the stream on Spark until all messages are read or the user stops it."""
     given = checked_run(args)
     if importlib.util.find_spec("pyspark") is None:
         raise spark_is_missing("opal stream run --spark")

@@ -1,8 +1,9 @@
-"""Trigger.AvailableNow in several micro-batches, and what Spark 4.2 has for that.
+"""Trigger.AvailableNow in several micro-batches, on Spark 4.1 and later.
 
-Spark 4.1 asks a source in Python once for its newest offset, and ends the query when that is
-reached: with `maxVersionsPerTrigger` one run of the query would read so many versions and end. So
-there the query runs with a trigger that does not end, and is stopped when nothing new is left.
+Spark 4.1 asks a Python source for its newest offset once, and ends the query at that offset. With
+`maxVersionsPerTrigger` such a query would end after one micro-batch. So on Spark 4.1
+`run_available` starts the query with a trigger that does not end, and stops the query when it has
+read everything. Spark 4.2 supports several micro-batches itself.
 """
 
 from importlib import import_module
@@ -22,9 +23,9 @@ SupportsTriggerAvailableNow: Any = (
 
 
 def read_limit(max_versions: int | None) -> Any:
-    """Return Spark's form of a limit, which Spark gives back for each micro-batch.
+    """Return a maximum of versions as a ReadLimit, which Spark passes to each micro-batch.
 
-    Spark has limits of rows and of files, but not of versions: these are its files.
+    Spark has no limit of versions: the limit of files carries the number of versions.
     """
     assert since_4_2 is not None
     if max_versions is None:
@@ -33,14 +34,17 @@ def read_limit(max_versions: int | None) -> Any:
 
 
 def is_unlimited(limit: object) -> bool:
-    """Return whether Spark wants everything, whatever the options say (Trigger.Once)."""
+    """Return whether a limit of Spark asks for everything, as Trigger.Once does.
+
+    Such a limit overrides the option `maxVersionsPerTrigger`.
+    """
     return since_4_2 is not None and isinstance(limit, since_4_2.ReadAllAvailable)
 
 
 def run_available(writer: DataStreamWriter) -> None:
-    """Run a query until its sources have nothing new.
+    """Start a query, and return when it has read everything that its sources have.
 
-    On Spark 4.1 it continues while new versions arrive faster than it reads them.
+    On Spark 4.1 the query continues while new versions arrive faster than it reads them.
     """
     if since_4_2 is not None:
         writer.trigger(availableNow=True).start().awaitTermination()

@@ -31,7 +31,7 @@ from opal_spark.read.requested_schema import refuse_nulls
 
 
 def feed_schema(spec: TableSpec) -> StructType:
-    """Return the table's columns, and those that say how a row changed."""
+    """Return the schema of a change feed: the table's columns, then the columns of a change."""
     table_schema = spark_schema(spec, physical=False)
     # The feed's own columns win over the table's of the same name
     names = [field.name for field in spec.schema.fields if not is_named(field, FEED_COLUMNS)]
@@ -45,7 +45,8 @@ def feed_schema(spec: TableSpec) -> StructType:
 class FeedReader(DataSourceReader):
     """The reader of a change feed, in one task.
 
-    Its versions are fixed when the query is planned.
+    The versions of the feed are fixed when the query is planned: `bounds` are the first and the
+    last one, or None if the range has no version.
     """
 
     def __init__(
@@ -58,14 +59,15 @@ class FeedReader(DataSourceReader):
         else:
             self.bounds = (versions.earlier.version + 1, versions.last)
         self.path, self.storage, self.schema = path, storage, schema
-        self.names = _names_in(schema, feed_schema(versions.head.spec))
+        self.names = _feed_names(schema, feed_schema(versions.head.spec))
         table_columns = [name for name in self.names if name not in FEED_COLUMNS]
         self.feed = replace(feed, columns=table_columns)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if self.bounds is not None:
             log = Table.open(self.path, self.storage).log
-            plan = plan_changes(log, version_range(log, *self.bounds), is_net=self.feed.is_net)
+            versions = version_range(log, *self.bounds)
+            plan = plan_changes(log, versions, is_net=self.feed.is_net)
             rows = read_changes(plan, self.feed)
             rows = rows.select(self.names).rename_columns(self.schema.names)
             refuse_nulls(rows, self.schema)
@@ -73,12 +75,16 @@ class FeedReader(DataSourceReader):
         forget_archives()
 
 
-def _names_in(schema: StructType, feed: StructType) -> list[str]:
-    """Return the feed's names of the columns that the query names in any case."""
-    by_name = {field.name.casefold(): field for field in feed}
+def _feed_names(schema: StructType, feed: StructType) -> list[str]:
+    """Return the feed's names for the columns of the query's schema.
+
+    The query may write a name in another case. Raises InvalidInputError for a column that the feed
+    does not have with this type.
+    """
+    feed_fields = {field.name.casefold(): field for field in feed}
     names = []
     for field in schema:
-        feed_field = by_name.get(field.name.casefold())
+        feed_field = feed_fields.get(field.name.casefold())
         if feed_field is None or feed_field.dataType != field.dataType:
             columns = ", ".join(f"{known.name} {spark_type_name(known.dataType)}" for known in feed)
             raise InvalidInputError(

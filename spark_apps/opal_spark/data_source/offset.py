@@ -1,8 +1,9 @@
 """The position of a stream, as Spark stores it in the checkpoint: JSON.
 
-It names the table, since another one may lie at the path one day, and the columns by their field
-ids, since they may be renamed. The end of the first micro-batch also says where the stream began:
-Spark does not store that, and when it runs the micro-batch again, the table has new versions.
+An offset has the table's id, since another table may replace this one at the same path. It has the
+field ids of the columns, since columns may be renamed. The end of the first micro-batch also
+records where the stream began. Spark does not store that, and the table may have new versions when
+Spark runs the micro-batch again.
 """
 
 from collections.abc import Mapping
@@ -21,8 +22,8 @@ SNAPSHOT = "snapshot"
 class StreamOffset:
     """The position of a stream that has read everything up to `version`.
 
-    `begun` is the version after which the stream began, or SNAPSHOT if it began with the whole
-    table; None in later offsets.
+    `fields` has the field id of each column of the query, by name. `begun` is the version after
+    which the stream began, or SNAPSHOT if it began with the whole table; None in later offsets.
     """
 
     table_id: str
@@ -41,20 +42,23 @@ class StreamOffset:
         return data
 
     def check(self, root: Root, uri: str) -> None:
-        """Raise InvalidInputError if the table's versions do not continue this stream's."""
+        """Raise InvalidInputError if the table cannot continue the stream from this offset.
+
+        This is so if the table was replaced, or has lost versions that the stream has read.
+        """
         advice = (
             "start over with another checkpointLocation, "
             "and with startingVersion if no row may be read twice"
         )
         if self.table_id != root.table_id:
             raise InvalidInputError(
-                f"{uri} is another table than the one that the stream has read up to version "
-                f"{self.version}: that one was dropped and created again; {advice}"
+                f"the stream has read up to version {self.version} of a table at {uri} that was "
+                f"dropped and created again since then; {advice}"
             )
         if self.version > root.version:
             raise InvalidInputError(
-                f"{uri} has {root.version} as its newest version, and the stream has read up to "
-                f"version {self.version}: versions were lost, as when a backup is restored; "
+                f"{root.version} is the newest version of {uri}, but the stream has read up to "
+                f"version {self.version}. Versions were lost, for example by restoring a backup; "
                 f"{advice}"
             )
 

@@ -1,6 +1,6 @@
 """The options of `format("opal")`, by the names that readers of Delta and of Spark 4.2 use.
 
-The names are taken in any case.
+Upper and lower case in an option's name make no difference.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,19 @@ _MODE, _UPDATES = "deduplicationMode", "computeUpdates"
 _LIMIT, _IGNORE_DELETES = "maxVersionsPerTrigger", "ignoreDeletes"
 TOKEN = "token"
 _ROWS_OPTIONS = ("version", "timestamp", "business_snapshot", "event_time", "files_where")
-_FEED_OPTIONS = (_ON, _START, _START_TIME, _END, _END_TIME, _MODE, _UPDATES)
+_FEED_OPTIONS = (_START, _START_TIME, _END, _END_TIME, _MODE, _UPDATES)
 _STREAM_OPTIONS = (_LIMIT, _IGNORE_DELETES)
-OPTIONS = ("path", *_ROWS_OPTIONS, *_FEED_OPTIONS, *_STREAM_OPTIONS, TOKEN)
+OPTIONS = ("path", *_ROWS_OPTIONS, _ON, *_FEED_OPTIONS, *_STREAM_OPTIONS, TOKEN)
 
 Options = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """The options of a stream. Without `start` it begins with the whole table."""
+    """The options of a stream.
+
+    `changes` is None for a stream of rows. Without `start` the stream begins with the whole table.
+    """
 
     changes: Changes | None
     start: object
@@ -44,30 +47,31 @@ def reads_changes(options: Options) -> bool:
 
 
 def feed_of(options: Options) -> Changes | None:
-    """Return the feed of a batch read; None if it reads rows instead of changes."""
+    """Return the change feed that a batch read asks for; None for a read of rows."""
     _refuse(options, (*_STREAM_OPTIONS, TOKEN), "does not apply to a batch read; leave it out")
     if not reads_changes(options):
         _refuse(
             options,
-            _FEED_OPTIONS[1:],
+            _FEED_OPTIONS,
             f"applies only to a change feed; add .option('{_ON}', 'true')",
         )
         return None
     _refuse(
         options,
         _ROWS_OPTIONS,
-        "applies only to a read of rows, but readChangeFeed reads changes; leave one out",
+        f"applies only to a read of rows, but {_ON} reads changes; leave one of them out",
     )
     start = _bound(options, _START, _START_TIME)
     if start is None:
         raise InvalidInputError(
-            f"a change feed needs {_START} or {_START_TIME}: .option('{_START}', 8)"
+            f"a change feed needs {_START} or {_START_TIME}; add, for example, "
+            f".option('{_START}', 8)"
         )
     return _changes(options, start, _bound(options, _END, _END_TIME))
 
 
 def stream_of(options: Options) -> StreamOptions:
-    """Return the stream of a streaming read."""
+    """Return the checked options of a streaming read."""
     _refuse(
         options,
         (*_ROWS_OPTIONS, TOKEN),
@@ -76,8 +80,8 @@ def stream_of(options: Options) -> StreamOptions:
     _refuse(
         options,
         (_END, _END_TIME),
-        "applies only to a batch read: a stream has no end; "
-        "leave it out, and use Trigger.AvailableNow",
+        "applies only to a batch read, because a stream has no end. Leave it out; "
+        "with trigger(availableNow=True) the query ends with the newest version",
     )
     start = _bound(options, _START, _START_TIME)
     changes = None
@@ -103,12 +107,12 @@ def _stream_changes(options: Options, start: object) -> Changes:
         options,
         (_IGNORE_DELETES,),
         f"applies only to a stream of rows, but {_ON} returns deletes as rows of their own; "
-        "leave one out",
+        "leave one of them out",
     )
     if changes.is_net:
         raise InvalidInputError(
-            f"{_MODE}={NET} applies only to a batch read: in a stream, later micro-batches may "
-            "change the same rows again"
+            f"option {_MODE}={NET} applies only to a batch read: in a stream, later micro-batches "
+            "may change the same rows again. Leave it out"
         )
     return changes
 
@@ -119,13 +123,13 @@ def _refuse(options: Options, names: tuple[str, ...], why: str) -> None:
 
 
 def _changes(options: Options, start: Any, end: Any = None) -> Changes:
-    # Modes go in any case, as names of options do
-    modes = {mode.casefold(): mode for mode in CHANGE_MODES}
+    # Upper and lower case in a mode make no difference, as in names of options
+    known_modes = {mode.casefold(): mode for mode in CHANGE_MODES}
     mode = options.get(_MODE, "none")
     return Changes(
         start=start,
         end=end,
-        mode=modes.get(mode.casefold(), mode),
+        mode=known_modes.get(mode.casefold(), mode),
         compute_updates=_truth(options, _UPDATES, default=True),
     )
 
@@ -134,7 +138,9 @@ def _truth(options: Options, name: str, *, default: bool) -> bool:
     # Spark passes every value as a text
     text = options.get(name, str(default))
     if text.lower() not in ("true", "false"):
-        raise InvalidInputError(f"option {name}={text!r} is neither true nor false")
+        raise InvalidInputError(
+            f"option {name}={text!r} is neither true nor false; give one of them"
+        )
     return text.lower() == "true"
 
 
@@ -144,27 +150,30 @@ def _limit(options: Options) -> int | None:
         return None
     if not text.isdecimal() or int(text) == 0:
         raise InvalidInputError(
-            f"option {_LIMIT}={text!r} is not a number of versions; give a whole number from 1 on"
+            f"option {_LIMIT}={text!r} is not a number of versions; "
+            "give a whole number of at least 1"
         )
     return int(text)
 
 
-def _bound(options: Options, version: str, timestamp: str) -> object:
-    if version in options and timestamp in options:
+def _bound(options: Options, version_option: str, time_option: str) -> object:
+    """Return a bound of the versions: a version, LATEST or a time; None if neither is given."""
+    if version_option in options and time_option in options:
         raise InvalidInputError(
-            f"{version} and {timestamp} name the same end of the feed: give one of them"
+            f"options {version_option} and {time_option} are the same bound of the versions; "
+            "leave one of them out"
         )
-    if timestamp in options:
-        micros = encode_order(options[timestamp], _TIMESTAMP, name=timestamp)
+    if time_option in options:
+        micros = encode_order(options[time_option], _TIMESTAMP, name=time_option)
         return from_order(micros, _TIMESTAMP)
-    text = options.get(version)
+    text = options.get(version_option)
     if text is None:
         return None
     if text.isdecimal():
         return int(text)
-    if text == LATEST and version == _START:
+    if text == LATEST and version_option == _START:
         return text
     raise InvalidInputError(
-        f"option {version}={text!r} is not a version; "
-        "give a whole number, as `opal history` lists them"
+        f"option {version_option}={text!r} is not a version; "
+        "give a whole number that `opal history` lists"
     )

@@ -1,9 +1,10 @@
 """`spark.read.format("opal")`: for SQL and convenience.
 
-Rows pass through Python workers, so that `OpalTable.read` is faster. It takes no filters from Spark
-(`pushFilters`): 4.1.3 keeps the filters of a DataFrame's or view's last query for the next one, and
-for other uses in the same query, which then lack rows: `v.where("id = 3").union(v.where("id = 4"))`
-returns one row.
+Rows pass through Python workers, so `OpalTable.read` is faster.
+
+The source does not accept filters from Spark (`pushFilters`). Spark 4.1.3 would apply the filters
+of a query on a DataFrame or view to other uses of the same DataFrame or view, in this query and in
+the next one. Rows would be missing: `v.where("id = 3").union(v.where("id = 4"))` returns one row.
 """
 
 import importlib
@@ -34,8 +35,8 @@ from opal_spark.engine.tasks import forget_archives
 from opal_spark.engine.versions import check_installed_spark, check_session
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
 
-# Spark adds these to the options of a table of its catalog
-_OF_A_CATALOG = {"owner", "provider"}
+# Spark adds these to the options of a table that CREATE TABLE put into its catalog
+_CATALOG_OPTIONS = {"owner", "provider"}
 _NO_CATALOG = (
     "Spark does not pass its path to readers; "
     "write CREATE TEMPORARY VIEW name USING opal OPTIONS (path '{path}')"
@@ -48,14 +49,14 @@ def register(spark: SparkSession) -> None:
     check_session(spark)
     use_this_python(spark)
     if is_connect(spark):
-        # The server chooses the Python of workers. Were it unsuitable, a query would fail with a
-        # message that does not say so.
+        # The server chooses the Python of its workers. If that Python lacks a package, this job
+        # fails with an error that says so; a query would fail with a message that does not.
         with worker_errors():
-            spark.range(1).mapInArrow(_imported, "id long").collect()
+            spark.range(1).mapInArrow(_import_in_worker, "id long").collect()
     spark.dataSource.register(OpalDataSource)
 
 
-def _imported(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def _import_in_worker(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     importlib.import_module("opal_spark.data_source.source")
     yield from batches
 
@@ -63,14 +64,15 @@ def _imported(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 class OpalDataSource(DataSource):
     """The data source `opal`.
 
-    Options: `path`, and `version`, `timestamp` or `business_snapshot`, and `event_time`, as for
-    OpalTable.read, as text. Or those of a change feed.
-    `files_where` is a condition: files that cannot hold a row that fulfils it are left out. The
-    query itself must filter the rows of the other files.
-    With a schema (`.schema(...)`, `CREATE TEMPORARY VIEW v (...) USING opal`) only its columns are
-    read.
-    It runs in a process of its own, which sees no session: settings of a store are given as
-    `storage.*`, or by the environment.
+    The option `path` is required. A read of rows takes `version`, `timestamp`, `business_snapshot`
+    and `event_time`, which have the meaning of OpalTable.read's arguments. A change feed has
+    options of its own.
+    `files_where` is a condition: files without a row for which it is true are not read. The query
+    itself must filter the rows of the other files.
+    With a schema (`.schema(...)`, `CREATE TEMPORARY VIEW v (...) USING opal`) only the schema's
+    columns are read.
+    The data source runs in a process of its own, which sees no session. So settings of a store are
+    options `storage.*`, or come from the environment.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -84,7 +86,8 @@ class OpalDataSource(DataSource):
     def _table_path(self) -> tuple[str, dict[str, str]]:
         """Return the table's path, and the options of its store."""
         path = self.options.get("path")
-        if {name.casefold() for name in self.options} >= _OF_A_CATALOG:
+        given_names = {name.casefold() for name in self.options}
+        if given_names >= _CATALOG_OPTIONS:
             advice = _NO_CATALOG.format(path=self.options.get("location", path))
             raise InvalidInputError(f"CREATE TABLE ... USING opal is not supported: {advice}")
         if path is None:
@@ -113,7 +116,7 @@ class OpalDataSource(DataSource):
         if version_text is not None and not version_text.isdecimal():
             raise InvalidInputError(
                 f"option version={version_text!r} is not a version; "
-                "give a whole number, as `opal history` lists them"
+                "give a whole number that `opal history` lists"
             )
         version = None if version_text is None else int(version_text)
         timestamp = self.options.get("timestamp")
@@ -129,7 +132,7 @@ class OpalDataSource(DataSource):
     def reader(self, schema: StructType) -> "OpalReader | FeedReader":
         """Return the reader of rows, or of a change feed.
 
-        `schema` is the table's, or the query's: any columns, by name.
+        `schema` is the table's schema, or the one that the query gives, with columns in any order.
         """
         feed = feed_of(self.options)
         if feed is not None:
@@ -139,18 +142,19 @@ class OpalDataSource(DataSource):
         predicate = where_predicate(condition)
         event_time = event_time_of(snapshot, self.options.get("event_time"))
         plan = plan_read(snapshot, event_time, predicate)
-        return OpalReader(file_reads(plan), requested_fields(schema, snapshot.spec), schema)
+        fields = requested_fields(schema, snapshot.spec)
+        return OpalReader(file_reads(plan), fields, schema)
 
     def streamReader(self, schema: StructType) -> OpalStreamReader:  # noqa: N802  # Spark's name
         return OpalStreamReader(*self._table_path(), stream_of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> OpalWriter:
-        """Return the writer of an append. INSERT INTO and saveAsTable end here, too."""
+        """Return the writer of an append. INSERT INTO and saveAsTable call it, too."""
         if overwrite or self.options.get("path") is None:
             raise InvalidInputError(
-                "format('opal') writes with .mode('append').save(path), which upserts by the "
-                "table's keys; make a new table with OpalTable.create(spark, path, rows.schema, "
-                "keys=[...], delta='...'), and give deletes='...' to delete rows"
+                "format('opal') only writes with .mode('append').save(path), which upserts by the "
+                "table's keys. To create a table, call OpalTable.create(spark, path, rows.schema, "
+                "keys=[...], delta='...'); its argument deletes='...' lets rows delete their keys"
             )
         return OpalWriter(*self._table_path(), schema, self.options.get(TOKEN))
 
@@ -172,7 +176,7 @@ class FilePartition(InputPartition):
 
 
 class OpalReader(DataSourceReader):
-    """The reader of a version's rows, by file, with the bits of the file's rows."""
+    """The reader of the rows of a version, with one partition for each file."""
 
     def __init__(self, parts: list[FileRead], fields: Sequence[Field], schema: StructType) -> None:
         self.parts, self.fields, self.schema = parts, fields, schema
@@ -181,7 +185,7 @@ class OpalReader(DataSourceReader):
         return [FilePartition(part) for part in self.parts]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        # Without partitions, Spark still runs one task, for None
+        # If there are no partitions, Spark still runs one task, with None as its partition
         if isinstance(partition, FilePartition):
             rows = read_fields(partition.part, self.fields)
             refuse_nulls(rows, self.schema)

@@ -1,13 +1,17 @@
 """`spark.readStream.format("opal")`: a table's rows or changes, in order and each once.
 
-Rows are those that versions inserted and updated.
+A stream of rows has the rows that versions inserted, and the new rows of updates.
 
-Spark 4.1 asks for the newest offset without saying where the stream is, and does not store where it
-began. So the reader remembers the last offset that it gave, or that Spark showed it after a restart
-(it asks for the partitions between the last offset and itself), and the first offset says where the
-stream began. With availableNow Spark shows it only after it has asked for the newest offset: that
-looks like a first one then, and counts as one only if the stream had none before. Spark 4.2 says
-where the stream is, and that a query ends with the versions that exist now.
+Spark 4.2 passes the stream's position when it asks for the newest offset. Spark 4.1 passes nothing,
+and does not store where a stream began. So the reader does two things:
+
+- It remembers the last offset: the one that it returned, or after a restart the one of the
+  checkpoint. Spark 4.1 shows that offset by asking for the partitions from the offset to itself.
+- It writes the start of the stream into the first offset.
+
+With trigger(availableNow=True) Spark 4.1 shows the offset of the checkpoint only after it has asked
+for the newest offset. The reader then answers as for a new stream, and Spark drops this answer if
+the checkpoint has an offset.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,8 +49,8 @@ from opal_spark.data_source.stream_parts import (
     FilesPartition,
     Tuning,
     VersionsPartition,
-    by_size,
-    of_versions,
+    feed_partitions,
+    files_of_tasks,
 )
 from opal_spark.engine.tasks import forget_archives
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
@@ -60,7 +64,10 @@ class OpalStreamReader(
 ):
     """The reader of a stream.
 
-    Offsets and partitions are made in a process of the driver's, rows are read in the tasks.
+    A Python process of the driver plans offsets and partitions; the tasks read the rows.
+    `last` is the last known offset, `target` the version at which a query ends.
+    `is_asked_first` is set while `last` may be an answer that Spark drops. `no_start` is the error
+    of a start that cannot be read.
     """
 
     def __init__(
@@ -84,10 +91,10 @@ class OpalStreamReader(
         return table_on(open_storage(self.path, self.storage)).log
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
-        """Return the offset before the first one.
+        """Return the offset of a stream that has read nothing.
 
-        Spark 4.1 asks for it after the newest, and forgets it: the first offset says where the
-        stream begins.
+        It is constant, because Spark 4.1 asks for it after the newest offset and does not store it.
+        Raises the error of a start that cannot be read.
         """
         if self.no_start is not None:
             raise self.no_start
@@ -99,13 +106,13 @@ class OpalStreamReader(
     def latestOffset(  # noqa: N802  # Spark's name
         self, start: Offset | None = None, limit: object = None
     ) -> Offset:
-        """Return an offset at most `maxVersionsPerTrigger` versions after the last one.
+        """Return the offset that is at most `maxVersionsPerTrigger` versions after the last one.
 
-        It is the last one, if no version since has changed what a read returns.
+        Return the last offset itself if no later version has changed the rows of a read.
         """
-        # Spark 4.2 gives it; after a restart only it says which columns were read
+        # Only Spark 4.2 passes `start`. After a restart it is the offset of the checkpoint.
         last = start or self.last
-        # Set already here: the next offset takes the columns' ids from it
+        # Set before the next offset is planned: `_offset` takes the columns' ids from it
         self.last = last
         head = self.target or self.log.head()
         max_versions = None if is_unlimited(limit) else self.options.max_versions
@@ -129,10 +136,11 @@ class OpalStreamReader(
         return self._offset(head, head.root.viewed).to_json()
 
     def _perhaps_first(self, head: Snapshot, max_versions: int | None) -> Offset:
-        """Return the first offset of a stream that may have had others.
+        """Return the first offset of a stream; the stream may already have a checkpoint.
 
-        A stream that continues needs its start no longer, which may have expired. One that begins
-        is asked for its initial offset next, and fails there.
+        If the start cannot be read, return the newest offset and remember the error. A stream with
+        a checkpoint does not need its start, which may have expired. For a stream without one,
+        Spark asks for the initial offset next, and `initialOffset` raises the error.
         """
         newest = self._offset(head, head.root.viewed).to_json()
         try:
@@ -147,7 +155,8 @@ class OpalStreamReader(
             return self._offset(head, head.version, SNAPSHOT).to_json()
         versions = version_range(self.log, self.options.start)
         after = versions.last if versions.earlier is None else versions.earlier.version
-        # A time after the newest version is a slip: the stream would skip what comes before it
+        # A time after the newest version is probably a typo: the stream would skip all rows that
+        # are committed until then
         if isinstance(self.options.start, datetime) and after == head.version:
             newest = moment_text(CommitTimes(head).of(head.version))
             raise InvalidInputError(
@@ -155,13 +164,13 @@ class OpalStreamReader(
                 f"the newest version {head.version}, of {newest}; "
                 "give an earlier time, or startingVersion=latest"
             )
-        end = _end(after, head, max_versions)
+        end = _last_version(after, head, max_versions)
         return self._offset(head, end, after).to_json()
 
     def _next(self, last: Offset, head: Snapshot, max_versions: int | None) -> Offset:
         offset = offset_from_json(last)
         offset.check(head.root, self.log.storage.uri)
-        end = _end(offset.version, head, max_versions)
+        end = _last_version(offset.version, head, max_versions)
         if end == offset.version:
             return last
         return self._offset(head, end).to_json()
@@ -175,9 +184,9 @@ class OpalStreamReader(
         return StreamOffset(table_id=head.root.table_id, version=version, fields=ids, begun=begun)
 
     def _fields(self, spec: TableSpec, known_ids: Mapping[str, int]) -> tuple[Field, ...]:
-        """Return the table's columns in the query's schema, by the query's names.
+        """Return the table's fields for the columns of the query, with the query's names.
 
-        A name that the table lacks is a column that was renamed, if `known_ids` has its id.
+        If the table has no column of such a name, the column was renamed: `known_ids` has its id.
         """
         name_of_id = {field.id: field.name for field in spec.schema.fields}
         table_names = {name.casefold() for name in name_of_id.values()}
@@ -187,8 +196,8 @@ class OpalStreamReader(
             if self.options.changes and field.name.casefold() in FEED_COLUMNS:
                 continue
             table_name = field.name
-            if field.name.casefold() not in table_names:
-                table_name = name_of_id.get(known_ids.get(field.name, -1), field.name)
+            if field.name.casefold() not in table_names and field.name in known_ids:
+                table_name = name_of_id.get(known_ids[field.name], field.name)
             query_names.append(field.name)
             renamed.add(table_name, field.dataType, field.nullable)
         if not query_names:
@@ -200,9 +209,9 @@ class OpalStreamReader(
         return tuple(with_query_names)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return the partitions of what `end` has and `start` has not.
+        """Return the partitions of the versions after `start`, up to `end`.
 
-        After a restart Spark asks with the last offset as both, which says where the stream is.
+        After a restart Spark 4.1 passes the checkpoint's offset as both `start` and `end`.
         """
         offset, head = offset_from_json(end), self.log.head()
         # The table may have been replaced since the checkpoint was written
@@ -221,7 +230,7 @@ class OpalStreamReader(
             begun = offset.begun
         else:
             begun = self._begun(head)
-        # The first micro-batch has the whole table, at the version of its end
+        # The first micro-batch of such a stream is the whole table, at the version of its end
         if begun == SNAPSHOT:
             return self._snapshot(head, offset.version, fields)
         assert isinstance(begun, int)
@@ -230,16 +239,18 @@ class OpalStreamReader(
         return self._changed(version_range(self.log, begun + 1, offset.version), fields)
 
     def _begun(self, head: Snapshot) -> int | str | None:
-        """Return where a stream began whose start could not be read for its first offset.
+        """Return where the stream begins, for an end that does not record it.
 
-        Spark has stored that offset, and asks again with its next run.
+        `_perhaps_first` returned that end, because the start could not be read. The start is read
+        again here, and its error is raised.
         """
         return offset_from_json(self._first(head, None)).begun
 
     def _refuse_limit(self) -> None:
-        """Raise InvalidInputError where the stream would stand still after a restart.
+        """Raise InvalidInputError if the stream could not advance after this restart.
 
-        The offset that was asked for before Spark said where the stream is may lie before that.
+        With a limit, the offset that Spark 4.1 asked for before it showed the checkpoint is counted
+        from the stream's start. So it may lie before the checkpoint.
         """
         if self.is_asked_first and self.options.max_versions is not None:
             raise InvalidInputError(
@@ -251,9 +262,11 @@ class OpalStreamReader(
     def _snapshot(
         self, head: Snapshot, version: int, fields: tuple[Field, ...]
     ) -> list[InputPartition]:
-        inserted = (version, CommitTimes(head).of(version)) if self.options.changes else None
-        reads = file_reads(plan_read(self.log.at(version, head), None))
-        tasks = by_size(reads, self.tuning)
+        inserted = None
+        if self.options.changes:
+            inserted = (version, CommitTimes(head).of(version))
+        plan = plan_read(self.log.at(version, head), None)
+        tasks = files_of_tasks(file_reads(plan), self.tuning)
         return [FilesPartition(files, fields, inserted) for files in tasks]
 
     def _changed(self, versions: VersionRange, fields: tuple[Field, ...]) -> list[InputPartition]:
@@ -262,45 +275,47 @@ class OpalStreamReader(
         changes = self.options.changes
         if changes is not None:
             commits = self.log.commits_after(versions.earlier.version, versions.last)
-            return of_versions(self.log, commits, fields, changes, self.tuning)
+            return feed_partitions(self.log, commits, fields, changes, self.tuning)
         if not self.options.ignore_deletes:
             self._refuse_deletes(self.log.commits_after(versions.earlier.version, versions.last))
         reads = begun_reads(plan_changes(self.log, versions))
-        return [FilesPartition(files, fields) for files in by_size(reads, self.tuning)]
+        tasks = files_of_tasks(reads, self.tuning)
+        return [FilesPartition(files, fields) for files in tasks]
 
     def _refuse_deletes(self, commits: Sequence[Commit]) -> None:
         for commit in commits:
             deletes = 0
-            # Deletes of an ingest hide rows only once they are processed
+            # Deletes of an ingest hide rows only in the version that processes the ingest
             if commit.actions.processed:
                 deletes = commit.result.get("counts", {}).get("deletes")
-            if not deletes and not commit.actions.restored:
+            if deletes:
+                reason = f"has deletes ({deletes:,})"
+            elif commit.actions.restored:
+                reason = "restored an older one"
+            else:
                 continue
-            what = f"has deletes ({deletes:,})" if deletes else "restored an older one"
             raise InvalidInputError(
-                f"{self.log.storage.uri}: version {commit.version} {what}, which a stream of rows "
-                "cannot express; read changes with .option('readChangeFeed', 'true'), or leave "
-                "deletes out with .option('ignoreDeletes', 'true')"
+                f"{self.log.storage.uri}: version {commit.version} {reason}, which a stream of "
+                "rows cannot express; read changes with .option('readChangeFeed', 'true'), or "
+                "leave deletes out with .option('ignoreDeletes', 'true')"
             )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a partition's rows, in a task."""
         assert isinstance(partition, FilesPartition | VersionsPartition)
         for rows in partition.tables():
-            # Spark expects the columns in the query's order and by its names
-            by_name = {name.casefold(): name for name in rows.column_names}
-            names = [by_name[name.casefold()] for name in self.schema.names]
+            # Spark expects the order and the names of the query's schema
+            own_names = {name.casefold(): name for name in rows.column_names}
+            names = [own_names[name.casefold()] for name in self.schema.names]
             selected = rows.select(names).rename_columns(self.schema.names)
             refuse_nulls(selected, self.schema)
             yield from selected.to_batches()
         forget_archives()
 
 
-def _end(after: int, head: Snapshot, max_versions: int | None) -> int:
-    """Return the last version of a micro-batch.
-
-    Versions after `viewed` changed nothing that a read returns.
-    """
+def _last_version(after: int, head: Snapshot, max_versions: int | None) -> int:
+    """Return the last version of a micro-batch that begins after the version `after`."""
+    # Versions after `viewed` did not change the rows of a read
     end = head.root.viewed
     if max_versions is not None:
         end = min(end, after + max_versions)

@@ -1,8 +1,8 @@
 """The partitions of a micro-batch: files of rows, or versions of a change feed.
 
-Only bits distinguish a row from the others of its file, so rows are cut by files. The two rows of
-an update lie in two files, so a change feed is cut by versions; but by files where a large version,
-as a first load, ended no row.
+A stream of rows is cut by files: which rows of a file are read depends only on the file's bits. A
+change feed is cut by versions, because the two rows of an update lie in two files. A large version
+that only inserted rows, such as a first load, is cut by files, too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ from opal_lake.read.read import FileRead, read_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """The work of one task: bytes of files, or changed rows of a feed."""
+    """The work that one task should get: bytes of files, or changed rows of a feed."""
 
     task_bytes: int = 64 << 20
     task_rows: int = 1 << 20
@@ -39,8 +39,8 @@ class Tuning:
 class FilesPartition(InputPartition):
     """A partition of the rows of some files.
 
-    `inserted` are the version and the time of the inserts of a change feed; None in a stream of
-    rows.
+    In a change feed all rows are inserts: `inserted` are their version and its commit time in
+    microseconds. In a stream of rows it is None.
     """
 
     reads: tuple[FileRead, ...]
@@ -81,21 +81,21 @@ def _as_inserts(rows: pa.Table, version: int, time_us: int) -> pa.Table:
     return pa.table(columns, names=names)
 
 
-def by_size(reads: Sequence[FileRead], tuning: Tuning) -> list[tuple[FileRead, ...]]:
+def files_of_tasks(reads: Sequence[FileRead], tuning: Tuning) -> list[tuple[FileRead, ...]]:
     """Return the files of each task: a large one, or several small ones."""
     tasks: list[list[FileRead]] = []
-    room = 0
+    remaining_bytes = 0
     for read in reads:
-        if not tasks or read.file.size > room:
+        if not tasks or read.file.size > remaining_bytes:
             # A file larger than a task's bytes has a task of its own
             tasks.append([])
-            room = tuning.task_bytes
+            remaining_bytes = tuning.task_bytes
         tasks[-1].append(read)
-        room -= read.file.size
+        remaining_bytes -= read.file.size
     return [tuple(files) for files in tasks]
 
 
-def of_versions(
+def feed_partitions(
     log: CommitLog,
     commits: Sequence[Commit],
     fields: tuple[Field, ...],
@@ -103,59 +103,65 @@ def of_versions(
     tuning: Tuning,
 ) -> list[InputPartition]:
     """Return the partitions of a change feed."""
-    by_version = {commit.version: commit for commit in commits}
+    commit_of_version = {commit.version: commit for commit in commits}
     partitions: list[InputPartition] = []
-    for first, last in by_versions(commits, tuning):
-        commit = by_version[first]
+    for first, last in versions_of_tasks(commits, tuning):
+        commit = commit_of_version[first]
         is_large = _changed_rows(commit) > tuning.task_rows
-        inserts = []
-        # To plan a version reads its events: not where they are many
+        insert_partitions = []
+        # Planning a version reads its events, so a version with many of them is not planned here
         if is_large and _ended_rows(commit) <= tuning.task_rows:
-            inserts = _inserts(log, first, fields, tuning)
-        partitions += inserts or [VersionsPartition(log, first, last, fields, feed)]
+            insert_partitions = _insert_partitions(log, first, fields, tuning)
+        if insert_partitions:
+            partitions += insert_partitions
+        else:
+            partitions.append(VersionsPartition(log, first, last, fields, feed))
     return partitions
 
 
-def _inserts(
+def _insert_partitions(
     log: CommitLog, version: int, fields: tuple[Field, ...], tuning: Tuning
 ) -> list[FilesPartition]:
-    """Return a version's partitions if it only inserted rows, otherwise none."""
+    """Return the partitions of a version that only inserted rows; none for another version."""
     plan = plan_changes(log, version_range(log, version, version))
     if any(len(span.ended) for span in plan.spans):
         return []
     inserted = (version, plan.times_us[version])
-    tasks = by_size(begun_reads(plan), tuning)
+    tasks = files_of_tasks(begun_reads(plan), tuning)
     return [FilesPartition(files, fields, inserted) for files in tasks]
 
 
-def by_versions(commits: Sequence[Commit], tuning: Tuning) -> list[tuple[int, int]]:
+def versions_of_tasks(commits: Sequence[Commit], tuning: Tuning) -> list[tuple[int, int]]:
     """Return each task's first and last version; small versions share a task.
 
     Versions that change nothing are left out.
     """
     spans: list[tuple[int, int]] = []
-    room = 0
+    remaining_rows = 0
     for commit in commits:
         if not commit.changes_view:
             continue
         rows = _changed_rows(commit)
-        if spans and rows <= room:
+        if spans and rows <= remaining_rows:
             first, _ = spans[-1]
             spans[-1] = (first, commit.version)
         else:
             spans.append((commit.version, commit.version))
-            room = tuning.task_rows
-        room -= rows
+            remaining_rows = tuning.task_rows
+        remaining_rows -= rows
     return spans
 
 
 def _changed_rows(commit: Commit) -> int:
-    """Estimate the rows that a commit showed, by its result, and hid, by its logs."""
+    """Estimate how many rows became visible or hidden with a commit.
+
+    The commit's result counts the rows that became visible.
+    """
     counts = commit.result.get("counts", {})
     begun = sum(int(counts.get(name, 0)) for name in ("rows", "rows_restored", "rows_removed"))
     return begun + _ended_rows(commit)
 
 
 def _ended_rows(commit: Commit) -> int:
-    """Estimate the rows that a commit hid, among them those that no version showed."""
+    """Estimate how many rows a commit hid, including rows that were never visible."""
     return sum(log.events for log in commit.actions.add_logs if log.version < 0)

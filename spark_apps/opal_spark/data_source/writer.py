@@ -1,8 +1,8 @@
 """`df.write.format("opal").mode("append").save(path)`: an inline ingest by Spark's names.
 
-Tasks write their rows as segments of the table, as they come. The rule is applied where Spark lets
-a data source commit, which is one process. Use `OpalTable.ingest(metadata="inline")` for large
-batches: its tasks apply the rule.
+Tasks write their rows as segments of the table, in the order in which Spark passes them. Spark lets
+a data source commit in one process only, so that process decides which rows are visible. For large
+batches use `OpalTable.ingest(metadata="inline")`, which decides in its tasks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ class WrittenSegments(WriterCommitMessage):
 class ClaimedWrite:
     """The part of an ingest that tasks and the commit need.
 
-    It lacks the base snapshot, which grows with the table.
+    It has the base snapshot's version instead of the snapshot, whose size grows with the table.
     """
 
     number: int
@@ -50,8 +50,8 @@ class ClaimedWrite:
 class OpalWriter(DataSourceArrowWriter):
     """The writer of an append.
 
-    It claims its number while Spark plans the query; a number that nobody uses does no harm.
-    `claimed` is None if the token was applied before.
+    It claims an ingest number while Spark plans the query. An unused number does no harm.
+    `claimed` is None if an ingest with the same token was committed before.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class OpalWriter(DataSourceArrowWriter):
         self.deletes = delete_condition(spec)
         self.claimed: ClaimedWrite | None = None
         run = start_ingest(self.table, self.asked)
-        # The result of an earlier ingest with this token
+        # A JobResult is that of an earlier ingest with this token
         if isinstance(run, JobResult):
             check_visible(run)
             return
@@ -79,7 +79,7 @@ class OpalWriter(DataSourceArrowWriter):
         """Write the rows of a partition, in a task."""
         if self.claimed is None:
             return WrittenSegments(IngestOutput())
-        # Attempts of one task may run at the same time: their files have different names
+        # Two attempts of one task may run at the same time, so file names contain the attempt
         attempt = this_attempt()
         spec = self.claimed.spec
         batches = (self._fitted(batch, spec) for batch in iterator)
@@ -96,7 +96,7 @@ class OpalWriter(DataSourceArrowWriter):
         return WrittenSegments(output)
 
     def _fitted(self, batch: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
-        """Return the table's columns, and which rows delete their key."""
+        """Return a batch with the table's columns, and a mark of the rows that delete their key."""
         expected = arrow_schema(spec.schema)
         columns = []
         for position, field in zip(self.positions, expected, strict=True):
@@ -110,7 +110,7 @@ class OpalWriter(DataSourceArrowWriter):
         return rows.append_column(DELETED, self.deletes.holds(rows))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the segments of all tasks, in a process of the driver's."""
+        """Commit the segments of all tasks, in a process of the driver."""
         if self.claimed is None:
             return
         run = IngestRun(
@@ -125,9 +125,9 @@ class OpalWriter(DataSourceArrowWriter):
 
 
 def _positions(schema: StructType, spec: TableSpec) -> list[int | None]:
-    """Return the positions of the table's columns in the rows.
+    """Return the position of each column of the table in the rows.
 
-    None for a column that was added to the table and that the rows lack.
+    It is None for a column that the rows lack because it was added to the table later.
     """
     refuse_reserved(schema.names)
     position_of = {name: position for position, name in enumerate(schema.names)}

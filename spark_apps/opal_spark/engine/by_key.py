@@ -26,21 +26,21 @@ SLOT_ROWS = 1 << 20
 # A smaller slot costs more to start than its rows cost to process
 SMALL_SLOT_ROWS = 1 << 16
 MAX_SLOTS = 1 << 16
-# The limit where only Spark's guess is known, which may be wildly high; or four slots a core
+# The limit, or four slots a core, if only Spark's guess of the rows is known, which may be far off
 ROUGH_SLOTS = 64
 _SLOT, _CHOSEN = "_opal_slot", "_opal_chosen"
 
 
 def plan_slots(rows: int, cores: int) -> int:
-    """Return the number of hash ranges for a batch, a power of two.
+    """Return the number of hash ranges for a batch of rows, a power of two.
 
-    It grows with the batch, so that the cost does too, and it gives all cores work.
+    It grows with the rows, so a small batch is cheap; a larger batch has work for all cores.
     """
     slots_for_cores = min(cores, rows / SMALL_SLOT_ROWS)
     slots = max(rows / SLOT_ROWS, slots_for_cores)
     if slots <= 1:
         return 1
-    # Rounded up; what is just above a power of two by a rounding error is rounded down to it
+    # Rounded up to a power of two, but not from a power of two plus a rounding error
     power = int(slots - 1e-9).bit_length()
     return min(1 << power, MAX_SLOTS)
 
@@ -48,8 +48,8 @@ def plan_slots(rows: int, cores: int) -> int:
 def guess_slots(rows: int | None, merged: int, cores: int) -> int:
     """Return the number of hash ranges for a guessed number of rows.
 
-    `merged` is the known number of entries that they are merged with. Two slots a core where
-    nothing is known of the rows.
+    `merged` is the known number of entries that the rows are merged with. Without a guess
+    (`rows` is None) there are at least two slots a core.
     """
     min_slots = plan_slots(merged, cores)
     if rows is None:
@@ -61,11 +61,14 @@ def guess_slots(rows: int | None, merged: int, cores: int) -> int:
 
 
 def source_by_key(rows: DataFrame, spec: TableSpec, slots: int) -> DataFrame:
-    """Return the rows by hash range: plain names, then the hash."""
+    """Return the rows partitioned by hash range, with plain column names and the key hash.
+
+    The columns are `_0`, `_1` and so on in the order of `rows`, then HASH.
+    """
     names = rows.columns
     keys = [f"_{names.index(field.name)}" for field in spec.keys]
     key_hash_text = key_hash_sql(keys, _key_types(spec), "parquet")
-    # Rows without a key have no hash; the task that gets them refuses them
+    # A row without a key has no hash: it gets zeros here, and the task refuses the row
     hashed = f"coalesce({key_hash_text}, unhex(repeat('0', 32))) AS {HASH}"
     with_hash = plainly_named(rows).selectExpr("*", hashed)
     return with_hash.repartitionById(slots, hash_slot(HASH, slots))
@@ -78,10 +81,10 @@ def stored_by_key(
     slots: int,
     only: Collection[int] | None,
 ) -> DataFrame:
-    """Return stored rows by hash range, with the columns that the rule needs.
+    """Return stored rows partitioned by hash range, with the columns that the rule needs.
 
-    They have the hash instead of the key. With `only`, rows of the other slots are left out, and
-    their partitions are empty.
+    The key hash replaces the key. With `only`, rows of other slots are left out, and the partitions
+    of these slots are empty.
     """
     rows = _hashed_rows(spark, base, files)
     if only is None or len(only) == slots:
@@ -118,9 +121,9 @@ def on_entries(
     spec: TableSpec,
     chosen: frozenset[int] | None,
 ) -> list[T]:
-    """Run a task over stored rows, in a Spark task.
+    """Run a task over the stored rows of a slot, within a Spark task.
 
-    Return nothing for a slot that was not chosen: its partition is empty.
+    Return the task's result in a list, or an empty list for a slot that is not in `chosen`.
     """
     if chosen is not None and attempt.part not in chosen:
         return []
@@ -128,7 +131,7 @@ def on_entries(
 
 
 def entries_of_batches(batches: Batches, spec: TableSpec) -> Entries:
-    """Return stored rows as unsorted entries, in a Spark task."""
+    """Return the stored rows of batches as unsorted entries."""
     read_batches = list(batches)
     if not read_batches:
         return no_entries(len(spec.tie_break))

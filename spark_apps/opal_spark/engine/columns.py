@@ -1,7 +1,7 @@
 """Columns as Spark sees them: schemas, and expressions from a data file's columns to the table's.
 
-Everything is a native expression over plain physical names, so that Spark prunes, pushes down and
-generates code, on Connect as well.
+All expressions are native ones over plain physical names, so Spark can prune columns, push filters
+down and generate code, on Connect as well.
 """
 
 from collections.abc import Iterable, Sequence
@@ -80,14 +80,14 @@ def quoted(name: str) -> str:
 
 
 def columns_named(names: Iterable[str]) -> list[Column]:
-    """Return the columns of names, whatever the names hold."""
+    """Return the columns with these names, which may hold any characters."""
     return [F.col(quoted(name)) for name in names]
 
 
 def spark_schema(spec: TableSpec, physical: bool) -> T.StructType:
-    """Return the schema of a table, or the physical one of its data files.
+    """Return the schema of a table, or with `physical` the schema of its data files.
 
-    The physical one has the row ids. All columns are nullable.
+    The schema of the data files also has the row ids. All columns are nullable.
     """
     if not physical:
         return _struct_type(spec.schema.fields, physical=False, orc=False)
@@ -131,7 +131,10 @@ def _spark_type(kind: DataType, *, physical: bool, orc: bool) -> T.DataType:
 
 
 def arrow_of_spark(schema: T.StructType) -> pa.Schema:
-    """Return a DataFrame's schema in Arrow, for a table's specification."""
+    """Return a DataFrame's schema as an Arrow schema, from which a table's columns are made.
+
+    Raises InvalidInputError for a type that tables lack.
+    """
     if not isinstance(schema, T.StructType):
         raise InvalidInputError(
             f"the schema {schema!r} is not a StructType; write StructType.fromDDL('id BIGINT, ...')"
@@ -142,9 +145,9 @@ def arrow_of_spark(schema: T.StructType) -> pa.Schema:
 
 
 def columns_of_schema(schema: T.StructType) -> pa.Schema:
-    """Return the columns of a user's schema, with types that a table keeps.
+    """Return the columns of a new table's schema, which must not have CHAR or VARCHAR.
 
-    `arrow_of_spark` is for schemas of sources, whose CHAR and VARCHAR become texts of any length.
+    A schema of a source may have them: `arrow_of_spark` makes them texts of any length.
     """
     columns = arrow_of_spark(schema)
     pending = [(field.name, field.dataType) for field in schema.fields]
@@ -161,6 +164,7 @@ def columns_of_schema(schema: T.StructType) -> pa.Schema:
 
 
 def _parts_of_spark(kind: T.DataType) -> list[tuple[str, T.DataType]]:
+    """Return the names and types of a nested type's parts; none for another type."""
     match kind:
         case T.StructType():
             return [(field.name, field.dataType) for field in kind.fields]
@@ -172,7 +176,7 @@ def _parts_of_spark(kind: T.DataType) -> list[tuple[str, T.DataType]]:
 
 
 def spark_of_arrow(schema: pa.Schema) -> T.StructType:
-    """Return the columns of a table's schema as Spark has them."""
+    """Return the columns of an Arrow schema as a Spark schema."""
     return _struct_type(schema_of_arrow(schema).fields, physical=False, orc=False)
 
 
@@ -221,7 +225,7 @@ def _advice(kind: T.DataType) -> str:
 
 
 def spark_type_name(kind: T.DataType) -> str:
-    """Return a table's name of a type, or Spark's where tables lack the type."""
+    """Return a type's name in tables, or Spark's name if tables lack the type."""
     try:
         return type_name(_arrow_type("", kind))
     except InvalidInputError:
@@ -229,9 +233,9 @@ def spark_type_name(kind: T.DataType) -> str:
 
 
 def read_columns(spec: TableSpec, columns: Sequence[str] | None = None) -> list[Column | str]:
-    """Return the expressions that turn a data file's columns into the table's.
+    """Return an expression over a data file's columns for each column of the table.
 
-    One for each named column (default: all), with its name and type.
+    It has the name and the type of the table's column. `columns` names the columns (default: all).
     """
     if columns is None:
         return read_fields(spec.schema.fields, spec)
@@ -239,27 +243,31 @@ def read_columns(spec: TableSpec, columns: Sequence[str] | None = None) -> list[
 
 
 def read_fields(fields: Sequence[Field], spec: TableSpec) -> list[Column | str]:
-    """Return the expressions of `read_columns` for fields of any names."""
+    """Return the expressions of `read_columns` for fields.
+
+    A field may have another name than the table's column.
+    """
     orc = spec.file_format == "orc"
     return [_read_column(field, orc=orc) for field in fields]
 
 
 def _read_column(field: Field, *, orc: bool) -> Column | str:
-    stored_otherwise = _loads_otherwise(field.type, orc=orc)
-    renamed_within = _has_renamed(field.type)
-    if not stored_otherwise and not renamed_within and field.name == field.physical:
-        # A name costs a third of the calls that an expression costs
+    needs_conversion = _needs_conversion(field.type, orc=orc)
+    has_renamed_parts = _has_renamed_parts(field.type)
+    if not needs_conversion and not has_renamed_parts and field.name == field.physical:
+        # A plain name costs a third of the calls to the JVM that an expression costs
         return quoted(field.name)
     column = F.col(field.physical)
-    if stored_otherwise:
+    if needs_conversion:
         column = _load(column, field.type, orc=orc)
-    if renamed_within:
-        # A cast goes by position: it renames at any depth, and keeps nulls null
+    if has_renamed_parts:
+        # A cast goes by position: it renames parts at any depth, and keeps nulls null
         column = column.cast(_spark_type(field.type, physical=False, orc=False))
     return column.alias(field.name)
 
 
 def _parts(kind: DataType) -> Sequence[Field]:
+    """Return the parts of a nested type; none for an atomic type."""
     match kind:
         case Struct(fields=fields):
             return fields
@@ -277,18 +285,20 @@ def _has_orc_storage(kind: DataType) -> bool:
     return any(_has_orc_storage(part.type) for part in _parts(kind))
 
 
-def _loads_otherwise(kind: DataType, *, orc: bool) -> bool:
+def _needs_conversion(kind: DataType, *, orc: bool) -> bool:
+    """Return whether values in data files are converted to be values of the table."""
     if isinstance(kind, Struct):
-        return any(_loads_otherwise(member.type, orc=orc) for member in kind.fields)
-    # Spark would look for a float in the extremes and dictionaries of files, where -0.0 is not 0.0,
-    # and skip files that hold the other zero
+        return any(_needs_conversion(member.type, orc=orc) for member in kind.fields)
+    # A filter on a float that Spark pushes down compares with extremes and dictionaries of files,
+    # for which -0.0 is not 0.0: files with the other zero would be skipped
     if isinstance(kind, Atomic) and kind.name in _FLOATS:
         return True
     return orc and _has_orc_storage(kind)
 
 
-def _has_renamed(kind: DataType) -> bool:
-    return any(part.name != part.physical or _has_renamed(part.type) for part in _parts(kind))
+def _has_renamed_parts(kind: DataType) -> bool:
+    parts = _parts(kind)
+    return any(part.name != part.physical or _has_renamed_parts(part.type) for part in parts)
 
 
 def _load_map(column: Column, key: DataType, value: DataType, *, orc: bool) -> Column:
@@ -300,14 +310,15 @@ def _load_map(column: Column, key: DataType, value: DataType, *, orc: bool) -> C
 
 
 def _load(column: Column, kind: DataType, *, orc: bool) -> Column:
-    if not _loads_otherwise(kind, orc=orc):
+    """Return the table's values of a column of data files; names of members stay physical."""
+    if not _needs_conversion(kind, orc=orc):
         return column
     match kind:
         case Struct(fields=fields):
-            members = [
-                _load(column.getField(field.physical), field.type, orc=orc).alias(field.physical)
-                for field in fields
-            ]
+            members = []
+            for field in fields:
+                member = _load(column.getField(field.physical), field.type, orc=orc)
+                members.append(member.alias(field.physical))
             return F.when(column.isNotNull(), F.struct(*members))
         case Array(element=element):
             return F.transform(column, lambda item: _load(item, element.type, orc=orc))
@@ -319,8 +330,8 @@ def _load(column: Column, kind: DataType, *, orc: bool) -> Column:
         case Atomic(name="timestamp"):
             return F.timestamp_micros(column)
         case Atomic(name="timestamp_ntz"):
-            # A cast from TIMESTAMP goes by the session's zone; adding to a wall-clock time is
-            # plain arithmetic
+            # A cast from TIMESTAMP would use the session's zone; adding an interval to a
+            # TIMESTAMP_NTZ uses none
             epoch = F.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'")
             return epoch + column * F.expr("INTERVAL '0.000001' SECOND")
         case Atomic():

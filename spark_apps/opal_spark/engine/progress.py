@@ -1,4 +1,4 @@
-"""Spark's progress, for progress lines: polled from classic Spark, pushed by Spark Connect."""
+"""Spark's progress, for progress lines. Classic Spark is polled, Spark Connect pushes it."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SparkSteps:
-    """The step that a progress line shows; `watch` a session once it has started."""
+    """The step of Spark that a progress line shows; call `watch` when the session has started."""
 
     def __init__(self) -> None:
         self._counts: Callable[[], tuple[int, int]] | None = None
@@ -29,7 +29,7 @@ class SparkSteps:
             return Step(name="starting Spark")
         try:
             done, total = self._counts()
-        except Exception:  # noqa: BLE001  # Spark may stop between two looks; the work goes on
+        except Exception:  # noqa: BLE001  # a Spark that stops must not stop the progress line
             return Step(name="working")
         return Step(name="working", done=done, total=total)
 

@@ -16,7 +16,7 @@ from opal_lake.storage.verified import missing_error
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import STRICT, few_listing_tasks
 
-# A path is a file, whatever its name looks like
+# Every path is a file to read, even if its name begins with a dot or an underscore
 _ALL_FILES = {**STRICT, "pathGlobFilter": "*", "recursiveFileLookup": "true"}
 _BY_FORMAT = {
     "parquet": {
@@ -36,7 +36,10 @@ def scan_files(
     schema: StructType,
     file_format: str,
 ) -> DataFrame:
-    """Return a scan of at least one file. Every read of a table uses it."""
+    """Return the rows of data files, of which there is at least one, with their physical columns.
+
+    Every read of a table uses this function.
+    """
     reader = (
         spark.read.schema(schema)
         .options(**_ALL_FILES)
@@ -61,13 +64,14 @@ def _first_missing(storage: Storage, files: Sequence[DataFile]) -> str | None:
 
 
 def not_after(spec: TableSpec, as_of: int, column: str | None = None) -> str:
-    """Return the SQL condition that the delta column is not after the event time.
+    """Return the SQL condition that the delta column is not after an event time.
 
-    `as_of` is in the delta's order form, and the literal has the type of the files' column.
-    `column` is another column with values of the delta.
+    `as_of` is the event time in the delta's order form. `column` names another column to compare,
+    which holds values of the delta.
     """
     delta = spec.delta
     assert isinstance(delta.type, Atomic)
+    # The literal has the type of the column in the files
     if delta.type.name.startswith("decimal"):
         literal = f"{from_order(as_of, delta.type)}BD"
     # ORC files hold times and dates as integers

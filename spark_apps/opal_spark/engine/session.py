@@ -36,8 +36,8 @@ _UNKNOWN_BYTES = 1 << 50
 _SPARKS_BATCH_BYTES = 64 << 20
 _UNLIMITED = 2**31 - 1
 _UNKNOWN_CORES = 8
-# The releases of which Maven has all parts, by minor version
-_WHOLE = {"4.1": "4.1.1", "4.2": "4.2.0"}
+# The release of each minor version of which Maven has all parts
+_COMPLETE_RELEASES = {"4.1": "4.1.1", "4.2": "4.2.0"}
 _LONG_DIGITS = 18
 # Bytes, as Spark's DataType.defaultSize has them; 8 for other types
 _WEIGHTS = {
@@ -52,14 +52,14 @@ _WEIGHTS = {
     "void": 1,
 }
 _lock = Lock()
-# By session and setting: the session's own value, and those that threads want now
+# By session and setting: the session's own value, and the values that threads want now
 _wanted_values: dict[tuple[object, str], tuple[str | None, list[Any]]] = {}
 
 
 def open_session(name: str) -> "SparkSession":
-    """Return the session that spark-submit prepared, or a local one.
+    """Return the session that spark-submit prepared, or a new local session.
 
-    Sets JAVA_HOME to the `java` extra's runtime where Java is missing.
+    Without a Java it sets JAVA_HOME to the runtime of the extra `java`.
     """
     import os
     import sys
@@ -73,9 +73,9 @@ def open_session(name: str) -> "SparkSession":
 
 
 def use_this_python(spark: "SparkSession") -> None:
-    """Let local workers run this process's Python, unless one is configured.
+    """Let local workers run the Python of this process, unless a Python is configured.
 
-    `python3` on the PATH may lack Arrow.
+    Spark's default is `python3` on the PATH, which may lack Arrow.
     """
     import os
     import sys
@@ -95,31 +95,31 @@ def spark_package(name: str) -> str:
 
     own = pyspark.__version__
     minor = ".".join(own.split(".")[:2])
-    return f"org.apache.spark:{name}_2.13:{_WHOLE.get(minor, own)}"
+    return f"org.apache.spark:{name}_2.13:{_COMPLETE_RELEASES.get(minor, own)}"
 
 
-def bring_avro(spark: "SparkSession") -> None:
-    """Let a session read and write Avro, if it does not yet."""
+def add_avro(spark: "SparkSession") -> None:
+    """Add Spark's package for Avro to a session that lacks it."""
     if _knows_avro(spark):
         return
-    from opal_spark.engine.failures import first_words
+    from opal_spark.engine.failures import short_message
 
     package = spark_package("spark-avro")
     try:
-        # All that this jar depends on is in Spark
+        # Spark has all other jars that this one depends on
         spark.sql(f"ADD JAR 'ivy://{package}?transitive=false'").collect()
     except Exception as error:
         raise InvalidInputError(
-            f"Spark needs {package} for Avro, which could not be fetched ({first_words(error)}): "
-            f"start Spark with it, as `opal mutate --conf spark.jars.packages={package}`, "
-            "or without a network with --conf spark.jars=FILE"
+            f"Spark needs {package} for Avro, which could not be fetched ({short_message(error)}). "
+            f"Start Spark with it: `opal mutate --conf spark.jars.packages={package}`, "
+            "or without a network --conf spark.jars=FILE"
         ) from error
 
 
 def _knows_avro(spark: "SparkSession") -> bool:
     from pyspark.errors import AnalysisException
 
-    # Spark looks for the format first: where it is known, the missing file is the error
+    # Spark looks for the format before the file: if it knows the format, the file is the error
     try:
         _ = spark.read.format("avro").schema("x INT").load("file:///opal-no-such-file.avro").schema
     except AnalysisException as error:
@@ -130,9 +130,9 @@ def _knows_avro(spark: "SparkSession") -> bool:
 
 
 def storage_options(spark: "SparkSession", uri: str) -> dict[str, str]:
-    """Return storage options from Spark's S3A settings.
+    """Return the options of an S3 store from Spark's S3A settings; empty for another store.
 
-    So both reach the store in the same way. Empty for a store other than S3.
+    So this process reaches the store in the same way as Spark.
     """
     if not is_s3(uri):
         return {}
@@ -143,15 +143,15 @@ def parallelism(spark: "SparkSession") -> int:
     """Return roughly how many tasks run at once."""
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
-    # A Connect server reports its cores in no other way, but cuts a range for them
+    # A Connect server does not report its cores, but the plan of a range has a split for each core
     splits = re.search(r"splits=(\d+)", _plan_text(spark.range(2), "simple"))
     return int(splits[1]) if splits else _UNKNOWN_CORES
 
 
 def rough_rows(rows: "DataFrame") -> int | None:
-    """Return Spark's own estimate of the row count; None if it has none.
+    """Return Spark's own estimate of the row count; None if Spark has none.
 
-    It is made from file sizes, and far too high after a join.
+    Spark estimates from file sizes; after a join the estimate is far too high.
     """
     if is_connect(rows.sparkSession):
         size = _root_bytes(_plan_text(rows, "cost"))
@@ -172,11 +172,14 @@ def _plan_text(rows: "DataFrame", mode: str) -> str:
 
 
 def _root_bytes(plan_text: str) -> int:
+    """Return the size of a plan's result, which its text has as, for example, `1.5 MiB`."""
     size = re.search(r"Statistics\(sizeInBytes=([0-9.E+]+) ([KMGTPE]?)i?B", plan_text)
     if size is None:
         return _UNKNOWN_BYTES
-    power = " KMGTPE".index(size[2] or " ")
-    return int(float(size[1]) * 1024**power)
+    number, prefix = size[1], size[2]
+    # 0 for bytes, 1 for KiB, 2 for MiB and so on
+    power = "KMGTPE".index(prefix) + 1 if prefix else 0
+    return int(float(number) * 1024**power)
 
 
 def row_bytes(kind: "DataType") -> int:
@@ -187,8 +190,8 @@ def row_bytes(kind: "DataType") -> int:
         case "array":
             return row_bytes(cast("ArrayType", kind).elementType)
         case "map":
-            of_map = cast("MapType", kind)
-            return row_bytes(of_map.keyType) + row_bytes(of_map.valueType)
+            map_type = cast("MapType", kind)
+            return row_bytes(map_type.keyType) + row_bytes(map_type.valueType)
         case "decimal":
             return 8 if cast("DecimalType", kind).precision <= _LONG_DIGITS else 16
     return _WEIGHTS.get(kind.typeName(), 8)
@@ -203,17 +206,19 @@ def cache_settings(spark: "SparkSession") -> CacheSettings:
         return CacheSettings(backend=backend, folder=folder)
     if not max_bytes.isdecimal():
         raise InvalidInputError(
-            f"spark.opal.cache.bytes={max_bytes!r} is not a number of bytes; write it in digits"
+            f"spark.opal.cache.bytes={max_bytes!r} is not a number of bytes; "
+            "write digits only, such as 1073741824"
         )
     return CacheSettings(backend=backend, folder=folder, max_bytes=int(max_bytes))
 
 
 @contextmanager
 def few_listing_tasks(spark: "SparkSession") -> Iterator[None]:
-    """Let Spark look at files that it is given by name in few tasks.
+    """Let Spark list the files of a read in few tasks, within the block.
 
-    It starts one task a path: 11 s for 5,000 files, half a second with few tasks. Classic Spark
-    does it while a DataFrame is defined; Connect only when it is used, where this does not reach.
+    By default Spark starts a task for each path: 5,000 files take 11 s, in few tasks half a second.
+    Classic Spark lists files when a DataFrame is defined. Connect lists them when the DataFrame is
+    used, usually after the block, so there the setting does not help.
     """
     with _setting(spark, _DISCOVERY, _LISTING_TASKS):
         yield
@@ -221,19 +226,20 @@ def few_listing_tasks(spark: "SparkSession") -> Iterator[None]:
 
 @contextmanager
 def shuffles_of(spark: "SparkSession", size: int) -> Iterator[None]:
-    """Limit the partitions of a shuffle to what `size` bytes of files are worth.
+    """Limit the partitions of shuffles within the block to a number that fits `size` bytes.
 
-    Spark joins small partitions, but not those of rows that it caches: 200 of them took 2 to 5 s in
-    each of seven stages, for three rows.
+    Spark joins small partitions, but not the partitions of cached rows: 200 of them took 2 to 5 s
+    in each of seven stages, for three rows.
     """
-    worth = -(-size // _SHUFFLED_BYTES)
-    with _setting(spark, _SHUFFLE, max(parallelism(spark), worth), lowers=True):
+    partitions_by_size = -(-size // _SHUFFLED_BYTES)
+    partitions = max(parallelism(spark), partitions_by_size)
+    with _setting(spark, _SHUFFLE, partitions, lowers=True):
         yield
 
 
 @contextmanager
 def java_charsets(spark: "SparkSession", *, needed: bool) -> Iterator[None]:
-    """Let Spark 4 read and write all encodings that Java knows, if `needed`."""
+    """Let Spark read and write all encodings that Java knows within the block, if `needed`."""
     before = spark.conf.get(_CHARSETS, None)
     if needed:
         spark.conf.set(_CHARSETS, "true")
@@ -248,9 +254,9 @@ def java_charsets(spark: "SparkSession", *, needed: bool) -> Iterator[None]:
 
 @contextmanager
 def standard_times(spark: "SparkSession") -> Iterator[None]:
-    """Let Spark write times to Parquet as its standard has them.
+    """Let Spark write times to Parquet as TIMESTAMP_MICROS within the block.
 
-    By default Spark writes INT96, which the standard has given up.
+    By default Spark writes INT96, which the Parquet standard has deprecated.
     """
     with _setting(spark, _PARQUET_TIMES, "TIMESTAMP_MICROS"):
         yield
@@ -258,14 +264,14 @@ def standard_times(spark: "SparkSession") -> Iterator[None]:
 
 @contextmanager
 def arrow_batches(spark: "SparkSession", rows: int | None) -> Iterator[None]:
-    """Let Spark cut batches for Python after so many rows.
+    """Let Spark pass batches of at most `rows` rows to Python within the block.
 
-    They are cut by rows alone: to cut by bytes Spark measures a batch again after each row, which
-    is half of an ingest's time. Without `rows` they are cut by bytes too, also while another thread
-    of the session wants it otherwise.
+    A limit of bytes would make Spark measure the batch again after each row, which takes half of an
+    ingest's time. Without `rows` the batches are limited by Spark's own number of rows and by
+    bytes, even if another thread of the session asks for batches by rows alone.
     """
     max_bytes = _SPARKS_BATCH_BYTES if rows is None else _UNLIMITED
-    max_rows = rows or _UNLIMITED
+    max_rows = _UNLIMITED if rows is None else rows
     with (
         _setting(spark, _BATCH_BYTES, max_bytes),
         _setting(spark, _BATCH_ROWS, max_rows, lowers=True),
@@ -276,9 +282,10 @@ def arrow_batches(spark: "SparkSession", rows: int | None) -> Iterator[None]:
 def rows_from_arrow(spark: "SparkSession", rows: "pa.Table", schema: "StructType") -> "DataFrame":
     """Return rows of this process as a DataFrame.
 
-    Spark makes a task of each batch; below 48 MB it makes an object of each row instead, in one
-    thread, and serializes these. An aggregate of 150,000 rows took 0.45 s by objects, 0.24 s by
-    batches of 10,000 rows, and 0.1 s by a batch for each core.
+    The settings here make Spark run a task for each batch, with a batch for each core. By default
+    Spark converts rows below 48 MB to objects, one by one in one thread. An aggregate of 150,000
+    rows took 0.45 s by objects, 0.24 s by batches of 10,000 rows, and 0.1 s by a batch for each
+    core.
     """
     if is_connect(spark):
         return spark.createDataFrame(rows, schema)
@@ -292,34 +299,40 @@ def rows_from_arrow(spark: "SparkSession", rows: "pa.Table", schema: "StructType
 def _setting(
     spark: "SparkSession", name: str, value: int | str, *, lowers: bool = False
 ) -> Iterator[None]:
-    """Give a session's setting a value, and its own again afterwards.
+    """Set a session's setting within the block, and restore it afterwards.
 
-    If threads want different values the least counts; the session's own comes back when the last of
-    them is done. With `lowers` the session's own counts too, where it is above 0.
+    If threads want different values, the least one is set. The session's own value is restored when
+    the last thread has left its block. With `lowers` the own value is never raised, unless it is 0
+    or negative, which means no limit.
     """
     key = (_identity(spark), name)
     with _lock:
-        before, values = _wanted_values.get(key) or (spark.conf.get(name, None), [])
-        lower_limit = [int(before)] if lowers and before and int(before) > 0 else []
-        spark.conf.set(name, str(min([*lower_limit, *values, value])))
-        _wanted_values[key] = (before, [*values, value])
+        if key in _wanted_values:
+            own_value, values = _wanted_values[key]
+        else:
+            own_value, values = spark.conf.get(name, None), []
+        limits: list[Any] = []
+        if lowers and own_value and int(own_value) > 0:
+            limits.append(int(own_value))
+        spark.conf.set(name, str(min([*limits, *values, value])))
+        _wanted_values[key] = (own_value, [*values, value])
     try:
         yield
     finally:
         with _lock:
-            before, values = _wanted_values.pop(key)
+            own_value, values = _wanted_values.pop(key)
             values.remove(value)
             if values:
-                _wanted_values[key] = (before, values)
-                spark.conf.set(name, str(min([*lower_limit, *values])))
-            elif before is None:
+                _wanted_values[key] = (own_value, values)
+                spark.conf.set(name, str(min([*limits, *values])))
+            elif own_value is None:
                 spark.conf.unset(name)
             else:
-                spark.conf.set(name, before)
+                spark.conf.set(name, own_value)
 
 
 def _identity(spark: "SparkSession") -> object:
-    """Return an id of the session, which can have several Python objects."""
+    """Return an id of the session: several Python objects may stand for one session."""
     session: Any = spark
     if is_connect(spark):
         return session.session_id
@@ -332,9 +345,10 @@ def _conf(spark: "SparkSession", name: str) -> str | None:
 
 
 def text_with_causes(error: Exception) -> str:
-    """Return the text of Spark's error and of its causes.
+    """Return the texts of Spark's error and of its causes, a line each.
 
-    Since 4.3 the message of a database's error leaves out the driver's. Connect has no causes.
+    Since Spark 4.3 the error of a database has the driver's message only in its causes. Errors of
+    Connect have no causes.
     """
     texts = []
     cause: Any = error
@@ -349,7 +363,7 @@ def is_connect(spark: "SparkSession") -> bool:
 
 
 def task_counts(spark: "SparkSession") -> tuple[int, int]:
-    """Return the completed tasks of the running stages, and all their tasks.
+    """Return how many tasks of the running stages are completed, and how many there are.
 
     For classic Spark only; Connect pushes its progress.
     """

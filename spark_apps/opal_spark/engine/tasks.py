@@ -1,9 +1,10 @@
 """Tasks of Spark: over each partition of rows, for each piece of work, or in stages.
 
-Works and results are pickled, and a pickled dataclass is its fields by position: a worker with
-other fields would silently take one for another. So a worker opens these works only with the
-driver's version of `opal_lake`. Two builds of one version are not distinguished, and the readers of
-`format("opal")` are pickled by Spark itself, unchecked: bring the same build to all.
+Works and results are pickled. A pickled dataclass has its fields by position, so a worker with
+another version of the class would silently take one field for another. So a worker checks that it
+has the driver's version of `opal_lake` before it unpickles anything. The check does not distinguish
+two builds of one version, and Spark itself pickles the readers of `format("opal")` without a check:
+install the same build everywhere.
 """
 
 import os
@@ -31,11 +32,11 @@ from opal_spark.engine.session import arrow_batches, parallelism
 
 OUTPUT = "output binary"
 FIXED_WIDTH_ROWS = 10_000
-# Batches with texts. Any executor has memory for 1024 rows with texts of 50 KB, and for 4096 rows
-# that are small on disk, also if they are compressed a hundredfold.
+# Rows of a batch with texts. Any executor has memory for 1024 rows with texts of 50 KB, and for
+# 4096 rows that are small on disk, even if they are compressed a hundredfold.
 _FEW_ROWS, _MANY_ROWS = 1024, 4096
 _SMALL_ROW = 128  # bytes on disk
-_PAGES = 8 << 10  # bytes that a file of few rows has anyway
+_PAGES = 8 << 10  # bytes of a file that do not depend on its rows
 _SPARKS_ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
 _TASK_BYTES = 256 << 20
 _UNBOUNDED_TYPES = (T.BinaryType, T.ArrayType, T.MapType, T.StructType, T.VariantType)
@@ -46,10 +47,10 @@ _WORKS = pa.schema([pa.field("task", pa.int32(), False), pa.field("work", pa.bin
 def collect_outputs(
     rows: DataFrame, task: Task[Result], rows_a_batch: int | None, names: Sequence[str] = ()
 ) -> list[Result]:
-    """Run a task over each partition, and return the tasks' results.
+    """Run a task over each partition of rows, and return the tasks' results.
 
-    Without `rows_a_batch` Spark cuts batches by rows and by bytes. `names` are the task's names of
-    the columns, where `rows` has plain names for them already.
+    Without `rows_a_batch` Spark limits batches by rows and by bytes. If `rows` has the plain names
+    `_0`, `_1` and so on, `names` are the columns' names for the task.
     """
     task_names = list(names) or rows.columns
 
@@ -72,7 +73,8 @@ def run_works(
     """Run a task for each work, and return the results in the order of the works."""
     if not works:
         return []
-    rows = work_rows(spark, [*enumerate(works)], len(works))
+    indexed_works = list(enumerate(works))
+    rows = work_rows(spark, indexed_works, len(works))
     results: dict[int, Result] = {}
     for indexed_results in collect_outputs(rows, partial(_do_works, task=task), None):
         results.update(indexed_results)
@@ -80,22 +82,26 @@ def run_works(
 
 
 def work_rows(spark: SparkSession, works: Sequence[Any], tasks: int) -> DataFrame:
-    """Return works as rows, dealt out to so many tasks."""
-    task_numbers = pa.array([index % tasks for index in range(len(works))], pa.int32())
-    pickled = pa.array([pickle.dumps(work) for work in works], pa.binary())
-    table = pa.table([task_numbers, pickled], schema=_WORKS)
-    return spark.createDataFrame(table).repartitionById(tasks, F.col("task"))
+    """Return pickled works as rows, distributed evenly over `tasks` partitions."""
+    task_numbers = [index % tasks for index in range(len(works))]
+    pickled = [pickle.dumps(work) for work in works]
+    columns = [pa.array(task_numbers, pa.int32()), pa.array(pickled, pa.binary())]
+    rows = spark.createDataFrame(pa.table(columns, schema=_WORKS))
+    return rows.repartitionById(tasks, F.col("task"))
 
 
 def with_same_version(
     task: Callable[[Batches], Iterator[pa.RecordBatch]],
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """Return the task for `mapInArrow`, which fails on workers with another version."""
+    """Return a function for `mapInArrow` that runs the task.
+
+    It raises InvalidInputError on a worker with another version of opal-lake.
+    """
     packed = cloudpickle.dumps(task)  # type: ignore[no-untyped-call]  # PySpark's copy has no types
     expected = opal_lake.__version__
 
-    # It names this package only in its body, and has no annotations: Spark unpickles all that it
-    # names before any of it runs
+    # Spark unpickles everything that a function refers to before it runs the function. So this one
+    # imports opal_lake in its body, and has no annotations.
     def run(batches):  # type: ignore[no-untyped-def]  # see above
         import opal_lake
         from opal_lake.errors import InvalidInputError
@@ -103,9 +109,9 @@ def with_same_version(
         installed = getattr(opal_lake, "__version__", "unknown")
         if installed != expected:
             raise InvalidInputError(
-                f"the driver has opal-lake {expected}, and a Python worker of Spark has "
-                f"{installed} ({opal_lake.__path__[0]}): give both the same, on a cluster by a new "
-                "image or by a new archive of `opal pack`"
+                f"the driver has opal-lake {expected}, but a Python worker of Spark has "
+                f"{installed} ({opal_lake.__path__[0]}). Install the same version for both; on a "
+                "cluster, build a new image or a new archive with `opal pack`"
             )
         # Safe to unpickle: the driver's own
         yield from pickle.loads(packed)(batches)
@@ -114,7 +120,7 @@ def with_same_version(
 
 
 def works_of(batches: Batches) -> Iterator[Any]:
-    """Yield the works of a task."""
+    """Yield the unpickled works of a task."""
     for batch in batches:
         for pickled in batch.column(1).to_pylist():
             # Safe to unpickle: the driver's own
@@ -130,25 +136,26 @@ def _do_works(
 def run_stages(spark: SparkSession, stages: Sequence[Stage], slots: int) -> list[Any]:
     """Run stages in one action, and return the results of the last stage's tasks.
 
-    A stage reads rows from its works, adds the rows that the tasks of the stage before made, and
-    runs a task for each slot of rows.
+    A stage has two kinds of rows: those that it reads from its works, and those that the tasks of
+    the previous stage yield. It runs a task for each slot of rows.
     """
     by_slot: DataFrame | None = None
     for index, stage in enumerate(stages):
-        read = with_same_version(partial(_read, read=stage.read))
+        read = with_same_version(partial(_read_works, read=stage.read))
         rows = _stage_works(spark, stage).mapInArrow(read, _ddl(stage.schema))
         if by_slot is not None:
-            make = with_same_version(partial(_made, task=stages[index - 1].task))
-            rows = by_slot.mapInArrow(make, _ddl(stage.schema)).union(rows)
+            run_previous = with_same_version(partial(_run_task, task=stages[index - 1].task))
+            yielded = by_slot.mapInArrow(run_previous, _ddl(stage.schema))
+            rows = yielded.union(rows)
         by_slot = rows.repartitionById(slots, F.col("slot"))
     assert by_slot is not None
-    last_task = partial(_returned, task=stages[-1].task)
+    last_task = partial(_run_last_task, task=stages[-1].task)
     return collect_outputs(by_slot, last_task, FIXED_WIDTH_ROWS, by_slot.columns)
 
 
 def _stage_works(spark: SparkSession, stage: Stage) -> DataFrame:
     tasks_by_size = -(-stage.size // _TASK_BYTES)
-    # Four a core, so that a slow one is evened out; more where a task would get too many bytes
+    # Four tasks a core, so that one slow task does not delay the stage; more for many bytes
     wanted = max(4 * parallelism(spark), tasks_by_size)
     tasks = max(1, min(len(stage.works), wanted))
     return work_rows(spark, stage.works, tasks)
@@ -158,21 +165,21 @@ def _ddl(schema: pa.Schema) -> str:
     return ", ".join(f"{member.name} {_SQL[member.type]}" for member in schema)
 
 
-def _read(
+def _read_works(
     batches: Batches, *, read: Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
     yield from read(works_of(batches))
     forget_archives()
 
 
-def _made(
+def _run_task(
     batches: Batches, *, task: Callable[[Batches], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
     yield from task(batches)
     forget_archives()
 
 
-def _returned(batches: Batches, _: Attempt, *, task: Callable[[Batches], Any]) -> Any:
+def _run_last_task(batches: Batches, _: Attempt, *, task: Callable[[Batches], Any]) -> Any:
     return task(batches)
 
 
@@ -193,11 +200,10 @@ def plainly_named(rows: DataFrame) -> DataFrame:
 
 
 def rows_a_batch(schema: T.StructType, base: Snapshot | None = None) -> int | None:
-    """Return how many rows go to Python at a time, whatever their size.
+    """Return how many rows of a schema are passed to Python at a time, whatever their size.
 
-    None where a value may be as large as a file, so that bytes have to count. As each batch costs
-    something on either side, many rows with texts go at a time where the newest ingests brought
-    small rows.
+    None if a value may be as large as a file: then bytes must limit a batch. Each batch has a cost,
+    so a batch has many rows with texts if the newest ingests of `base` had small rows.
     """
     kinds = [field.dataType for field in schema.fields]
     if any(isinstance(kind, _UNBOUNDED_TYPES) for kind in kinds):
@@ -209,7 +215,7 @@ def rows_a_batch(schema: T.StructType, base: Snapshot | None = None) -> int | No
 
 
 def _has_small_rows(base: Snapshot) -> bool:
-    # An estimate that reads nothing more: from the commits since the checkpoint
+    # Only the commits since the checkpoint are looked at, because they are in memory already
     if any(commit.actions.ingested_side is not None for commit in base.commits):
         return False
     files = [file for commit in base.commits for file in commit.actions.ingested]
@@ -221,12 +227,12 @@ def _is_of_small_rows(file: DataFile) -> bool:
 
 
 def forget_archives() -> None:
-    """Spare the next task of this worker 0.2 s.
+    """Forget the importers of Spark's archives, which spares the worker's next task 0.2 s.
 
-    Spark lets every task begin with `importlib.invalidate_caches()`, which before Python 3.12 reads
-    each archive on the path again. An importer that is not remembered is not asked; the next import
-    that looks for one makes it. Only Spark's own archives are forgotten, which are large, and the
-    same for as long as a worker lives: others may have been replaced.
+    Spark begins every task with `importlib.invalidate_caches()`. Before Python 3.12 this reads each
+    archive again that has an importer. An import that needs a forgotten importer makes a new one.
+    Only the importers of Spark's own archives are forgotten: these are large, and do not change
+    while a worker lives.
     """
     for path, importer in list(sys.path_importer_cache.items()):
         if not isinstance(importer, zipimporter):

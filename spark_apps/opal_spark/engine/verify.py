@@ -1,9 +1,10 @@
 """Verification of data files before Spark reads them.
 
-A damaged file must cause an error that names it, never a wrong answer. Parquet pages carry
-checksums that Spark verifies as it reads, so that only the footer is left to verify; ORC has none,
-so that an ORC file is verified whole. Files never change: each is verified once a process.
-`read_verify` says how much: full (default), footer (of ORC files too), none.
+A damaged file must cause an error that names the file, never a wrong answer. Spark verifies the
+checksums of Parquet pages when it reads them, so here only the footer is verified. ORC files have
+no checksums, so here the whole file is verified. Files never change, so each process verifies a
+file once. The table's property `read_verify` says how much is verified: `full` is the default,
+`footer` verifies only the footer of ORC files, too, and `none` verifies nothing.
 """
 
 from collections.abc import Sequence
@@ -22,11 +23,11 @@ from opal_spark.engine.tasks import run_works
 
 _READERS = 16
 _MAX_TASKS = 256
-# Below, this process reads the files faster than Spark starts tasks
+# This process reads fewer bytes of files faster than Spark starts tasks
 ON_WORKERS_BYTES = 256 << 20
 _MAX_REMEMBERED = 1_000_000
 
-# By the table's URI too: a copy of the table may be damaged
+# The verified files: table URI, path and CRC32. A copy of the table elsewhere may be damaged.
 _verified: set[tuple[str, str, int]] = set()
 
 
@@ -39,7 +40,8 @@ def verify_files(
 ) -> None:
     """Raise FormatError for the first file that is not as it was written.
 
-    ORC files of `on_workers_bytes` and more are read by the workers, fewer by this process.
+    Workers read the ORC files if these have at least `on_workers_bytes` together; otherwise this
+    process does.
     """
     mode = snapshot.spec.word("read_verify")
     uri = snapshot.storage.uri
@@ -62,10 +64,10 @@ def verify_files(
 
 def _verify_on_workers(spark: SparkSession, storage: Storage, files: Sequence[DataFile]) -> None:
     tasks = min(len(files), _MAX_TASKS)
-    # Without their bounds, which are most of a DataFile's bytes
+    # A NamedFile leaves out the bounds, which are most of a DataFile's bytes
     named = [NamedFile(path=file.path, size=file.size, crc32=file.crc32) for file in files]
-    shares = [named[first::tasks] for first in range(tasks)]
-    for problems in run_works(spark, partial(_problems, storage), shares):
+    files_of_tasks = [named[first::tasks] for first in range(tasks)]
+    for problems in run_works(spark, partial(_problems, storage), files_of_tasks):
         if problems:
             raise FormatError(problems[0])
 

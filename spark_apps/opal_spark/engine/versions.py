@@ -32,10 +32,9 @@ def check_installed_spark() -> None:
 
 
 def check_session(spark: "SparkSession") -> None:
-    """Raise InvalidInputError if a session's Spark is of an unsupported version.
+    """Raise InvalidInputError if `spark` is not a session, or one of an unsupported Spark.
 
-    The session's Spark may be a server's. Also if `spark` is something else, such as the table's
-    path.
+    The Spark of a Connect session is the server's, whatever PySpark is installed here.
     """
     if not isinstance(getattr(spark, "version", None), str):
         raise InvalidInputError(

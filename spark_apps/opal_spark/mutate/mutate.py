@@ -19,7 +19,7 @@ from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.engine.columns import columns_named, quoted
 from opal_spark.engine.failures import observed_count, spark_errors
 from opal_spark.engine.session import (
-    bring_avro,
+    add_avro,
     java_charsets,
     parallelism,
     shuffles_of,
@@ -119,7 +119,7 @@ class _Merge:
 
     def _merged_into(self, master: MasterFiles, work: Work) -> Merged:
         if "avro" in (master.format, self.job.output_format, increment_format(self.job, work)):
-            bring_avro(self.spark)
+            add_avro(self.spark)
         record = self._record(work, master)
         files = readable_increments(work)
         in_files = [field for field in record.fields if field.name not in record.partition_by]
@@ -505,7 +505,7 @@ class _Merging:
         Where none is possible, they are not read again.
         """
         is_exact = self._stays_csv or not self._typed
-        can_fail = not is_exact or bool(self.record.unwritable())
+        can_fail = not is_exact or bool(self.record.unwritable_faults())
         if replaced and can_fail:
             self._staying(decisions, replaced).write.format("noop").mode("overwrite").save()
 

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from opal_folder.master_folder import MasterFile, MasterFolder, MasterForm
 from opal_folder.mutation import open_master, refuse_tables
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_spark.engine.session import bring_avro, storage_options
+from opal_spark.engine.session import add_avro, storage_options
 from opal_spark.engine.versions import check_session
 from opal_spark.mutate.csv_text import contradictions
 from opal_spark.mutate.master import MasterFiles, format_named, known_schema, read_files
@@ -48,7 +48,7 @@ def read_master(
                 "add options={'header': 'true'} or {'header': 'false'}"
             )
     if kind == "avro":
-        bring_avro(spark)
+        add_avro(spark)
     master = MasterFiles(files=files, format=kind, options=stored, csv=csv)
     schema = known_schema(spark, master, form)
     if not files:

@@ -80,7 +80,7 @@ class Record:
             return StructType([*self.fields.fields])
         return StructType([*self.fields.fields, StructField(self.op, StringType())])
 
-    def unwritable(self) -> list[Column]:
+    def unwritable_faults(self) -> list[Column]:
         """Return the reasons for texts that the encoding cannot hold."""
         faults = []
         for field in self.fields:

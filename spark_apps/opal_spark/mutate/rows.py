@@ -337,7 +337,7 @@ def _marked(
         untimed = F.lit(True)
     if record.by_line and (form.format != "csv" or is_true(increment_options(job), "multiline")):
         faults += _line_breaks(record)
-    faults += record.unwritable()
+    faults += record.unwritable_faults()
     bad = F.when(~F.col(HEADER), F.coalesce(*faults))
     row = F.struct(*columns_named(record.fields.names))
     ids = [F.col(quoted(name)).alias(key(number)) for number, name in enumerate(record.ids)]

@@ -172,7 +172,7 @@ def checked_rows(rows: DataFrame, partition_by: Sequence[str]) -> DataFrame:
 
 def writable_rows(rows: DataFrame, record: Record) -> DataFrame:
     """Return the master's rows, with a failure where the encoding lacks letters."""
-    return _failing(rows, _LOST, record.unwritable())
+    return _failing(rows, _LOST, record.unwritable_faults())
 
 
 def exact_rows(rows: DataFrame, fields: Sequence[StructField]) -> DataFrame:

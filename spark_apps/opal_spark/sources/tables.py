@@ -23,7 +23,7 @@ from opal_lake.write.bootstrap import (
     cut_batches,
     plain_path,
 )
-from opal_spark.engine.failures import first_words
+from opal_spark.engine.failures import short_message
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.sources.paths import one_file, open_files
 
@@ -93,7 +93,7 @@ def _explained(source: SourceTable) -> Iterator[None]:
             ) from error
         if isinstance(error, AnalysisException):
             raise InvalidInputError(
-                f"{source.location} cannot be read as {source.format}: {first_words(error)}; "
+                f"{source.location} cannot be read as {source.format}: {short_message(error)}; "
                 "correct the path"
             ) from error
         unreadable = _UNREADABLE.search(text)
@@ -220,7 +220,7 @@ def _check_unchanged(spark: SparkSession, files: Sequence[SourceFile]) -> None:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise InvalidInputError(
-            f"files of the source were deleted since the bootstrap began ({first_words(error)}); "
+            f"files of the source were deleted since the bootstrap began ({short_message(error)}); "
             f"{_WAY_OUT}"
         ) from error
     stamps = {plain_path(row.path): (row.length, row.stamp) for row in now}

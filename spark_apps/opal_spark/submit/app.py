@@ -14,12 +14,12 @@ from opal_spark.engine.versions import check_installed_spark
 
 
 def main() -> int:
-    """Run the app, if this Spark is one that it can run on."""
+    """Run the app and return its exit code, if the installed Spark is supported."""
     try:
         check_installed_spark()
     except InvalidInputError as error:
         return OPAL.report(error)
-    # Imports what another Spark may lack
+    # Imported after the check, because it imports modules that an unsupported Spark may lack
     from opal_spark.submit.runner import run_app
 
     return run_app()

@@ -1,7 +1,7 @@
-"""The steps of a job: a JobSpec in, the operation on a table, a JobResult out.
+"""The run of a JobSpec's operation on Spark, and its JobResult.
 
-Most operations run as they are, on their table or at its path. This module has those that need
-Spark itself, or whose result is not a JobResult: rows to show or to export, findings.
+Most operations run by themselves, on their table or at its path. This module has the operations
+that return something other than a JobResult: findings, and rows to show or to export.
 """
 
 import os
@@ -22,15 +22,15 @@ from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_VERSION, INSERT, POSTIMAGE
 from opal_lake.result import JobResult
 from opal_spark.engine.columns import quoted
-from opal_spark.engine.failures import observed_count, unwritable
+from opal_spark.engine.failures import observed_count, unwritable_error
 from opal_spark.table import OpalTable, SparkPlace
 
 
 def run_job(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
-    """Run the operation of a spec."""
-    steps = _STEPS.get(spec.operation.title)
-    if steps is not None:
-        return steps(spark, spec)
+    """Run the operation of a spec, and return its result."""
+    run = _RUNS.get(spec.operation.title)
+    if run is not None:
+        return run(spark, spec)
     location = SparkPlace(spark=spark, uri=spec.table)
     target: Any = location.open() if spec.operation.needs_table else location
     result: JobResult = spec.job.run(target)
@@ -38,7 +38,7 @@ def run_job(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
 
 
 def check(spark: SparkSession, spec: JobSpec[Check]) -> JobResult:
-    """Check the table. With findings the app has an exit code for them."""
+    """Check the table, and return its findings as the examples of a result."""
     table = OpalTable.for_path(spark, spec.table)
     findings = spec.operation.run(table)
     looked_at = findings.looked_at
@@ -64,9 +64,9 @@ def check(spark: SparkSession, spec: JobSpec[Check]) -> JobResult:
 
 
 def read(spark: SparkSession, spec: JobSpec[ShowRows]) -> JobResult:
-    """Show rows as they are, or were, in the result's examples, or export them."""
+    """Export the rows of a version, or return a result that has the first of them as examples."""
     job, table = spec.operation, OpalTable.for_path(spark, spec.table)
-    # Fixed now, so that the result can name the version
+    # The version is fixed now, so that the result can name it
     version = table.snapshot_at(job.version, job.timestamp, job.business_snapshot).version
     rows = job.at(version).run(table)
     result = JobResult(operation="read", table=table.uri, version=version, token=spec.token)
@@ -74,7 +74,7 @@ def read(spark: SparkSession, spec: JobSpec[ShowRows]) -> JobResult:
 
 
 def changes(spark: SparkSession, spec: JobSpec[ShowChanges]) -> JobResult:
-    """Show the changes of versions in the result's examples, or export them."""
+    """Export the changes of versions, or return a result that has the first of them as examples."""
     job, table = spec.operation, OpalTable.for_path(spark, spec.table)
     versions = version_range(table.log, job.start, job.end)
     result = JobResult(
@@ -84,8 +84,9 @@ def changes(spark: SparkSession, spec: JobSpec[ShowChanges]) -> JobResult:
     if job.to is None:
         names = [field.name for field in versions.head.spec.keys]
         keys = [quoted(name) for name in names if name in rows.columns]
-        # The row before a change comes before the one after it
-        rows = rows.orderBy(COMMIT_VERSION, *keys, F.col(CHANGE_TYPE).isin(INSERT, POSTIMAGE))
+        # False sorts before true: the old row of an update comes before the new one
+        is_new_row = F.col(CHANGE_TYPE).isin(INSERT, POSTIMAGE)
+        rows = rows.orderBy(COMMIT_VERSION, *keys, is_new_row)
     return _shown_or_exported(rows, job, result)
 
 
@@ -93,20 +94,21 @@ def _shown_or_exported(
     rows: DataFrame, job: ShowRows | ShowChanges, result: JobResult
 ) -> JobResult:
     if job.to is None:
-        # One more than is shown, to know whether there are others
-        shown = rows.limit(job.shown_rows + 1).toArrow()
-        return shown_result(result, shown, job.shown_rows)
+        # One row more than is shown, to know whether there are more
+        first_rows = rows.limit(job.shown_rows + 1).toArrow()
+        return shown_result(result, first_rows, job.shown_rows)
     _check_target(job.to, result.table)
     if job.limit is not None:
         rows = rows.limit(job.limit)
     observed = Observation("export")
     mode = "overwrite" if job.overwrite else "error"
-    writer = rows.observe(observed, _count()).write.mode(mode).format(job.format)
-    writer.options(**{**_WRITER_OPTIONS.get(job.format, {}), **(job.writer_options or {})})
+    options = {**_WRITER_OPTIONS.get(job.format, {}), **(job.writer_options or {})}
+    counted_rows = rows.observe(observed, _count())
+    writer = counted_rows.write.mode(mode).format(job.format).options(**options)
     try:
         writer.save(job.to)
     except Exception as error:
-        problem = unwritable(error, job.to)
+        problem = unwritable_error(error, job.to)
         if problem is not None:
             raise problem from error
         raise
@@ -118,15 +120,15 @@ def _shown_or_exported(
 
 
 def _check_target(to: str, uri: str) -> None:
-    """Raise InvalidInputError for a folder of a table: an export replaces it."""
-    target, own = _plain(to) + "/", _plain(uri) + "/"
-    if target.startswith(own) or own.startswith(target):
+    """Raise InvalidInputError for a folder of a table, because an export may replace the folder."""
+    target, table = _plain(to) + "/", _plain(uri) + "/"
+    if target.startswith(table) or table.startswith(target):
         raise InvalidInputError(
             f"{to} would overwrite the table {uri} or a part of it; export to a folder of its own"
         )
     if to.startswith("s3"):
         return
-    # The folder of another table, or a folder directly in one
+    # The folder of another table, or a folder directly in such a folder
     for folder in (target, os.path.join(target, "..")):
         if os.path.isdir(os.path.join(folder, paths.META)):
             raise InvalidInputError(
@@ -136,11 +138,11 @@ def _check_target(to: str, uri: str) -> None:
 
 
 def _plain(uri: str) -> str:
-    """Return a URI in a form for comparisons."""
-    scheme, _, rest = uri.rpartition("://")
+    """Return a URI in a form in which two URIs of one folder are equal."""
+    scheme, _, path = uri.rpartition("://")
     if scheme.startswith("s3"):
-        return f"s3://{rest.rstrip('/')}"
-    return os.path.realpath(rest if scheme == "file" else uri)
+        return f"s3://{path.rstrip('/')}"
+    return os.path.realpath(path if scheme == "file" else uri)
 
 
 _WRITER_OPTIONS = {"csv": {"header": "true", "escape": '"'}, "json": {"ignoreNullFields": "false"}}
@@ -150,7 +152,7 @@ def _count() -> Column:
     return F.count(F.lit(1)).alias("rows")
 
 
-_STEPS: Mapping[str, Callable[[SparkSession, JobSpec[Any]], JobResult]] = {
+_RUNS: Mapping[str, Callable[[SparkSession, JobSpec[Any]], JobResult]] = {
     "check": check,
     "read": read,
     "changes": changes,

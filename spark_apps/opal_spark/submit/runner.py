@@ -1,7 +1,4 @@
-"""The code that the app for spark-submit and the command line share.
-
-A JobSpec comes in, the operation runs on a table, and a JobResult goes out.
-"""
+"""The app for spark-submit, and the run of a JobSpec that it shares with the command line."""
 
 import argparse
 import logging
@@ -27,11 +24,10 @@ from opal_spark.submit.jobs import run_job
 
 
 def run_app(argv: Sequence[str] | None = None) -> int:
-    """Run the app; return its exit code.
+    """Run the app, and return its exit code.
 
-    The result is the last line of standard output, errors and progress go to standard error.
-    spark-submit in client mode sends both to its own standard output: only its last line is the
-    result.
+    The result is the last line of standard output; errors and progress go to standard error. In
+    client mode spark-submit may write other lines to standard output before the result.
     """
     steps = SparkSteps()
     try:
@@ -51,7 +47,7 @@ def run_app(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_ui_lines(spark: SparkSession) -> None:
-    """Print the lines of which schedulers make links to the Spark UI and its history."""
+    """Print the URLs of the Spark UI and of its history, from which schedulers make links."""
     if is_connect(spark):
         return
     pages = {"Spark UI": spark.sparkContext.uiWebUrl, "Spark history": _history_url(spark)}
@@ -76,7 +72,7 @@ def session(name: str) -> Iterator[SparkSession]:
     if active is not None:
         yield active
         return
-    # It prints errors with their plans, and the app reports them itself
+    # This logger prints errors with their plans, and the app reports errors itself
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with spark_errors():
         spark = open_session(name)
@@ -115,4 +111,6 @@ def perform(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
     started_s = time.monotonic()
     with spark_errors():
         result = run_job(spark, spec)
-    return result if result.repeated else result.timed(time.monotonic() - started_s)
+    if result.repeated:
+        return result
+    return result.timed(time.monotonic() - started_s)

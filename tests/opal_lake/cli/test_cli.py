@@ -271,7 +271,7 @@ NEW_TABLE = ["--schema", "id INT", "--key", "id", "--delta", "id"]
             ["create", "{uri}", *NEW_TABLE, "--property", "x"],
             r"--property 'x' has no value",
         ),
-        (["ingest", "{uri}"], r"ingest needs one source: PATH"),
+        (["ingest", "{uri}"], r"ingest needs one source: give PATH"),
         (
             ["ingest", "{uri}", "a.csv", "--no-header", "--columns", ""],
             r"--columns '' names no column; name at least one",

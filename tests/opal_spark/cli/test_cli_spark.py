@@ -257,7 +257,7 @@ def test_a_package_that_cannot_be_fetched_is_named(
     done = opal(metadata, "read", table, "--conf", package, TMPDIR=str(tmp_path))
     assert done.returncode == INPUT
     (log,) = tmp_path.glob("opal-spark-*.log")
-    assert f"could not fetch org.example:no-such-package:1, see {log}" in done.stderr
+    assert f"could not fetch org.example:no-such-package:1; its log is {log}" in done.stderr
 
 
 def test_values_are_shown_as_they_are() -> None:
@@ -328,4 +328,4 @@ def test_files_say_by_their_names_what_is_later_and_what_is_deleted(
         main(["ingest", table, "--jdbc-url", "jdbc:postgresql://db/shop", "--order", "seen"])
         == INPUT
     )
-    assert "are about files; leave them out with --jdbc-url" in capsys.readouterr().err
+    assert "apply only to files; leave them out with --jdbc-url" in capsys.readouterr().err

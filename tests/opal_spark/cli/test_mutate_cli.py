@@ -97,7 +97,7 @@ def test_what_is_wrong_is_said_with_the_next_step(
 ) -> None:
     put(tmp_path / "incr" / "x.csv", "id,v\n1,a\n")
     assert main(["mutate", str(tmp_path / "master"), str(tmp_path / "incr")]) == INPUT
-    assert "give the fields of a record's id: --id FIELD" in capsys.readouterr().err
+    assert "needs the fields of a record's id: give --id FIELD" in capsys.readouterr().err
     assert main(["mutate", str(tmp_path / "master"), str(tmp_path / "incr"), "--id", "nr"]) == INPUT
     assert (
         "names the field 'nr', which records do not have; known are id, v"

@@ -194,7 +194,9 @@ def test_an_extra_of_opal_lake_is_packed_with_what_it_requires(tmp_path: Path) -
     assert {"confluent-kafka", "fastavro"} <= with_kafka - {*closure(("opal-lake",))}
     assert not with_kafka & {"rocksdict", "sqlalchemy", "boto3"}
     assert "pandas" in closure(("opal-lake[spark]",))
-    with pytest.raises(InvalidInputError, match=r"opal-lake has no extra 'kafak'; it has: .*kafka"):
+    with pytest.raises(
+        InvalidInputError, match=r"opal-lake has no extra 'kafak'; its extras are: .*kafka"
+    ):
         packed(tmp_path, "opal-lake[kafak]")
 
 
@@ -245,7 +247,7 @@ def test_an_archive_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     target = tmp_path / "e.tar.gz"
     target.write_bytes(b"mine")
     with pytest.raises(
-        InvalidInputError, match="exists already: name another with -o, or add --overwrite"
+        InvalidInputError, match="exists already: name another file with -o, or add --overwrite"
     ):
         packed(tmp_path)
     assert target.read_bytes() == b"mine"

@@ -113,7 +113,7 @@ def test_a_bad_row_refuses_the_append(spark: SparkSession, tmp_path: Path) -> No
         append(rows, table)
     with pytest.raises(
         (AnalysisException, PythonException),
-        match=r"append.* upserts by the table's keys; make a new table with OpalTable",
+        match=r"append.* upserts by the table's keys\. To create a table, call OpalTable",
     ):
         rows.write.format("opal").mode("overwrite").save(table.uri)
     assert table.snapshot_at().version == 0

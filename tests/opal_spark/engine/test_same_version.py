@@ -19,8 +19,8 @@ from tests.opal_spark.build import create, frame
 pytestmark = pytest.mark.spark
 
 SAID = (
-    r"the driver has opal-lake 99\.9, and a Python worker of Spark has 0\.1\.0 "
-    r"\(.*opal_lake\): give both the same"
+    r"the driver has opal-lake 99\.9, but a Python worker of Spark has 0\.1\.0 "
+    r"\(.*opal_lake\)\. Install the same version for both"
 )
 SLOTS = pa.schema([pa.field("slot", pa.int32(), False)])
 

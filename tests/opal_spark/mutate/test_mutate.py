@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from opal_folder.properties import arguments_of, parse_properties
 from opal_lake.errors import InvalidInputError
-from opal_spark.engine.session import bring_avro
+from opal_spark.engine.session import add_avro
 from opal_spark.mutate import read_master
 from tests.fixtures_spark import need_spark_parts
 from tests.opal_spark.mutate.folders import cells, put, run
@@ -262,7 +262,7 @@ def test_formats_go_together(
 ) -> None:
     need_spark_parts()
     schema = "id INT, price DECIMAL(9,2), at BIGINT"
-    bring_avro(spark)
+    add_avro(spark)
     old = spark.createDataFrame(
         [(1, None, 5), (2, None, 5), (3, None, 5)], "id INT, price INT, at BIGINT"
     )

@@ -30,7 +30,7 @@ from opal_lake.exit_codes import BUG, DAMAGE, INPUT, OK, RETRY
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.metagen import MetaGen
 from opal_lake.result import JobResult
-from opal_spark.engine.failures import as_opal_error, first_words
+from opal_spark.engine.failures import as_opal_error, short_message
 from opal_spark.engine.java import ensure_java
 from opal_spark.engine.progress import SparkSteps
 from opal_spark.submit import runner
@@ -315,9 +315,9 @@ def test_of_a_nameless_java_error_the_cause_is_shown() -> None:
         "An error occurred while calling o319.load.\n: org.apache.spark.SparkException: Job "
         "aborted.\n\tat a.b(C.java:3)\n"
     )
-    assert first_words(Exception(message)) == "org.apache.spark.SparkException: Job aborted."
+    assert short_message(Exception(message)) == "org.apache.spark.SparkException: Job aborted."
     assert (
-        first_words(
+        short_message(
             Exception(
                 message + "Caused by: x.Y: file:/p is cut\n\tat d.e(F.java:1)\n\t... 3 more\n"
             )
@@ -325,7 +325,7 @@ def test_of_a_nameless_java_error_the_cause_is_shown() -> None:
         == "x.Y: file:/p is cut"
     )
     assert (
-        first_words(Exception("[NO_COLUMN] there is no x;\n'Project ['x]\n"))
+        short_message(Exception("[NO_COLUMN] there is no x;\n'Project ['x]\n"))
         == "[NO_COLUMN] there is no x"
     )
 

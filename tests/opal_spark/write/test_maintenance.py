@@ -88,7 +88,7 @@ def test_a_read_whose_files_expire_is_run_again_and_one_whose_files_are_lost_is_
     job(table, "retain", window="0s", grace="0s")
     with (
         pytest.raises(
-            StorageError, match=r"was deleted while Spark read it.*run it again"
+            StorageError, match=r"was deleted while Spark read it.*read the table again"
         ) as raised,
         spark_errors(),
     ):

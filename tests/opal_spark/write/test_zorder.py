@@ -20,7 +20,13 @@ from opal_lake.maintenance.zorder_plan import plan_zorder
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.zorder import ZOrder
 from opal_spark import OpalTable
-from opal_spark.engine.zorder import bin_rows, measured, numbered_rows, part_rows, plan_curves
+from opal_spark.engine.zorder import (
+    bin_rows,
+    numbered_rows,
+    plan_curves,
+    ranking_value,
+    rows_with_part,
+)
 from opal_spark.spark_engine import SparkEngine
 from opal_spark.submit.jobs import run_job
 from tests.opal_lake.clustering import zorder
@@ -120,12 +126,12 @@ def compare(table: OpalTable, work: Ordering) -> None:
     curves = plan_curves(placed, work)
     orc = spec.file_format == "orc"
     measures = [
-        f"{measured(field.physical, field, orc=orc)} AS v{position}"
+        f"{ranking_value(field.physical, field, orc=orc)} AS v{position}"
         for position, field in enumerate(work.columns)
     ]
     ties = f"shiftright(cast(_opal_offset AS BIGINT), {work.tie_shift}) AS tie"
     actual = (
-        part_rows(spark, placed, work, curves)
+        rows_with_part(spark, placed, work, curves)
         .selectExpr("_opal_z", "_opal_part", ties, *measures)
         .toArrow()
     )
@@ -145,7 +151,7 @@ def test_the_search_is_generated_code_that_does_not_double(
     table = points(spark, tmp_path, 4_000)
     work = ordering_of(table, "x", "y")
     placed = numbered_rows(spark, bin_rows(spark, work), work)
-    plan = plan_text(part_rows(spark, placed, work, plan_curves(placed, work)))
+    plan = plan_text(rows_with_part(spark, placed, work, plan_curves(placed, work)))
     assert len(plan) < 60_000, "each step refers to the one before once"
 
 
