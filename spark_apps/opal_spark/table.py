@@ -153,7 +153,7 @@ class OpalTable(Table[DataFrame]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkPlace:
-    """The path of a table, existing or to be created, and the session that works on it.
+    """The path of a table, which may not exist yet, and the session to work on it.
 
     `options` are the store's options; None means those of the session.
     """

@@ -159,7 +159,7 @@ def manifest(versions: Mapping[str, str]) -> str:
 
 
 def collect(extra: Sequence[str], needed: Sequence[str]) -> tuple[dict[str, str], dict[str, Path]]:
-    """Return the versions of the packed distributions, and the files by their archive names.
+    """Return the packed distributions' versions, and the files by archive name.
 
     `extra` names distributions, and folders or modules of the user.
     """

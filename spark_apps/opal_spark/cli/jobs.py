@@ -226,7 +226,7 @@ def _source(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_versions(args: argparse.Namespace, operation: ShowRows | ShowChanges) -> None:
-    """Raise an error for a version or snapshot that the table lacks, before Spark starts.
+    """Raise an error before Spark starts if the table lacks a version or snapshot.
 
     Spark takes seconds to start, and would raise the same error. A table that cannot be opened here
     is not an error: Spark's own settings may give access to its store.

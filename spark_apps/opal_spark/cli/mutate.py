@@ -135,7 +135,7 @@ def _run(args: argparse.Namespace, run_one: RunOne) -> None:
 
 
 def _is_small(args: argparse.Namespace, job: Mutate) -> bool:
-    """Return whether the files are so small that starting Spark takes most of the time.
+    """Return whether the files are so small that Spark's start takes longest.
 
     Raises InvalidInputError for local increments that the run would refuse. It raises no error for
     files on S3, for which Spark may have settings of its own, nor for files that cannot be read:

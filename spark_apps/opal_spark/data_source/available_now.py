@@ -23,7 +23,7 @@ SupportsTriggerAvailableNow: Any = (
 
 
 def read_limit(max_versions: int | None) -> Any:
-    """Return a maximum of versions as a ReadLimit, which Spark passes to each micro-batch.
+    """Return a maximum of versions as Spark's ReadLimit for each micro-batch.
 
     Spark has no limit of versions: the limit of files carries the number of versions.
     """

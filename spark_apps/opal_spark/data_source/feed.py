@@ -31,7 +31,7 @@ from opal_spark.read.requested_schema import refuse_nulls
 
 
 def feed_schema(spec: TableSpec) -> StructType:
-    """Return the schema of a change feed: the table's columns, then the columns of a change."""
+    """Return a change feed's schema: the table's columns, then those of a change."""
     table_schema = spark_schema(spec, physical=False)
     # The feed's own columns win over the table's of the same name
     names = [field.name for field in spec.schema.fields if not is_named(field, FEED_COLUMNS)]

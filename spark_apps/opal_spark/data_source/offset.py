@@ -42,7 +42,7 @@ class StreamOffset:
         return data
 
     def check(self, root: Root, uri: str) -> None:
-        """Raise InvalidInputError if the table cannot continue the stream from this offset.
+        """Raise InvalidInputError if the stream cannot continue from this offset.
 
         This is so if the table was replaced, or has lost versions that the stream has read.
         """

@@ -157,7 +157,7 @@ def _limit(options: Options) -> int | None:
 
 
 def _bound(options: Options, version_option: str, time_option: str) -> object:
-    """Return a bound of the versions: a version, LATEST or a time; None if neither is given."""
+    """Return a bound of the versions: a version, LATEST, a time, or None."""
     if version_option in options and time_option in options:
         raise InvalidInputError(
             f"options {version_option} and {time_option} are the same bound of the versions; "

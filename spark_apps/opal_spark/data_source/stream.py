@@ -106,7 +106,7 @@ class OpalStreamReader(
     def latestOffset(  # noqa: N802  # Spark's name
         self, start: Offset | None = None, limit: object = None
     ) -> Offset:
-        """Return the offset that is at most `maxVersionsPerTrigger` versions after the last one.
+        """Return an offset at most `maxVersionsPerTrigger` versions after the last.
 
         Return the last offset itself if no later version has changed the rows of a read.
         """

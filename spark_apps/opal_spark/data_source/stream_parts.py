@@ -122,7 +122,7 @@ def feed_partitions(
 def _insert_partitions(
     log: CommitLog, version: int, fields: tuple[Field, ...], tuning: Tuning
 ) -> list[FilesPartition]:
-    """Return the partitions of a version that only inserted rows; none for another version."""
+    """Return a version's partitions if it only inserted rows, otherwise none."""
     plan = plan_changes(log, version_range(log, version, version))
     if any(len(span.ended) for span in plan.spans):
         return []

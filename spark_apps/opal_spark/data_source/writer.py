@@ -96,7 +96,7 @@ class OpalWriter(DataSourceArrowWriter):
         return WrittenSegments(output)
 
     def _fitted(self, batch: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
-        """Return a batch with the table's columns, and a mark of the rows that delete their key."""
+        """Return a batch with the table's columns and a mark of rows that delete."""
         expected = arrow_schema(spec.schema)
         columns = []
         for position, field in zip(self.positions, expected, strict=True):

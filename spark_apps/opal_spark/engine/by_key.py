@@ -61,7 +61,7 @@ def guess_slots(rows: int | None, merged: int, cores: int) -> int:
 
 
 def source_by_key(rows: DataFrame, spec: TableSpec, slots: int) -> DataFrame:
-    """Return the rows partitioned by hash range, with plain column names and the key hash.
+    """Return the rows by hash range, with plain column names and the key hash.
 
     The columns are `_0`, `_1` and so on in the order of `rows`, then HASH.
     """
@@ -81,7 +81,7 @@ def stored_by_key(
     slots: int,
     only: Collection[int] | None,
 ) -> DataFrame:
-    """Return stored rows partitioned by hash range, with the columns that the rule needs.
+    """Return stored rows by hash range, with the columns that the rule needs.
 
     The key hash replaces the key. With `only`, rows of other slots are left out, and the partitions
     of these slots are empty.

@@ -131,7 +131,7 @@ def _spark_type(kind: DataType, *, physical: bool, orc: bool) -> T.DataType:
 
 
 def arrow_of_spark(schema: T.StructType) -> pa.Schema:
-    """Return a DataFrame's schema as an Arrow schema, from which a table's columns are made.
+    """Return a DataFrame's schema as an Arrow schema, for the columns of a table.
 
     Raises InvalidInputError for a type that tables lack.
     """
@@ -310,7 +310,7 @@ def _load_map(column: Column, key: DataType, value: DataType, *, orc: bool) -> C
 
 
 def _load(column: Column, kind: DataType, *, orc: bool) -> Column:
-    """Return the table's values of a column of data files; names of members stay physical."""
+    """Convert a column of data files to the table's values, with physical names."""
     if not _needs_conversion(kind, orc=orc):
         return column
     match kind:

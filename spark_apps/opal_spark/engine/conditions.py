@@ -45,7 +45,7 @@ _NEGATED_DIGITS = 34
 
 
 def holds(condition: Condition) -> Column:
-    """Return the column that is true in rows for which the condition is true, and otherwise false.
+    """Return the column that is true where a condition is, and otherwise false.
 
     In a row for which the condition divides by zero, the query fails with the condition's message.
     """
@@ -198,7 +198,7 @@ def spark_type(kind: Kind) -> T.DataType:
 
 
 def constant(node: Constant) -> Column:
-    """Return a literal of a constant's type and value, whatever the session's settings are."""
+    """Return a literal of a constant's type and value, in any session."""
     match node.value:
         case bool():
             return F.lit(node.value)

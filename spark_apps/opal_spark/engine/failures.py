@@ -145,7 +145,7 @@ def _file_problem(text: str) -> OpalError | None:
 
 
 def python_problem(error: Exception) -> InvalidInputError | None:
-    """Return the error for workers with an unsuitable Python; None for another failure.
+    """Return the error for workers with an unsuitable Python, otherwise None.
 
     The error says what to do, which Spark's message or an import error does not.
     """
@@ -175,7 +175,7 @@ def worker_errors() -> Iterator[None]:
 
 
 def unwritable_error(error: Exception, folder: str) -> InvalidInputError | None:
-    """Return the error for a folder that Spark may not write to; None for another failure."""
+    """Return the error for a folder that Spark may not write to, otherwise None."""
     match = _UNWRITABLE.search(str(error))
     if match is None:
         return None

@@ -57,7 +57,7 @@ def hash_slot(column: str, slot_count: int) -> Column:
 
 
 def _nearest_sql(column: str, first: int, count: int, width: int) -> str:
-    """Return the SQL of a binary search for the slot, among `count` slots from `first` on.
+    """Return the SQL of a binary search for the slot, `count` from `first` on.
 
     `width` is the number of two-byte prefixes of a hash that belong to one slot. Comparing bytes
     costs a quarter of making a number of them.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SparkSteps:
-    """The step of Spark that a progress line shows; call `watch` when the session has started."""
+    """The step of Spark for a progress line; call `watch` with the session."""
 
     def __init__(self) -> None:
         self._counts: Callable[[], tuple[int, int]] | None = None

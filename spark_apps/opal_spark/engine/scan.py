@@ -36,7 +36,7 @@ def scan_files(
     schema: StructType,
     file_format: str,
 ) -> DataFrame:
-    """Return the rows of data files, of which there is at least one, with their physical columns.
+    """Return the rows of data files (at least one) with their physical columns.
 
     Every read of a table uses this function.
     """

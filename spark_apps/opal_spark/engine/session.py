@@ -130,7 +130,7 @@ def _knows_avro(spark: "SparkSession") -> bool:
 
 
 def storage_options(spark: "SparkSession", uri: str) -> dict[str, str]:
-    """Return the options of an S3 store from Spark's S3A settings; empty for another store.
+    """Return an S3 store's options from Spark's S3A settings, otherwise none.
 
     So this process reaches the store in the same way as Spark.
     """
@@ -172,7 +172,7 @@ def _plan_text(rows: "DataFrame", mode: str) -> str:
 
 
 def _root_bytes(plan_text: str) -> int:
-    """Return the size of a plan's result, which its text has as, for example, `1.5 MiB`."""
+    """Return the bytes of a plan's result, which its text has such as `1.5 MiB`."""
     size = re.search(r"Statistics\(sizeInBytes=([0-9.E+]+) ([KMGTPE]?)i?B", plan_text)
     if size is None:
         return _UNKNOWN_BYTES
@@ -226,7 +226,7 @@ def few_listing_tasks(spark: "SparkSession") -> Iterator[None]:
 
 @contextmanager
 def shuffles_of(spark: "SparkSession", size: int) -> Iterator[None]:
-    """Limit the partitions of shuffles within the block to a number that fits `size` bytes.
+    """Limit a shuffle's partitions within the block to what fits `size` bytes.
 
     Spark joins small partitions, but not the partitions of cached rows: 200 of them took 2 to 5 s
     in each of seven stages, for three rows.
@@ -239,7 +239,7 @@ def shuffles_of(spark: "SparkSession", size: int) -> Iterator[None]:
 
 @contextmanager
 def java_charsets(spark: "SparkSession", *, needed: bool) -> Iterator[None]:
-    """Let Spark read and write all encodings that Java knows within the block, if `needed`."""
+    """Let Spark use all encodings that Java knows within the block, if `needed`."""
     before = spark.conf.get(_CHARSETS, None)
     if needed:
         spark.conf.set(_CHARSETS, "true")
@@ -363,7 +363,7 @@ def is_connect(spark: "SparkSession") -> bool:
 
 
 def task_counts(spark: "SparkSession") -> tuple[int, int]:
-    """Return how many tasks of the running stages are completed, and how many there are.
+    """Return the numbers of completed tasks and of all tasks in running stages.
 
     For classic Spark only; Connect pushes its progress.
     """

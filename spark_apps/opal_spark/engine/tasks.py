@@ -200,7 +200,7 @@ def plainly_named(rows: DataFrame) -> DataFrame:
 
 
 def rows_a_batch(schema: T.StructType, base: Snapshot | None = None) -> int | None:
-    """Return how many rows of a schema are passed to Python at a time, whatever their size.
+    """Return how many rows of a schema are passed to Python at a time.
 
     None if a value may be as large as a file: then bytes must limit a batch. Each batch has a cost,
     so a batch has many rows with texts if the newest ingests of `base` had small rows.
@@ -227,7 +227,7 @@ def _is_of_small_rows(file: DataFile) -> bool:
 
 
 def forget_archives() -> None:
-    """Forget the importers of Spark's archives, which spares the worker's next task 0.2 s.
+    """Forget importers of Spark's archives; this spares the next task 0.2 s.
 
     Spark begins every task with `importlib.invalidate_caches()`. Before Python 3.12 this reads each
     archive again that has an importer. An import that needs a forgotten importer makes a new one.

@@ -32,7 +32,7 @@ def check_installed_spark() -> None:
 
 
 def check_session(spark: "SparkSession") -> None:
-    """Raise InvalidInputError if `spark` is not a session, or one of an unsupported Spark.
+    """Raise InvalidInputError if `spark` is not a session of a supported Spark.
 
     The Spark of a Connect session is the server's, whatever PySpark is installed here.
     """

@@ -33,7 +33,7 @@ _BASE, _CUTS, _KEY = "_opal_base", "_opal_cuts", "_opal_key"
 
 
 def in_order(spark: SparkSession, ordering: Ordering, task: Task[Result]) -> list[list[Result]]:
-    """Run a task for each part of each bin's curve, and return the results of each bin."""
+    """Run a task for each part of each bin's curve; return each bin's results."""
     rows = bin_rows(spark, ordering)
     numbered = numbered_rows(spark, rows, ordering)
     curves = plan_curves(numbered, ordering)
@@ -105,7 +105,7 @@ def plan_curves(numbered: DataFrame, ordering: Ordering) -> list[Curve]:
 
 
 def _sample(numbered: DataFrame, ordering: Ordering) -> DataFrame:
-    """Return a sample of the rows: the bin, the tie break of z, and the ordering columns."""
+    """Return sampled rows: their bin, the tie break of z, the ordering columns."""
     total = sum(file.rows for file in chain.from_iterable(ordering.bins))
     rows_for_files = int(SAMPLE_ROWS_A_FILE * sum(ordering.files))
     max_rows = min(max(SAMPLE_ROWS, rows_for_files), MAX_SAMPLE_ROWS)
@@ -130,7 +130,7 @@ def _curve(rows: pa.Table, files: float) -> Curve:
 
 
 def sampled_value(field: Field) -> str:
-    """Return the SQL expression for the beginning of a value, which is enough for a sample."""
+    """Return the SQL for the beginning of a value, which is enough for a sample."""
     column = quoted(field.physical)
     if isinstance(field.type, Atomic) and field.type.name in ("string", "binary"):
         return f"substring({column}, 1, {_SAMPLE_TEXT})"
@@ -138,7 +138,7 @@ def sampled_value(field: Field) -> str:
 
 
 def ranking_value(column: str, field: Field, *, orc: bool) -> str:
-    """Return the SQL expression for a value with the column's order, by which rows are ranked.
+    """Return the SQL for a value in the column's order, by which rows are ranked.
 
     Its type is one that passes between Spark and Arrow unchanged.
     """
@@ -163,7 +163,7 @@ def ranking_value(column: str, field: Field, *, orc: bool) -> str:
 def rows_with_part(
     spark: SparkSession, numbered: DataFrame, ordering: Ordering, curves: Sequence[Curve]
 ) -> DataFrame:
-    """Return the rows with their z, and the number of the curve's part that z belongs to."""
+    """Return the rows with their z, and the curve's part that z belongs to."""
     count = len(ordering.columns)
     orc = ordering.base.spec.file_format == "orc"
     arrays = _broadcast(spark, _arrays(curves, count))

@@ -64,7 +64,7 @@ def check(spark: SparkSession, spec: JobSpec[Check]) -> JobResult:
 
 
 def read(spark: SparkSession, spec: JobSpec[ShowRows]) -> JobResult:
-    """Export the rows of a version, or return a result that has the first of them as examples."""
+    """Export the rows of a version, or return the first ones in the result."""
     job, table = spec.operation, OpalTable.for_path(spark, spec.table)
     # The version is fixed now, so that the result can name it
     version = table.snapshot_at(job.version, job.timestamp, job.business_snapshot).version
@@ -74,7 +74,7 @@ def read(spark: SparkSession, spec: JobSpec[ShowRows]) -> JobResult:
 
 
 def changes(spark: SparkSession, spec: JobSpec[ShowChanges]) -> JobResult:
-    """Export the changes of versions, or return a result that has the first of them as examples."""
+    """Export the changes of versions, or return the first ones in the result."""
     job, table = spec.operation, OpalTable.for_path(spark, spec.table)
     versions = version_range(table.log, job.start, job.end)
     result = JobResult(
@@ -120,7 +120,7 @@ def _shown_or_exported(
 
 
 def _check_target(to: str, uri: str) -> None:
-    """Raise InvalidInputError for a folder of a table, because an export may replace the folder."""
+    """Raise InvalidInputError for a table's folder: an export may replace it."""
     target, table = _plain(to) + "/", _plain(uri) + "/"
     if target.startswith(table) or table.startswith(target):
         raise InvalidInputError(

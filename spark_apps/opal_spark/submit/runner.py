@@ -47,7 +47,7 @@ def run_app(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_ui_lines(spark: SparkSession) -> None:
-    """Print the URLs of the Spark UI and of its history, from which schedulers make links."""
+    """Print the URLs of the Spark UI and its history, for links in schedulers."""
     if is_connect(spark):
         return
     pages = {"Spark UI": spark.sparkContext.uiWebUrl, "Spark history": _history_url(spark)}
