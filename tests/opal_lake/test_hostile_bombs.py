@@ -44,7 +44,7 @@ def inflating(plain: bytes, times: int) -> bytes:
 
 def test_a_section_inflates_to_no_more_than_an_honest_one() -> None:
     for line, message in (
-        (b'"' + b"0" * (1 << 20) + b'"\n', "inflate to more than"),
+        (b'"' + b"0" * (1 << 20) + b'"\n', "decompress to more than"),
         (b"0" * (1 << 20), "a line of more than"),
     ):
         bomb = inflating(line, 600)
@@ -173,7 +173,9 @@ def test_a_bitmap_base_marks_no_rows_that_its_segment_does_not_have() -> None:
     base = BitmapBase(
         group=0, path=path, size=len(data), crc32=zlib.crc32(data), version=2, write_id="w"
     )
-    with pytest.raises(FormatError, match=rf"{path} marks row 33,554,431 of segment .* has 1;"):
+    with pytest.raises(
+        FormatError, match=rf"{path} marks row 33,554,431 of segment .* has only 1 rows;"
+    ):
         read_base(snapshot, base)
 
 

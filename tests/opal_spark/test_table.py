@@ -218,7 +218,7 @@ def test_points_that_cannot_be_read_name_the_readable_ones(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = create(spark, tmp_path / "table")
-    with pytest.raises(NotFoundError, match="readable are 0 to 0"):
+    with pytest.raises(NotFoundError, match="the readable versions are 0 to 0"):
         table.read(version=5)
     with pytest.raises(NotFoundError, match="the oldest version 0 is of"):
         table.read(timestamp="2001-01-01T00:00:00Z")

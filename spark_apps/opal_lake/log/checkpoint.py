@@ -54,6 +54,7 @@ _REMEDY = "delete it; it is derived and is written again"
 
 
 def encode_root(root: Root, sections: Sections) -> bytes:
+    """Encode the file of a checkpoint: its root, which names the parts of its lists."""
     body = {
         "format": FORMAT_VERSION,
         "table_id": root.table_id,
@@ -85,6 +86,7 @@ def encode_root(root: Root, sections: Sections) -> bytes:
 
 
 def decode_root(data: bytes, path: str) -> tuple[Root, Sections]:
+    """Decode a checkpoint's file to its root and the parts of its lists."""
     body = unseal(data, path)
     check_format(body, path)
     with decoding(path, "the root of a checkpoint", _REMEDY):
@@ -131,12 +133,12 @@ def write_checkpoint(
     read: Callable[[LogFile], Events] | None = None,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Snapshot:
-    """Store the state as a checkpoint, and return the snapshot that reads it.
+    """Store the state as a checkpoint, and return the same version, based on that checkpoint.
 
-    Each list keeps the parts that still count, and gets one more with the changes since the last.
-    Two writers may do this at once for one version: both roots name the part that was stored first,
-    and the first root stays. With `fold`, the bitmap bases are folded if that is due. `read`
-    returns the events of a log.
+    Each list keeps most parts of the last checkpoint, and gets one more part with the changes since
+    then. Two writers may store one version's checkpoint at the same time: both roots name the part
+    that was stored first, and the root that was stored first stays. With `fold`, the bitmap bases
+    are folded if that is due. `read` returns the events of a log.
     """
     bases = fold_bases(snapshot, read, tuning=tuning) if fold else snapshot.bases
     sections: dict[str, tuple[Part, ...]] = {}
@@ -156,14 +158,17 @@ def write_checkpoint(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPlan:
-    """The parts of a list in a checkpoint: older ones that stand, and a new one."""
+    """The parts of a list in a checkpoint: the older ones that it keeps, and a new one.
+
+    `lines` are those of the new part, None if the list gets no new part.
+    """
 
     standing: tuple[Part, ...]
     lines: Lines | None = None
 
     @property
     def after(self) -> int | None:
-        """The version of the part before the new one."""
+        """The version of the last older part, None if there is none."""
         return self.standing[-1].version if self.standing else None
 
 
@@ -176,30 +181,32 @@ def plan_lists(snapshot: Snapshot) -> dict[str, ListPlan]:
 def _plan_list(snapshot: Snapshot, name: str, *, is_touched: bool) -> ListPlan:
     """Plan the parts of one list.
 
-    A part within the root is always written again, a part in a file once the changes are large
-    compared to it.
+    The last part is merged into the new one if it is within the root, or if it is not much larger
+    than the new one.
     """
     standing = list(snapshot.sections.get(name, ()))
     kind = LISTS[name]
     if standing and not is_touched:
         return ListPlan(standing=tuple(standing))
     if name in RESTORED_LISTS and _has_restore(snapshot):
-        # A restore brings back items that were gone. If they go once more, a part would treat them
-        # as items that came and went since the part below, which still has them. So the list
-        # begins again.
+        # A restore brings back items that an older part lists. If they are removed again, the new
+        # part would leave them out, as items that came and went since the older part: a reader
+        # would still find them there. So the list is written as a whole.
         whole: Lines = {}
         for key, value in list_items(snapshot, name).items():
             whole[key] = canonical_json(kind.to_json(key, value))
         return ListPlan(standing=(), lines=whole)
     lines = _changed_lines(snapshot, name, kind)
-    while standing and _merges(standing[-1], len(lines)):
-        older = decode_part(*snapshot.part_bytes(standing.pop()), kind.key_of)
+    while standing and _is_merged(standing[-1], len(lines)):
+        part_bytes, source = snapshot.part_bytes(standing.pop())
+        older = decode_part(part_bytes, source, kind.key_of)
         lines = merged(older, lines)
     if not standing:
-        # Nothing is below the first part that its lines could remove
+        # The first part has no part before it from which a line could remove an item
         lines = {key: line for key, line in lines.items() if line is not None}
         if name == "tokens":
-            newest = [*lines.items()][-snapshot.spec.integer("token_keep") :]
+            max_tokens = snapshot.spec.integer("token_keep")
+            newest = list(lines.items())[-max_tokens:]
             lines = dict(newest)
     return ListPlan(standing=tuple(standing), lines=lines)
 
@@ -209,6 +216,7 @@ def _has_restore(snapshot: Snapshot) -> bool:
 
 
 def _changed_lines(snapshot: Snapshot, name: str, kind: ListKind) -> Lines:
+    """Return the lines of a part with the changes of the commits since the last checkpoint."""
     lines: Lines = {}
     for key, value in snapshot.changes(name):
         if value is None:
@@ -219,7 +227,7 @@ def _changed_lines(snapshot: Snapshot, name: str, kind: ListKind) -> Lines:
 
 
 def list_items(snapshot: Snapshot, name: str) -> dict[Hashable, Any]:
-    """Return the items of a list that a restore sets back, by key."""
+    """Return the items of one of the `RESTORED_LISTS`, by key."""
     if name == "partitions":
         pairs: dict[Hashable, Any] = {}
         for key, numbers in snapshot.partitions.items():
@@ -230,7 +238,8 @@ def list_items(snapshot: Snapshot, name: str) -> dict[Hashable, Any]:
     return items
 
 
-def _merges(part: Part, new_lines: int) -> bool:
+def _is_merged(part: Part, new_lines: int) -> bool:
+    """Return whether the last part of a list is merged into one with so many new lines."""
     return isinstance(part, InlinePart) or part.items <= MERGE_RATIO * new_lines
 
 
@@ -247,7 +256,7 @@ def _written(
     path = layout.section_path(version, snapshot.root.write_id, name, plan.after)
     items = len(plan.lines)
     if not storage.put_if_absent(path, data):
-        # Another writer's bytes: the same changes, maybe merged in another way
+        # Another writer stored the part first: with the same changes, but maybe other merges
         data = storage.get(path)
         items = len(decode_part(data, path, LISTS[name].key_of))
     part = SectionRef(
@@ -257,22 +266,23 @@ def _written(
 
 
 def _bases_part(bases: Iterable[BitmapBase], version: int) -> tuple[Part, ...]:
-    """Return the part with the bitmap bases: always in the root, as they are few."""
+    """Return the part with the bitmap bases, which is always within the root: they are few."""
     return (InlinePart(data=encode_section(bases, base_to_json), version=version),)
 
 
 def kept_files(snapshot: Snapshot) -> Iterable[SectionRef]:
-    """Return the files of the last checkpoint that the next one would name, too."""
-    return file_parts({name: plan.standing for name, plan in plan_lists(snapshot).items()})
+    """Return the part files of the last checkpoint that the next checkpoint would keep."""
+    plans = plan_lists(snapshot)
+    return file_parts({name: plan.standing for name, plan in plans.items()})
 
 
 def ensure_checkpoint(
     storage: Storage, snapshot: Snapshot, *, tuning: Tuning = DEFAULT_TUNING
 ) -> Snapshot:
-    """Return the version as its own checkpoint has it.
+    """Write the checkpoint of a version if it is missing, and return the version read from it.
 
-    The checkpoint is written if it is missing. The checkpoint is read back whole: from then on the
-    version does not need the log below it.
+    The checkpoint is read back whole and compared: from then on the version does not need the log
+    before it. Raises FormatError if the checkpoint differs.
     """
     if not any(storage.list(layout.checkpoint_start_after(snapshot.version))):
         write_checkpoint(storage, snapshot, fold=False, tuning=tuning)
@@ -284,14 +294,14 @@ def ensure_checkpoint(
     ):
         raise FormatError(
             f"{storage.uri}: the checkpoint of version {snapshot.version} differs from the log; "
-            "run `opal check`"
+            "run `opal check`, which names the damaged file"
         )
     return checkpoint
 
 
 def read_lists(state: Snapshot) -> tuple[object, ...]:
     """Return all lists except the bases; raise FormatError if one cannot be read."""
-    # The bases are read, too, so that a damaged section is an error
+    # The bases are not compared, but read, so that a damaged part of them is an error
     assert state.bases is not None
     return (
         state.files,
@@ -308,16 +318,17 @@ def checkpoint_paths(storage: Storage) -> Iterator[str]:
     """Yield the paths of all roots, newest first."""
     for entry in storage.list(layout.CHECKPOINTS):
         if layout.checkpoint_version(entry.path) is None:
-            return  # names of sections follow those of the roots
+            return  # a listing has all roots before the files of parts
         yield entry.path
 
 
 def touched_sections(commits: Iterable[Commit]) -> set[str]:
-    """Return the names of the sections that some commits change."""
+    """Return the names of the lists that some commits change."""
     touched: set[str] = set()
     for commit in commits:
         actions = commit.actions
         rewrite = actions.rewrite
+        # A list is changed if the value beside its name is not empty
         changes: tuple[tuple[object, tuple[str, ...]], ...] = (
             (actions.ingested, ("files", "pending")),
             (actions.ingested_side, ("files", "pending")),
@@ -348,7 +359,7 @@ def read_checkpoint(storage: Storage, at_most: int | None) -> Snapshot | None:
     for entry in storage.list(layout.CHECKPOINTS, start_after):
         version = layout.checkpoint_version(entry.path)
         if version is None:
-            return None  # names of sections follow those of the roots
+            return None  # a listing has all roots before the files of parts
         data = read_sealed(storage, entry.path)
         root, sections = decode_root(data, f"{storage.uri}/{entry.path}")
         if root.version != version:

@@ -1,4 +1,4 @@
-"""Job numbers: each is claimed once, is part of the names of the job's files, and never recurs."""
+"""The claim of job numbers. A job's number is unique, and is part of the names of its files."""
 
 from opal_lake import layout
 from opal_lake.clock import Clock
@@ -14,9 +14,10 @@ _MAX_FAILED_PUTS = 3
 
 
 def claim_number(storage: Storage, root: Root, operation: str, clock: Clock) -> int:
-    """Claim the next free number.
+    """Claim the next free job number, and return it.
 
-    A number whose claim has an unknown outcome is skipped: there are plenty of numbers.
+    If it is unknown whether a claim was stored, its number is skipped. Raises ClockError if the
+    writer's clock is too far ahead.
     """
     now_us = writer_now_us(clock.now_us(), storage.now_us(), root.spec, storage.uri)
     claim = {"operation": operation, "table_id": root.table_id, "timestamp_us": now_us}
@@ -35,6 +36,6 @@ def claim_number(storage: Storage, root: Root, operation: str, clock: Clock) -> 
             if failures == _MAX_FAILED_PUTS:
                 raise
     raise StorageError(
-        f"{storage.uri}/{layout.CLAIMS} has no free job number after {root.greatest_number}; "
-        "look for a runaway writer"
+        f"{storage.uri}/{layout.CLAIMS} has no free job number after {root.greatest_number:,}; "
+        "look for a writer that starts jobs in an endless loop"
     )

@@ -1,4 +1,4 @@
-"""One commit and its bytes (FORMAT, commits). A version is the fold of the commits 0 to v."""
+"""Commits and their bytes (FORMAT, commits). Version `v` is the fold of the commits 0 to `v`."""
 
 import json
 import re
@@ -45,8 +45,8 @@ from opal_lake.layout import PathKind, own_path
 from opal_lake.result import checked_result
 
 FORMAT_VERSION = 1  # of every commit, root, page, digest and document of a stream
-MAX_FILES_IN_COMMIT = 256  # more are listed in a side file
-# A sealed document has exactly one form: it is compared byte by byte
+MAX_FILES_IN_COMMIT = 256  # if a commit has more files, they are listed in a side file
+# A sealed document is `{"crc32":"<8 hex digits>","body":<body>}` and a line feed, byte by byte
 _OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","body":', b"}\n"
 _BODY_START = len(_OPEN) + 8 + len(_BODY)
 _PRE_RELEASE = re.compile(rb'\{"crc32":"[0-9a-f]{8}","commit":')
@@ -54,11 +54,14 @@ _PRE_RELEASE = re.compile(rb'\{"crc32":"[0-9a-f]{8}","commit":')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """Files that replace others: the same rows, except for those that were dropped.
+    """Files that replace other files, with the same rows except for dropped ones.
 
-    If the files are many, `side` lists both kinds; `side_rows` are the rows of those that it adds.
-    `incomplete_ingests` are ingests with a partition key. This rewrite is the first to drop rows
-    of them.
+    - `add` are the new files, and `remove` the paths of the old ones. If there are many files,
+      `side` names a side file that lists both kinds instead; `side_rows` is the number of rows in
+      the files that it adds.
+    - `gone` are the segments of which no row is left.
+    - `incomplete_ingests` are the numbers of ingests with a partition key, of which this rewrite is
+      the first to drop rows.
     """
 
     add: tuple[DataFile, ...] = ()
@@ -79,7 +82,7 @@ class Rewrite:
 class CorrectedTimes:
     """The corrected commit times of consecutive versions, in microseconds since 1970.
 
-    They begin with version `first`, and end with the version before the commit that has them.
+    The versions begin with `first`, and end before the version of the commit that corrects them.
     """
 
     first: int
@@ -95,11 +98,13 @@ class CorrectedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """An older version that a restore brings back, and the state from then on.
+    """The action of a restore: the older version, and how the state changes back to it.
 
-    `side` lists the files, segments, logs and runs that come back or are removed. The counts are
-    those of the older version, and `bases` the bitmap bases by which it is read. `business` are its
-    business snapshots, None if the current ones stay.
+    - `side` names the side file with the files, segments, logs and runs that come back or are
+      removed.
+    - `groups` are the rows of each group; these and the other counts are those of `version`.
+    - `bases` are the bitmap bases by which the restored state is read.
+    - `business` are the business snapshots of `version`, None if the current ones stay.
     """
 
     version: int
@@ -117,15 +122,15 @@ class Restored:
 class Actions:
     """The changes of a commit.
 
-    - `ingested` files bring one segment each. A segment is pending until a commit lists it in
-      `processed`, by ascending id: segments do not have a row base before.
-    - `removed_events` counts the events of `remove_logs`; `forgotten` is true if some of them are
-      not in any other log.
-    - `discarded` are pending segments that the table gives up. `withdrawn` has the partition key
-      and the number of each ingest of which nothing is left then, and `unheld` the numbers of those
-      whose business snapshot was held back.
-    - `replaced_tokens` are the tokens of tries that had not committed. A try that is still running
-      finds its token used.
+    - Each of the `ingested` files brings one segment. A segment is pending, without a row base,
+      until a commit lists it in `processed`, which has ascending ids.
+    - `removed_events` is the number of events in `remove_logs`; `forgotten` is true if some of
+      these events are not in any other log.
+    - `discarded` are pending segments that the table gives up. If nothing is left of an ingest
+      then, `withdrawn` has its partition key and number, and `unheld` has its number if its
+      business snapshot was held back.
+    - `replaced_tokens` are the tokens of earlier tries that had not committed. If such a try still
+      runs, it cannot commit: its token is used.
     - `finished` names a business snapshot that accepts no more rows.
     """
 
@@ -160,12 +165,12 @@ class Actions:
 
     @property
     def gives_row_ids(self) -> bool:
-        """True if the commit assigns outside row ids: then it has a `first_row_id`."""
+        """Whether the commit assigns outside row ids; only then it has a `first_row_id`."""
         return self.row_ids > 0
 
     @property
     def visible_rows(self) -> int:
-        """The number of rows that become visible; their ids precede those of added files."""
+        """The number of rows that become visible. Their row ids precede those of added files."""
         return sum(segment.rows for segment in self.processed)
 
     @property
@@ -187,7 +192,7 @@ class Actions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A link of the chain, which names the write id of the link before it.
+    """A link of the chain: it names the write id of the commit before it.
 
     `writer_us` is the time of the writer's own clock, None if it equals `timestamp_us`.
     `first_row_id` is the first outside row id that the commit assigns, None if it assigns none.
@@ -221,12 +226,12 @@ def canonical_json(data: Any) -> bytes:
 
 
 def seal(body: bytes) -> bytes:
-    """Wrap a JSON document in one that carries its checksum."""
+    """Wrap a JSON document in an outer one with its checksum; `unseal` verifies it."""
     return _OPEN + b"%08x" % zlib.crc32(body) + _BODY + body + _CLOSE
 
 
 def unseal(data: bytes, path: str) -> Any:
-    """Return the content of a sealed document.
+    """Return the JSON document in a sealed one, decoded.
 
     Raises FormatError if its checksum is wrong.
     """
@@ -280,16 +285,18 @@ def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def encode_readable(commit: Commit) -> bytes:
-    """Encode a commit that readers accept.
+    """Encode a commit, and check that a reader decodes the same commit from it.
 
-    Raises InvalidInputError if a reader would refuse it, or would read something else. A commit
-    that cannot be read makes the table unreadable, and cannot be taken back.
+    Raises InvalidInputError otherwise: a commit that cannot be read makes the table unreadable, and
+    cannot be taken back.
     """
-    refusal = f"version {commit.version} was not written, since no reader would accept its content"
+    refusal = (
+        f"version {commit.version} was not written, because no reader would accept its content"
+    )
     try:
         data = encode_commit(commit)
         read_back = decode_commit(data, "it")
-        # All other values are the writer's own, of checked types
+        # Only names come from callers: the types of all other values are checked
         is_same = _names_in(read_back) == _names_in(commit)
     except (AttributeError, FormatError, RecursionError, TypeError, ValueError) as error:
         raise InvalidInputError(
@@ -297,15 +304,15 @@ def encode_readable(commit: Commit) -> bytes:
         ) from error
     if not is_same:
         raise InvalidInputError(
-            f"{refusal}: a name in this {commit.operation} is not a text; pass texts as names"
+            f"{refusal}: a name in this {commit.operation} is not a text; pass every name as a text"
         )
     return data
 
 
 def _names_in(commit: Commit) -> tuple[object, ...]:
-    """Return the names that callers passed, to compare them with those read back.
+    """Return the names that callers passed, to compare them with the names read back.
 
-    They may differ: JSON silently turns keys into texts.
+    The two differ if a name is not a text: JSON silently turns keys into texts.
     """
     actions = commit.actions
     application = commit.application
@@ -323,11 +330,11 @@ def _names_in(commit: Commit) -> tuple[object, ...]:
 
 
 def check_format(body: Mapping[str, Any], path: str) -> None:
-    """Raise FormatError for a document of another format."""
+    """Raise FormatError if a document was written in another format version."""
     if body.get("format") != FORMAT_VERSION:
         raise FormatError(
-            f"{path} has format {body.get('format')!r}, this version reads {FORMAT_VERSION}; "
-            "upgrade opal-lake"
+            f"{path} has format {body.get('format')!r}, but this version of opal-lake reads only "
+            f"format {FORMAT_VERSION}; upgrade opal-lake"
         )
 
 
@@ -393,7 +400,7 @@ def actions_to_json(actions: Actions) -> dict[str, Any]:
         "corrected_times": _times_to_json(actions.corrected_times),
         "restored": restored_to_json(actions.restored) if actions.restored else None,
     }
-    # 0 is a value of these two: only None means that they are absent
+    # 0 is a valid floor and oldest version: only None means that they are absent
     numbers = {"floor": actions.floor, "oldest_version": actions.oldest_version}
     return _without_empty(parts) | _without_none(numbers)
 
@@ -432,7 +439,10 @@ def _texts(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def _processed_from_json(data: Sequence[Any]) -> tuple[Segment, ...]:
-    """Decode segments by ascending id: they take row ids in the list's order."""
+    """Decode processed segments; raise ValueError unless their ids ascend.
+
+    They take their row ids in the order of the list.
+    """
     segments = tuple(map(segment_from_json, data))
     for segment in segments:
         if segment.row_base is not None:
@@ -443,7 +453,7 @@ def _processed_from_json(data: Sequence[Any]) -> tuple[Segment, ...]:
 
 
 def ingest_of_key(data: Any) -> tuple[str, int]:
-    """Decode a partition key and the number of an ingest that carries it."""
+    """Decode a pair of a partition key and the number of an ingest with that key."""
     key, number = checked.listed(data)
     return checked.text(key), checked.count(number)
 
@@ -506,7 +516,7 @@ def rewrite_to_json(rewrite: Rewrite) -> dict[str, Any]:
     }
     fields = _without_empty(parts)
     if rewrite.side:
-        # Also where it is 0: `side` and `side_rows` are there together
+        # Also if it is 0: `side` and `side_rows` are always present together
         fields["side_rows"] = rewrite.side_rows
     return fields
 
@@ -552,7 +562,8 @@ def file_to_json(file: DataFile) -> dict[str, Any]:
 def new_file_from_json(data: Mapping[str, Any]) -> DataFile:
     """Decode a file that a commit adds.
 
-    The row ids that it reserves are only in the list of files.
+    Raises ValueError if it has a `first_row_id`: only the list of files has the ids that a file
+    reserves.
     """
     file = file_from_json(data)
     if file.first_row_id is not None:
@@ -581,8 +592,8 @@ def file_from_json(data: Mapping[str, Any]) -> DataFile:
     has_footer = 0 < file.footer_bytes <= file.size
     if not file.rows or not file.segments or not has_footer:
         raise ValueError(
-            f"{file.path} has no row, no segment, or a footer of {file.footer_bytes} "
-            f"of its {file.size} bytes"
+            f"{file.path} has {file.rows} rows, {len(file.segments)} segments, and a footer of "
+            f"{file.footer_bytes} of its {file.size} bytes"
         )
     return file
 

@@ -56,10 +56,10 @@ from opal_lake.storage.verified import MAX_SEALED, read_sealed
 
 _PUT_TRIES = 4
 _MAX_LOST_RACES = 1_000
-# Commits that are read one after the other before the log is listed: a listing costs more the
-# longer the log is
+# A reader reads this many commits one after the other before it lists the log: a listing costs more
+# the longer the log is
 _PROBES = 8
-# Commits after a checkpoint, from which on a follower of the log looks for a newer checkpoint
+# A follower of the log looks for a newer checkpoint once this many commits came after the last one
 _FOLLOWED = 64
 
 
@@ -109,14 +109,15 @@ class CommitLog:
     def _from_written(self) -> Snapshot | None:
         """Return the newest version, read from the one that this process wrote last.
 
-        None if the path has another table by now, or if so many commits came since that a
-        checkpoint is nearer.
+        None if this process wrote nothing, if the path has another table by now, or if so many
+        commits were added since then that a checkpoint is nearer.
         """
         state = self.written.state
         if state is None:
             return None
         try:
-            if self.read_commit(state.version).write_id != state.root.write_id:
+            written = self.read_commit(state.version)
+            if written.write_id != state.root.write_id:
                 return None
             head = self._extend(state, None, to_commit=True)
         except (FormatError, NotFoundError):
@@ -127,7 +128,7 @@ class CommitLog:
         """Return a version; raise NotFoundError or ExpiredError if it is not readable.
 
         Files of an expired version may be deleted, even if its metadata still exists. If the caller
-        passes a head, that head decides which versions are readable.
+        passes a `head`, its root decides which versions are readable.
         """
         head = head or self._head_if_sound()
         if head is not None and not is_readable(head.root, version):
@@ -146,6 +147,10 @@ class CommitLog:
             raise ExpiredError(_unreadable(self.storage.uri, newer, version)) from error
 
     def _folded(self, version: int, head: Snapshot | None) -> Snapshot:
+        """Return a version, folded from the checkpoint before it and the commits since.
+
+        The commits of `head` are not read again. Raises FormatError if a commit is missing.
+        """
         start = read_checkpoint(self.storage, version) if version >= 0 else None
         snapshot = self._extend(start, version, head.commits if head else ())
         if snapshot.version != version:
@@ -156,22 +161,26 @@ class CommitLog:
         return snapshot
 
     def _head_if_sound(self) -> Snapshot | None:
-        """Return the newest version, None if it is damaged: older versions may be intact."""
+        """Return the newest version, or None if it is damaged.
+
+        Older versions may still be intact then.
+        """
         try:
             return self.head()
         except FormatError:
             return None
 
     def _first_missing(self, reached: int, version: int) -> str:
-        """Return the path of the first missing commit between two versions."""
-        logged = {layout.commit_version(entry.path) for entry in self.storage.list(layout.LOG)}
+        """Return the path of the first missing commit after `reached`, up to `version`."""
+        entries = self.storage.list(layout.LOG)
+        logged = {layout.commit_version(entry.path) for entry in entries}
         for number in range(reached + 1, version):
             if number not in logged:
                 return layout.commit_path(number)
         return layout.commit_path(version)
 
     def refresh(self, snapshot: Snapshot) -> Snapshot:
-        """Return the newest version, read from a known one on."""
+        """Return the newest version, by reading only the commits after a known snapshot."""
         try:
             return self._extend(snapshot, None)
         except (FormatError, NotFoundError):
@@ -184,19 +193,24 @@ class CommitLog:
     def follow(self, snapshot: Snapshot) -> Snapshot:
         """Return the newest version like `refresh`, for callers that ask again and again.
 
-        Commits that a newer checkpoint holds are dropped: otherwise all commits would add up.
+        Once the snapshot holds many commits, those up to the newest checkpoint are dropped:
+        otherwise a long-lived caller would hold every commit that it ever saw.
         """
         newest = self.refresh(snapshot)
         if len(newest.commits) < _FOLLOWED:
             return newest
         start = read_checkpoint(self.storage, newest.version)
-        known = {commit.version: commit.write_id for commit in newest.commits}
-        if start is None or known.get(start.version) != start.root.write_id:
+        if start is None:
+            return newest
+        write_ids = {commit.version: commit.write_id for commit in newest.commits}
+        is_of_this_chain = write_ids.get(start.version) == start.root.write_id
+        if not is_of_this_chain:
             return newest
         later = tuple(commit for commit in newest.commits if commit.version > start.version)
         return Snapshot(self.storage, newest.root, start.sections, later)
 
     def read_commit(self, version: int) -> Commit:
+        """Read the commit of a version; raise NotFoundError if its file does not exist."""
         path = layout.commit_path(version)
         commit = decode_commit(read_sealed(self.storage, path), f"{self.storage.uri}/{path}")
         if commit.version != version:
@@ -207,7 +221,7 @@ class CommitLog:
         return commit
 
     def reading_back(self, oldest: int) -> Callable[[int], Commit]:
-        """Return a `read_commit` for callers that go down to the oldest version."""
+        """Return a function like `read_commit` that reads ahead, towards the `oldest` version."""
         return BackwardReader(self, oldest)
 
     def _extend(
@@ -218,7 +232,11 @@ class CommitLog:
         *,
         to_commit: bool = False,
     ) -> Snapshot:
-        """Return the state after the commits that follow a start, or begin the log."""
+        """Return the state after `start` and the commits that follow it.
+
+        Without a `start`, the commits begin with version 0. They end with version `up_to`, or with
+        the newest one if it is None. `at_hand` are commits that need not be read again.
+        """
         version = start.version if start else -1
         commits: Sequence[Commit]
         if up_to is None:
@@ -236,6 +254,7 @@ class CommitLog:
         return start.followed_by(chain(commits, start))
 
     def _no_table(self, *, has_log: bool) -> str:
+        """Return the message for a path at which no table can be read."""
         uri = self.storage.uri
         if has_log:
             return (
@@ -253,10 +272,10 @@ class CommitLog:
         )
 
     def _to_the_end(self, start: Snapshot | None, to_commit: bool) -> list[Commit]:
-        """Return the commits after a start.
+        """Return the commits after a start, up to the newest one.
 
-        They are read one by one. The log is listed only if they are many, or if in doubt: a listing
-        costs more the longer the log is.
+        Up to `_PROBES` commits are read by their names, one after the other. The log is listed only
+        if there are more of them, or if it is unclear where the log ends.
         """
         commits: list[Commit] = []
         version = start.version if start else -1
@@ -266,7 +285,7 @@ class CommitLog:
                 break
             commits.append(commit)
         end = version + len(commits)
-        # A commit behind the missing one would be a hole in the log, which a listing shows
+        # If the version after the missing one exists, the log has a hole, which a listing shows
         is_end = len(commits) < _PROBES and self._read_unless_gone(end + 2) is None
         # Without version 0 only a listing shows what the log holds
         is_trusted = end >= 0 and (to_commit or self._none_was_deleted(start, commits))
@@ -275,23 +294,24 @@ class CommitLog:
         return commits + self.commits_after(end)
 
     def _none_was_deleted(self, start: Snapshot | None, commits: Sequence[Commit]) -> bool:
-        """Return whether no version after `start`, nor the next one, was ever deleted.
+        """Return whether neither the commits after `start`, nor the next one, were ever deleted.
 
-        If one was, its name became free again, and its file may be that of a stalled writer. The
-        vouchers of the versions prove it (FORMAT, §12).
+        The name of a deleted commit is free again, so that a stalled writer may have taken it. The
+        vouchers of the versions prove that this did not happen (FORMAT, §12).
         """
         if start is None:
             return False
         write_ids = {commit.version: commit.write_id for commit in commits}
         known = {**start.root.vouchers, **write_ids}
         versions = range(start.version + 1, start.version + len(commits) + 2)
-        vouchers = {layout.vouching_version(version) for version in versions}
-        return all(self._vouches(known, vouching) for vouching in vouchers)
+        vouching_versions = {layout.vouching_version(version) for version in versions}
+        return all(self._vouches(known, vouching) for vouching in vouching_versions)
 
     def _vouches(self, known: Mapping[int, str], vouching: int | None) -> bool:
-        """Return whether the known commit of this version still exists.
+        """Return whether the commit of a vouching version still exists unchanged.
 
-        False also if that cannot be found out.
+        `known` are write ids by version. False if the version is not among them, or if its commit
+        cannot be read.
         """
         if vouching is None or vouching not in known:
             return False
@@ -301,89 +321,119 @@ class CommitLog:
             return False
 
     def commits_after(self, version: int, up_to: int | None = None) -> list[Commit]:
-        """Return the commits that the log has after a version, oldest first."""
-        if up_to is not None:
-            return [*self.range_after(version, up_to).commits]
-        return self._listed_after(version, None)
+        """Return the commits after a version, oldest first, up to another one or the newest."""
+        if up_to is None:
+            return self._listed_after(version, None)
+        return [*self.range_after(version, up_to).commits]
 
     def range_after(self, version: int, up_to: int, at_hand: Sequence[Commit] = ()) -> CommitRange:
         """Return the commits after a version up to another one, oldest first.
 
-        They come from those at hand, then from pages where these save requests, then from the log.
-        The last one is read from the log, or follows from those at hand. Every other one has the
-        write id that its successor names: a page of another chain is not believed.
+        A commit is taken from those at hand, or else from a page if that saves requests, or else
+        from the log. The newest commit that is not at hand is read from the log, unless a commit at
+        hand names its write id. Every other one must have the write id that its successor names: a
+        page may be of another chain.
         """
         known = {commit.version: commit for commit in at_hand if version < commit.version}
+        # The newest version that is not at hand
         top = up_to
         while top in known:
             top -= 1
         newer = [known[number] for number in range(top + 1, up_to + 1)]
-        behind = known.get(top + 1)
+        follower = known.get(top + 1)
         refs = useful_pages(self.storage, version + 1, top, self.tuning)
         if refs:
-            paged = self._paged(version, top, behind, refs)
+            paged = self._paged(version, top, follower, refs)
             if paged is not None:
                 return replace(paged, commits=[*paged.commits, *newer])
         older = self._listed_after(version, top) if top > version else []
         return CommitRange(commits=[*older, *newer])
 
     def _paged(
-        self, version: int, top: int, behind: Commit | None, refs: Sequence[PageRef]
+        self, version: int, top: int, follower: Commit | None, refs: Sequence[PageRef]
     ) -> CommitRange | None:
-        """Return the commits after a version up to `top`, partly from pages.
+        """Return the commits after a version up to `top`, with those that pages hold from pages.
 
-        `behind` is the commit after `top`, if it is known. None if a commit is neither in a page
-        nor in the log.
+        `follower` is the commit after `top`, if it is known. None if a commit is neither in a page
+        nor in the log, or if the commits are not one chain.
         """
-        newest = self._read_unless_gone(top) if behind is None else behind
+        newest = self._read_unless_gone(top) if follower is None else follower
         if newest is None:
             return None
-        read_back = read_cover(self.storage, newest.table_id, refs, version + 1, top)
-        pages = {number: page for page in read_back for number in page.commits}
-        # Commits below the pages may have expired: a listing shows which of them exist
-        begin = min([top, *(number for number in pages if number > version)]) - 1
+        pages = read_cover(self.storage, newest.table_id, refs, version + 1, top)
+        page_of_version = {number: page for page in pages for number in page.commits}
+        # Commits below the pages may have expired: if they are many, a listing shows which exist
+        paged_versions = [number for number in page_of_version if number > version]
+        begin = min([top, *paged_versions]) - 1
         if begin - version <= _PROBES:
             begin = version
-        read: dict[int, Commit | None] = {} if behind is not None else {top: newest}
-        single = [n for n in range(begin + 1, top + 1) if n not in pages and n not in read]
+        from_log: dict[int, Commit | None] = {}
+        if follower is None:
+            from_log[top] = newest
+        available = page_of_version.keys() | from_log.keys()
+        single = [number for number in range(begin + 1, top + 1) if number not in available]
         with ThreadPoolExecutor(READERS) as pool:
-            read |= zip(single, pool.map(self._read_unless_gone, single), strict=True)
-        # The page of each version whose copy is in the chain
-        accepted: dict[int, Page] = {}
-        expected = None if behind is None else behind.previous_write_id
-        newer: list[Commit] = []
-        for number in range(top, begin, -1):
-            commit = read.get(number)
-            if commit is not None:
-                expected = commit.write_id
-            holder = pages.get(number)
-            copy = None if holder is None else holder.copies(number, expected)
-            if holder is not None and copy is not None:
-                accepted[number] = holder
-            if number not in read:
-                commit = copy or self._read_unless_gone(number)
-            if commit is None:
-                return None
-            newer.append(commit)
-            expected = commit.previous_write_id
+            from_log |= zip(single, pool.map(self._read_unless_gone, single), strict=True)
+        newer, copied = self._walk_back(range(top, begin, -1), follower, from_log, page_of_version)
+        if len(newer) < top - begin:
+            return None
         older = self._listed_after(version, begin) if begin > version else []
-        if older and older[-1].write_id != expected:
+        if older and older[-1].write_id != newer[-1].previous_write_id:
             return None
         events: dict[str, Line] = {}
-        for page in read_back:
-            in_chain = {number for number, holder in accepted.items() if holder is page}
-            events |= page.events_of(in_chain)
+        for page in pages:
+            copied_from_page = {number for number in copied if page_of_version[number] is page}
+            events |= page.events_of(copied_from_page)
         return CommitRange(commits=[*older, *reversed(newer)], events=events)
 
+    def _walk_back(
+        self,
+        versions: range,
+        follower: Commit | None,
+        from_log: Mapping[int, Commit | None],
+        page_of_version: Mapping[int, Page],
+    ) -> tuple[list[Commit], set[int]]:
+        """Return commits newest first, and the versions whose copies in pages belong to the chain.
+
+        `from_log` has the commits that were read from the log, None for a missing one. The walk
+        ends before the first version of which neither the log nor a page has the commit.
+        """
+        commits: list[Commit] = []
+        copied: set[int] = set()
+        expected_id = None if follower is None else follower.previous_write_id
+        for number in versions:
+            commit = from_log.get(number)
+            if commit is not None:
+                expected_id = commit.write_id
+            page = page_of_version.get(number)
+            copy = None if page is None else page.copies(number, expected_id)
+            if copy is not None:
+                copied.add(number)
+            if commit is None:
+                commit = copy
+            if commit is None and number not in from_log:
+                commit = self._read_unless_gone(number)
+            if commit is None:
+                break
+            commits.append(commit)
+            expected_id = commit.previous_write_id
+        return commits, copied
+
     def _listed_after(self, version: int, up_to: int | None) -> list[Commit]:
+        """Return the commits that a listing of the log shows after a version, up to another one.
+
+        Raises NotFoundError if one of them disappears after the listing, unless retention deletes
+        the oldest ones.
+        """
         start_after = layout.commit_path(version) if version >= 0 else ""
         versions = []
         for entry in self.storage.list(layout.LOG, start_after):
             number = layout.commit_version(entry.path)
-            if number is not None and (up_to is None or number <= up_to):
-                versions.append(number)
-            elif number is not None:
+            if number is None:
+                continue
+            if up_to is not None and number > up_to:
                 break
+            versions.append(number)
         if len(versions) <= 1:
             return [self.read_commit(number) for number in versions]
         with ThreadPoolExecutor(READERS) as pool:
@@ -391,26 +441,27 @@ class CommitLog:
         while commits and commits[0] is None:
             del commits[0]  # retention deletes from the begin of the log
         if None in commits:
-            # Raises for the one that is missing
+            # Read again one by one, which raises the error of the missing commit
             return [self.read_commit(number) for number in versions]
         return [commit for commit in commits if commit is not None]
 
     def _read_unless_gone(self, version: int) -> Commit | None:
+        """Read a commit; return None if its file does not exist."""
         try:
             return self.read_commit(version)
         except NotFoundError:
             return None
 
     def commit(self, base: Snapshot, proposal: Proposal) -> JobResult:
-        """Add a proposal to the log, and return a result with the version that it became.
+        """Add a commit of the proposal to the log, and return its result.
 
-        The proposal is built again after each lost race. If an earlier run with the same token or
-        sequence committed, nothing is added, and the result is the one of that run.
+        The draft is built again after each lost race. If an earlier run with the same token or
+        sequence committed, nothing is added, and the result of that run is returned.
         """
         uri = self.storage.uri
         head = base
         for lost in range(_MAX_LOST_RACES):
-            if lost or not proposal.at_once:
+            if lost > 0 or not proposal.at_once:
                 head = self.refresh(head)
             earlier = self.earlier_result(
                 head, proposal.operation, proposal.token, proposal.application
@@ -420,8 +471,8 @@ class CommitLog:
             check_positions(head, proposal.positions, self.read_commit)
             if proposal.number in head.root.abandoned:
                 raise ConflictError(
-                    f"retention gave up job {proposal.number}, which ran longer than its grace; "
-                    "run it again"
+                    f"retention gave up job {proposal.number} , which ran longer than the grace of "
+                    "the retention; run the job again"
                 )
             winners = self._winners(base, head, proposal.operation)
             verdict = judge(proposal.operation, base.root, winners)
@@ -440,20 +491,20 @@ class CommitLog:
                 notify_of_commit(self, partial(head.followed_by, [link]))
                 return result_of(link)
         raise StorageError(
-            f"{uri}: lost {_MAX_LOST_RACES} races, and committed nothing; run it again, with "
-            "fewer concurrent writers"
+            f"{uri}: this {proposal.operation} lost {_MAX_LOST_RACES:,} races against other "
+            "writers and committed nothing; run it again with fewer concurrent writers"
         )
 
     def _winners(self, base: Snapshot, head: Snapshot, operation: str) -> list[Commit]:
-        """Return the commits since a job's base; raise ExpiredError if some are gone."""
+        """Return the commits after a job's base; raise ExpiredError if some have expired."""
         winners = [commit for commit in head.commits if commit.version > base.version]
         has_gap = len(winners) != head.version - base.version
-        # The oldest version counts also if every commit is left: below it numbers are free again,
-        # and what the job read may be deleted
-        if has_gap or base.version < head.root.oldest_version:
+        # Files of expired versions may be deleted even if every commit since then still exists
+        is_expired = base.version < head.root.oldest_version
+        if has_gap or is_expired:
             raise ExpiredError(
                 f"the log after version {base.version}, where this {operation} began, has expired; "
-                f"the readable versions are now {readable_text(head.root)}: run it again"
+                f"the readable versions are now {readable_text(head.root)}; run it again"
             )
         return winners
 
@@ -466,9 +517,10 @@ class CommitLog:
     ) -> JobResult | None:
         """Return the result of an earlier run with this token or sequence.
 
-        A later sequence counts, too. None without such a run. Raises InvalidInputError for the
-        token of an ingest whose rows were discarded: a repeat would report rows that the table does
-        not have. If a restore undid the earlier run, a note names that restore.
+        A later sequence of the application counts, too. None if there is no such run. Raises
+        InvalidInputError for the token of an ingest whose rows were discarded: its result would
+        report rows that the table does not have. If a restore undid the earlier run, a note of the
+        result names that restore.
         """
         check_token(token)
         check_application(application)
@@ -476,21 +528,24 @@ class CommitLog:
             applied = head.version_of_token(token)
             if applied is not None:
                 return self._repeated(head, operation, token, applied)
-        if application is not None:
-            name, sequence = application
-            if head.root.applications.get(name, -1) >= sequence:
-                return JobResult(
-                    operation=operation, table=self.storage.uri, token=token, repeated=True
-                )
-        return None
+        if application is None:
+            return None
+        name, sequence = application
+        last_applied = head.root.applications.get(name, -1)
+        if last_applied < sequence:
+            return None
+        return JobResult(operation=operation, table=self.storage.uri, token=token, repeated=True)
 
     def _repeated(self, head: Snapshot, operation: str, token: str, applied: int) -> JobResult:
-        """Return the result of the version that applied a token, as that of a repeat."""
+        """Return the result of version `applied`, which has the token, marked as repeated.
+
+        Raises InvalidInputError if that version is of another operation.
+        """
         earlier = self._result_in(applied, operation, token)
         if earlier.operation != operation:
             raise InvalidInputError(
                 f"token {token!r} was used by the {earlier.operation} of version "
-                f"{earlier.version}; give this {operation} a token of its own"
+                f"{earlier.version}; give this {operation} another token"
             )
         notes = earlier.notes
         if operation == "ingest":
@@ -501,7 +556,10 @@ class CommitLog:
         return replace(earlier, repeated=True, notes=notes)
 
     def _result_in(self, version: int, operation: str, token: str) -> JobResult:
-        """Return the result in a commit, or one that notes that the commit has expired."""
+        """Return the result that a version's commit carries.
+
+        If the commit has expired, the result has only a note that says so.
+        """
         try:
             return result_of(self.read_commit(version))
         except NotFoundError:
@@ -514,27 +572,30 @@ class CommitLog:
             )
 
     def _link(self, head: Snapshot, proposal: Proposal, draft: Draft) -> Commit:
+        """Return the commit of a draft as the version after the head."""
         version = head.version + 1
         uri = self.storage.uri
         own_us = self.clock.now_us()
         store_us = self.storage.now_us()
         repair = draft.actions.corrected_times
         # I3: timestamps increase strictly, after a repair from its last corrected time on
-        before_us = head.root.timestamp_us if repair is None else repair.times_us[-1]
-        timestamp_us = max(writer_now_us(own_us, store_us, head.spec, uri), before_us + 1)
+        previous_us = head.root.timestamp_us if repair is None else repair.times_us[-1]
+        timestamp_us = max(writer_now_us(own_us, store_us, head.spec, uri), previous_us + 1)
         notes = draft.result.notes
         if repair is None:
             notes = (*notes, *clock_notes(store_us, head.root, uri))
+        total_us = max(0, own_us - proposal.started_us)
         result = replace(
             draft.result,
             version=version,
             token=proposal.token,
-            timings_ms={"total": max(0, own_us - proposal.started_us) // 1000},
+            timings_ms={"total": total_us // 1000},
             notes=notes,
         )
         epoch = head.root.epoch
         if draft.actions.restored is not None:
             epoch += 1
+        first_row_id = head.root.next_row_id if draft.actions.gives_row_ids else None
         return Commit(
             version=version,
             table_id=head.root.table_id,
@@ -550,23 +611,24 @@ class CommitLog:
             partition_key=proposal.partition_key,
             business_snapshot=proposal.business_snapshot,
             epoch=epoch,
-            first_row_id=head.root.next_row_id if draft.actions.gives_row_ids else None,
+            first_row_id=first_row_id,
             changes_view=draft.changes_view,
             result=result.to_dict(),
             actions=draft.actions,
         )
 
     def put(self, link: Commit) -> bool:
-        """Write a link, and return whether the log has it now.
+        """Write a commit, and return whether the log has it now.
 
-        False if another one has its version.
+        False if another writer's commit took the version. Raises CommitUnknownError if it cannot be
+        found out which commit the version has.
         """
         data = encode_readable(link)
         path = layout.commit_path(link.version)
         if len(data) > MAX_SEALED:
             raise InvalidInputError(
-                f"version {link.version} would have {len(data):,} bytes, more than the "
-                f"{MAX_SEALED:,} that are allowed; do less at once"
+                f"the commit of version {link.version} would have {len(data):,} bytes, more than "
+                f"the allowed {MAX_SEALED:,}; split the {link.operation} into several smaller ones"
             )
         failure: Exception | None = None
         for _ in range(_PUT_TRIES):
@@ -578,23 +640,24 @@ class CommitLog:
                 if failure is None and isinstance(error, NotWrittenError):
                     raise
                 failure = error
-            # The failed put may have written the file. The message names the first failure, which
-            # explains more than a failure to read it back.
+            # The failed put may have written the file. If reading it back fails as well, the
+            # message names the failure of the put, which explains more.
             with suppress(StorageError, NotFoundError):
                 return self._is_written(link)
         raise CommitUnknownError(
             f"{self.storage.uri}: it is unknown whether version {link.version} was written "
-            f"({failure}); run again with the same token"
+            f"({failure}); run the {link.operation} again with the same token"
         )
 
     def _is_written(self, link: Commit) -> bool:
+        """Return whether the commit in the log is this one, and not another writer's."""
         return self.read_commit(link.version).write_id == link.write_id
 
     @contextmanager
     def derived(self) -> Iterator[None]:
-        """Report failures of what is derived from a commit, instead of raising them.
+        """Report failures to write derived files, instead of raising them.
 
-        The commit itself stands, and what is derived can be written again.
+        The commit that they are derived from stands, and a later writer can write them again.
         """
         try:
             yield
@@ -602,12 +665,14 @@ class CommitLog:
             self.on_derived_failure(error)
 
     def _after(self, head: Snapshot, link: Commit) -> None:
+        """Check a commit that was just written, and write the files that are due after it."""
         self.written.state = None
         self._check_not_below_expired_log(head, link)
         with self.derived():
             state = head.followed_by([link])
             is_due = link.version % head.spec.integer("checkpoint_commits") == 0
-            if is_due or link.actions.restored is not None:
+            is_restore = link.actions.restored is not None
+            if is_due or is_restore:
                 events = EventReader(self.storage)
                 # The page comes first: if a writer dies in between, the next page takes its commits
                 self._write_page(state, events)
@@ -628,12 +693,12 @@ class CommitLog:
         is_followed = follower is not None and follower.previous_write_id == link.write_id
         if higher and not is_followed:
             raise ConflictError(
-                f"{self.storage.uri}: version {link.version} was written too late, the log went on "
-                f"to {max(higher)} without it; run the job again"
+                f"{self.storage.uri}: version {link.version} was written too late: the log has "
+                f"reached version {max(higher)} without it; run the {link.operation} again"
             )
 
     def _above(self, version: int) -> tuple[list[int], Commit | None]:
-        """Return the versions above a new one, and the commit right after it."""
+        """Return the versions in the log above one, and the commit right after it, if any."""
         failure: Exception | None = None
         for _ in range(_PUT_TRIES):
             try:
@@ -649,13 +714,13 @@ class CommitLog:
                 return higher, follower
         raise CommitUnknownError(
             f"{self.storage.uri}: version {version} was written, but the log above it could not be "
-            f"read ({failure}); run again with the same token, or, without a token, look first "
-            "whether `opal history` shows it"
+            f"read ({failure}); with a token, run again with the same one; without, run again only "
+            "if `opal history` does not show the version"
         )
 
 
 class BackwardReader:
-    """A reader of commits from a version down, which reads ever more at once."""
+    """A reader of commits in descending order, which reads ever larger portions ahead."""
 
     def __init__(self, log: CommitLog, oldest: int) -> None:
         self._log = log
@@ -667,19 +732,23 @@ class BackwardReader:
         if version not in self._at_hand:
             self._fetch(version)
         commit = self._at_hand.get(version)
-        return self._log.read_commit(version) if commit is None else commit
+        if commit is None:
+            return self._log.read_commit(version)
+        return commit
 
     def _fetch(self, version: int) -> None:
-        """Read a portion of commits up to a version.
+        """Read a portion of commits that ends with a version.
 
-        Commits that cannot be read are left to the caller, who may never ask for them.
+        If one of them cannot be read, none is kept: the caller may never ask for that one.
         """
         after = max(self._oldest, version - self._portion)
-        newer = self._at_hand.get(version + 1)
+        follower = self._at_hand.get(version + 1)
+        at_hand = () if follower is None else (follower,)
         try:
-            read = self._log.range_after(after, version, () if newer is None else (newer,))
+            read = self._log.range_after(after, version, at_hand)
         except (FormatError, NotFoundError):
-            # A large portion for every version would read the log as often as it is long
+            # The next calls meet the same fault: a large portion for each of them would read the
+            # log many times
             self._portion = _PROBES
         else:
             self._portion = min(2 * self._portion, MAX_VERSIONS)
@@ -687,11 +756,12 @@ class BackwardReader:
 
 
 def _unreadable(uri: str, root: Root, version: int) -> str:
+    """Return the message for a version that is not readable."""
     if 0 <= version < root.oldest_version:
-        absence = f"has lost version {version}, which has expired"
+        fault = f"version {version} of {uri} has expired"
     else:
-        absence = f"has no version {version}"
-    return f"{uri} {absence}; readable are {readable_text(root)}"
+        fault = f"{uri} has no version {version}"
+    return f"{fault}; the readable versions are {readable_text(root)}"
 
 
 def result_of(commit: Commit) -> JobResult:

@@ -29,7 +29,7 @@ class CommitTimes:
     def newest_by(self, moment_us: int) -> int | None:
         """Return the last readable version that was committed at or before a moment.
 
-        None if the oldest readable version is younger.
+        None if the oldest readable version was committed later.
         """
         low, high = self._head.root.oldest_version, self._head.version
         if self.of(low) > moment_us:
@@ -53,7 +53,7 @@ class CommitTimes:
 
     @functools.cached_property
     def _repairs(self) -> list[CorrectedTimes]:
-        """The corrections, newest first: if several correct a version, the newest counts."""
+        """The corrections of all clock repairs, newest first: the newest of a version counts."""
         repairs: list[CorrectedTimes] = []
         for version in sorted(self._head.root.clock_repairs, reverse=True):
             times = self._commit(version).actions.corrected_times
@@ -62,6 +62,7 @@ class CommitTimes:
         return repairs
 
     def _recorded(self, version: int) -> int:
+        """Return the time that the commit of a version has, or else its checkpoint."""
         try:
             return self._commit(version).timestamp_us
         except NotFoundError as error:
@@ -72,6 +73,7 @@ class CommitTimes:
             return state.root.timestamp_us
 
     def _commit(self, version: int) -> Commit:
+        """Return the commit of a version, which is read only once."""
         commit = self._known.get(version)
         if commit is None:
             storage = self._head.storage
@@ -91,14 +93,15 @@ def version_at(head: Snapshot, moment_us: int) -> int:
     if version is None:
         oldest = head.root.oldest_version
         raise NotFoundError(
-            f"{head.storage.uri}: nothing is readable as of {moment_text(moment_us)}; the oldest "
-            f"version {oldest} is of {moment_text(times.of(oldest))}; give a later time"
+            f"{head.storage.uri} has no readable version as of {moment_text(moment_us)}: its "
+            f"oldest version {oldest} was committed at {moment_text(times.of(oldest))}; "
+            "give a later time"
         )
     return version
 
 
 def history(head: Snapshot, read_commit: Callable[[int], Commit]) -> Iterator[Commit]:
-    """Yield the commits, newest first, with their corrected times."""
+    """Yield the commits of all readable versions, newest first, with their corrected times."""
     times = CommitTimes(head)
     for commit in newest_first(head, read_commit):
         yield replace(commit, timestamp_us=times.corrected(commit.version, commit.timestamp_us))

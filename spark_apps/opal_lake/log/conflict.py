@@ -1,8 +1,10 @@
-"""A job that is about to commit, and the conflict rules for commits that came first (FORMAT, §13).
+"""The conflict rules for a job that is about to commit after other commits (FORMAT, §13).
 
-A job goes on, redoes a part of its work, or fails. The redo of a MetaGen or an inline ingest is
-`opal_lake.rule.outputs.redo`; two rewrites of one file meet in `opal_lake.maintenance.rewrite_job`.
-`CommitLog.commit` refuses jobs that retention gave up, and jobs whose base version has expired.
+The job goes on, redoes a part of its work, or fails. Other rules are elsewhere:
+
+- `opal_lake.rule.outputs.redo` redoes a MetaGen or an inline ingest.
+- `opal_lake.maintenance.rewrite_job` decides between two rewrites of one file.
+- `CommitLog.commit` refuses jobs that retention gave up, and jobs whose base version has expired.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +25,7 @@ from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.snapshot import Root, Snapshot, newest_first
 from opal_lake.result import JobResult
 
-_SEARCHED_COMMITS = 100  # at most, for the one that moved a position
+_SEARCHED_COMMITS = 100  # at most, to find the one that moved a position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +41,10 @@ class Draft:
 class Proposal:
     """A job that is about to commit.
 
-    `build` is called again after every lost race. It gets the head, and the commits since the job's
-    base that the job has to redo its work for. It returns None if nothing is left to do. A short
-    job commits `at_once`: it refreshes the head only if another writer took the next version.
+    `build` makes the draft of the commit, and is called again after every lost race. Its arguments
+    are the head, and the commits since the job's base if the job has to redo work because of them.
+    It returns None if nothing is left to do. A short job commits `at_once`: it refreshes the head
+    only if another writer took the next version. `started_us` is when the job began.
     """
 
     operation: str
@@ -56,10 +59,7 @@ class Proposal:
     at_once: bool = False
 
     def __post_init__(self) -> None:
-        """Raise InvalidInputError for a name that no reader accepts.
-
-        Every writer passes here.
-        """
+        """Raise InvalidInputError for a name that no reader accepts."""
         check_token(self.token)
         check_application(self.application)
         check_position_names(self.positions, self.application)
@@ -70,17 +70,20 @@ class Verdict(Enum):
     """The consequence of a later commit for a job that is about to commit."""
 
     CLEAR = "go on"
-    REDO = "take the winner into account, then go on"
+    REDO = "redo the work with the other commits' changes, then go on"
 
 
 def judge(operation: str, base: Root, winners: Iterable[Commit]) -> Verdict:
-    """Judge the winners; raise ConflictError if the job has to run again."""
+    """Return what a job has to do because of commits that were faster, the `winners`.
+
+    Raises ConflictError if the job has to run again.
+    """
     verdict = Verdict.CLEAR
     for winner in winners:
         if winner.epoch != base.epoch:
             raise ConflictError(
-                f"version {winner.version} restored an older state while {operation} ran; "
-                "run it again"
+                f"version {winner.version} restored an older state while this {operation} ran; "
+                f"run the {operation} again"
             )
         _check_schema(operation, base, winner)
         if winner.actions.processed:
@@ -90,23 +93,25 @@ def judge(operation: str, base: Root, winners: Iterable[Commit]) -> Verdict:
 
 
 def _check_schema(operation: str, base: Root, winner: Commit) -> None:
+    """Raise ConflictError for an ingest if a winner dropped a column of its base."""
     if operation != "ingest" or winner.actions.spec is None:
         return
     remaining = {field.id for field in winner.actions.spec.schema.fields}
     dropped = [field.name for field in base.spec.schema.fields if field.id not in remaining]
     if dropped:
         raise ConflictError(
-            f"version {winner.version} dropped {', '.join(dropped)} while the ingest ran; "
-            "run it again"
+            f"version {winner.version} dropped the columns {', '.join(dropped)} while the ingest "
+            "ran; run the ingest again without them"
         )
 
 
 def check_positions(
     head: Snapshot, positions: Mapping[str, Advance], read_commit: Callable[[int], Commit]
 ) -> None:
-    """Raise FencedError if an application is not where the writer expects it.
+    """Raise FencedError if an application's position is not where its writer expects it.
 
-    Its rows may be in the table already. I28: each position begins where the application stood.
+    Then the writer's rows may be in the table already. I28: each advance begins at the position
+    where the application stood.
     """
     for application, advance in positions.items():
         position = head.positions.get(application, 0)
@@ -117,7 +122,7 @@ def check_positions(
 
 def _writer_of(head: Snapshot, application: str, read_commit: Callable[[int], Commit]) -> str:
     """Describe the commit that moved an application to its position."""
-    # A hole in the log is not this writer's concern
+    # A hole in the log must not hide the error that this text is for
     with suppress(FormatError):
         for commit in islice(newest_first(head, read_commit), _SEARCHED_COMMITS):
             is_applied = commit.application is not None and commit.application[0] == application

@@ -1,4 +1,4 @@
-"""The long lists of a state: how commits change them, and how items are written (FORMAT, §6)."""
+"""The long lists of a state: how commits change them, and their items as JSON (FORMAT, §6)."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -53,7 +53,8 @@ def ingested_files(storage: Storage, commit: Commit) -> tuple[DataFile, ...]:
 def rewritten_files(storage: Storage, commit: Commit) -> Rewrite:
     """Return the rewrite of a commit, with the files from its side file if it has one.
 
-    Raises FormatError if the commit assigns other row ids than the files of the side file need.
+    Raises FormatError if the files in the side file do not have `side_rows` rows: row ids are
+    assigned by that number.
     """
     rewrite = commit.actions.rewrite or _NO_REWRITE
     if rewrite.side is None:
@@ -67,7 +68,7 @@ def rewritten_files(storage: Storage, commit: Commit) -> Rewrite:
 
 
 def side_rows_fault(storage: Storage, commit: Commit) -> str | None:
-    """Return how a commit's `side_rows` differ from its side file, None if equal.
+    """Return how a commit's `side_rows` differ from its side file, None if they are equal.
 
     I32: `side_rows` equals the rows of the files that the side file adds.
     """
@@ -78,6 +79,7 @@ def side_rows_fault(storage: Storage, commit: Commit) -> str | None:
 
 
 def _side_rewrite(storage: Storage, rewrite: Rewrite, side: SideFile) -> Rewrite:
+    """Return the rewrite with the added and removed files that its side file lists."""
     items = _side_items(storage, side, _side_item)
     added = tuple(item for item in items if isinstance(item, DataFile))
     removed = tuple(item for item in items if isinstance(item, str))
@@ -85,24 +87,27 @@ def _side_rewrite(storage: Storage, rewrite: Rewrite, side: SideFile) -> Rewrite
 
 
 def _side_rows_fault(rewrite: Rewrite, listed: Rewrite) -> str | None:
+    """Return how `side_rows` of a rewrite differ from the files that its side file lists."""
     rows = sum(file.rows for file in listed.add)
     if rows == rewrite.side_rows:
         return None
-    return f"its side file adds {rows:,} rows, its `side_rows` are {rewrite.side_rows:,}"
+    return f"its side file adds {rows:,} rows, but its `side_rows` are {rewrite.side_rows:,}"
 
 
 def _side_items(
     storage: Storage, side: SideFile, from_json: Callable[[Any], Any]
 ) -> tuple[Any, ...]:
+    """Return the decoded items of a side file. Recently read ones are remembered."""
+
     def read() -> tuple[Any, ...]:
         return tuple(decode_section(read_verified(storage, side), side.path, from_json))
 
-    # Several lists are folded from one side file, which is read once
+    # Each of several lists is folded from the same side file
     return _side_files.get((storage.uri, side), read)
 
 
 def _side_item(data: Any) -> DataFile | str:
-    """Decode a file, or the path of a file that is removed."""
+    """Decode an item of a side file: an added file, or the path of a removed one."""
     if isinstance(data, str):
         # The path is not checked: it is only removed from a list, never opened
         return data
@@ -110,50 +115,60 @@ def _side_item(data: Any) -> DataFile | str:
 
 
 def segment_of_file(file: DataFile) -> Segment:
-    """Return the segment that an ingested file brought."""
+    """Return the segment of an ingested file: such a file has exactly one."""
     return Segment(id=file.segments[0], rows=file.rows, group=file.group)
 
 
 def processed_fault(
     storage: Storage, commit: Commit, pending: Mapping[int, Segment | PendingSegment]
 ) -> str | None:
-    """Return how a processed segment differs from the ingested one, None if none does.
+    """Return how a segment that a commit processes differs from the ingested one, or None.
 
-    `pending` are the known segments that were pending before the commit (I15).
+    I15: a commit processes segments as they were ingested, by itself or before. `pending` are the
+    known segments that were pending before the commit.
     """
     if not commit.actions.processed:
         return None
-    own = {file.segments[0]: segment_of_file(file) for file in ingested_files(storage, commit)}
+    ingested_here = {
+        file.segments[0]: segment_of_file(file) for file in ingested_files(storage, commit)
+    }
     for segment in commit.actions.processed:
-        ingested = own.get(segment.id) or pending.get(segment.id)
+        ingested = ingested_here.get(segment.id) or pending.get(segment.id)
         if ingested is None:
-            continue  # a wrong total of pending segments reports it
+            continue  # an unknown segment makes the total of pending segments wrong
         if (segment.rows, segment.group) != (ingested.rows, ingested.group):
             return (
                 f"it processes segment {segment_name(segment.id)} as {segment.rows:,} rows of "
-                f"group {segment.group}, which was ingested as {ingested.rows:,} of group "
-                f"{ingested.group}"
+                f"group {segment.group}, but the segment was ingested as {ingested.rows:,} rows of "
+                f"group {ingested.group}"
             )
     return None
 
 
 def _pair_from_json(data: list[Any]) -> int:
-    """Return the number of a pair of a text and a number."""
+    """Decode a pair of a text and a number, and return the number."""
     name, number = data
     checked.text(name)
     return checked.count(number)
 
 
 def _file_changes(storage: Storage, commit: Commit) -> Iterator[tuple[str, DataFile | None]]:
-    yield from ((file.path, file) for file in ingested_files(storage, commit))
+    for file in ingested_files(storage, commit):
+        yield file.path, file
     rewritten = rewritten_files(storage, commit)
-    yield from ((file.path, file) for file in _with_row_ids(rewritten.add, commit))
-    yield from ((path, None) for path in rewritten.remove)
-    yield from ((discarded.path, None) for discarded in commit.actions.discarded)
+    for file in _with_row_ids(rewritten.add, commit):
+        yield file.path, file
+    for path in rewritten.remove:
+        yield path, None
+    for discarded in commit.actions.discarded:
+        yield discarded.path, None
 
 
 def _with_row_ids(files: Iterable[DataFile], commit: Commit) -> Iterator[DataFile]:
-    """Reserve row ids for the files that a rewrite adds, in their order."""
+    """Yield the files that a rewrite adds, with the row ids that the commit reserves for them.
+
+    The ids follow those of rows that become visible, in the order of the files.
+    """
     first = (commit.first_row_id or 0) + commit.actions.visible_rows
     for file in files:
         yield replace(file, first_row_id=first)
@@ -171,14 +186,17 @@ def visible_segments(commit: Commit) -> Iterator[Segment]:
 def _segment_changes(_: Storage, commit: Commit) -> Iterator[tuple[int, Segment | None]]:
     """Yield the changes of visible segments.
 
-    Pending segments have a list of their own, so that an item never changes.
+    Pending segments are in another list, so that no item of either list is ever modified.
     """
-    yield from ((segment.id, segment) for segment in visible_segments(commit))
-    gone = commit.actions.rewrite.gone if commit.actions.rewrite else ()
-    yield from ((segment.id, None) for segment in gone)
+    for segment in visible_segments(commit):
+        yield segment.id, segment
+    if commit.actions.rewrite is not None:
+        for gone in commit.actions.rewrite.gone:
+            yield gone.id, None
 
 
 def _visible_from_json(data: Any) -> Segment:
+    """Decode a visible segment; raise ValueError if it has no row base."""
     segment = segment_from_json(data)
     if segment.row_base is None:
         raise ValueError(f"segment {segment.id} has no row base")
@@ -200,26 +218,32 @@ def _pending_changes(
             business_snapshot=commit.business_snapshot,
         )
         yield segment.id, segment
-    yield from ((segment.id, None) for segment in commit.actions.processed)
-    yield from ((discarded.segment.id, None) for discarded in commit.actions.discarded)
+    for processed in commit.actions.processed:
+        yield processed.id, None
+    for discarded in commit.actions.discarded:
+        yield discarded.segment.id, None
 
 
 def _log_changes(_: Storage, commit: Commit) -> Iterator[tuple[str, LogFile | None]]:
     for log in commit.actions.add_logs:
-        yield log.path, log if log.version >= 0 else replace(log, version=commit.version)
-    yield from ((path, None) for path in commit.actions.remove_logs)
+        if log.version < 0:
+            # The events of the commit itself: other logs are merged from those of older versions
+            yield log.path, replace(log, version=commit.version)
+        else:
+            yield log.path, log
+    for path in commit.actions.remove_logs:
+        yield path, None
 
 
 def _run_changes(_: Storage, commit: Commit) -> Iterator[tuple[str, RunFile | None]]:
-    yield from ((run.path, run) for run in commit.actions.add_runs)
-    yield from ((path, None) for path in commit.actions.remove_runs)
+    for run in commit.actions.add_runs:
+        yield run.path, run
+    for path in commit.actions.remove_runs:
+        yield path, None
 
 
 def _token_changes(_: Storage, commit: Commit) -> Iterator[tuple[str, int]]:
-    """Yield the tokens of a commit, and those that it replaced.
-
-    A token that was forgotten and comes again is a new one.
-    """
+    """Yield the token of a commit, after the tokens that the commit replaced."""
     for token in commit.actions.replaced_tokens:
         yield token, commit.version
     if commit.token:
@@ -229,11 +253,12 @@ def _token_changes(_: Storage, commit: Commit) -> Iterator[tuple[str, int]]:
 def _partition_changes(_: Storage, commit: Commit) -> Iterator[tuple[tuple[str, int], int | None]]:
     if commit.partition_key is not None and commit.number is not None:
         yield (commit.partition_key, commit.number), commit.number
-    yield from ((ingest, None) for ingest in commit.actions.withdrawn)
+    for ingest in commit.actions.withdrawn:
+        yield ingest, None
 
 
 def _key_from_json(key: Any) -> Hashable:
-    """Decode the key of an item that is gone."""
+    """Decode the key in a line that marks an item as gone."""
     if isinstance(key, list):
         return ingest_of_key(key)
     if isinstance(key, int):
@@ -252,9 +277,11 @@ def _first_of(item: Any) -> Hashable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListKind:
-    """The rules of one long list: its changes, its key, and its JSON.
+    """The rules of one long list.
 
-    Values are never None: that marks an item that is gone.
+    - `changes` yields the changes of a commit: keys with values, or with None for a removed item.
+    - `key_of` returns the key of an item that is given as JSON.
+    - `from_json` decodes the value of an item, and `to_json` encodes an item from key and value.
     """
 
     changes: Callable[[Storage, Commit], Iterator[tuple[Hashable, Any]]]
@@ -316,13 +343,13 @@ LISTS: dict[str, ListKind] = {
     ),
 }
 
-# The lists that a restore sets back. Tokens and partition keys of what it undoes stay known: a
-# retry must not ingest once more. So of `partitions` a restore only brings back withdrawn ingests.
+# The lists that a restore sets back. Tokens and partition keys of undone ingests stay known: a
+# retry must not ingest them again. So in `partitions` a restore only brings back withdrawn ingests.
 RESTORED_LISTS = ("files", "segments", "pending", "logs", "runs", "partitions")
 
 
 def list_changes(name: str, storage: Storage, commit: Commit) -> Iterator[tuple[Hashable, Any]]:
-    """Yield what a commit changes in a list: keys with values, None if removed."""
+    """Yield the changes of a commit in a list: keys with values, or with None if removed."""
     yield from LISTS[name].changes(storage, commit)
     restored = commit.actions.restored
     if restored is not None and name in RESTORED_LISTS:
@@ -352,13 +379,14 @@ def pending_again(storage: Storage, commit: Commit) -> Iterator[int]:
 def _restored_changes(
     storage: Storage, side: SideFile
 ) -> tuple[tuple[str, tuple[Hashable, Any]], ...]:
+    """Return the changes that a restore's side file lists, each with the name of its list."""
     return _side_items(storage, side, _restored_change)
 
 
 def _restored_change(line: Any) -> tuple[str, tuple[Hashable, Any]]:
     name, item = checked.listed(line)
     if name not in RESTORED_LISTS:
-        raise ValueError(f"a restore cannot change a list {name!r}")
+        raise ValueError(f"a restore cannot change the list {name!r}")
     return name, LISTS[name].change_from_json(item)
 
 

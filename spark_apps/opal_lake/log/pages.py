@@ -1,14 +1,15 @@
 """Pages of the log: copies of neighbouring commits and of their small segment logs (FORMAT, §6).
 
-A reader of a range of versions asks for a page instead of two files a version. Pages are derived:
-deleting one loses nothing, and one that is damaged or of another chain is not used.
+A reader of a range of versions reads one page instead of two files for each version. Pages are
+derived: deleting one loses nothing, and a damaged page, or one of another chain, is not used.
 
-Whoever stores the checkpoint of a multiple of `checkpoint_commits` stores a page before it, with
-the commits since the checkpoint before. Where the version is a multiple of 16, 256, ... times that,
-the page takes in the pages of so many versions, up to 1,024 versions and 4 MiB. So each copy is
-written three times, a writer reads a page for every four commits, and a feed reads at most 30 pages
-and one for each 1,024 versions. Where the merged pages lack copies of more than 64 commits, or of
-one that cannot be read, the page holds only the commits since the checkpoint before.
+Every `checkpoint_commits` versions, the writer of the checkpoint stores a page before it, with the
+commits since the last checkpoint. If the version is a multiple of 16 times `checkpoint_commits`, or
+256 times, and so on, the writer merges the pages of as many versions into one page, of at most
+1,024 versions and 4 MiB. Thus each copy is written about three times. A writer reads a page for
+every four commits, and a feed reads at most 30 pages and one more for each 1,024 versions. If the
+merged pages lack copies of more than 64 commits, or of a commit that cannot be read, the page has
+only the commits since the last checkpoint.
 """
 
 import zlib
@@ -16,9 +17,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import takewhile
 
 import numpy as np
+import numpy.typing as npt
 
 from opal_lake import checked, layout
 from opal_lake.data.segment import LogFile
@@ -45,13 +46,14 @@ from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.uris import is_local
 from opal_lake.storage.verified import read_sealed
 
-# Versions of a merged page. A larger one makes a narrow range read much more than it needs.
+# Versions of a merged page. With more, readers of a narrow range would read too much.
 MAX_VERSIONS = 1024
 MAX_MERGED_BYTES = 4 << 20  # of the pages that are merged into one
-MAX_FRESH_BYTES = 16 << 20  # of commits and events that one page adds, before compression
-MAX_COMMIT_BYTES = 64 << 10  # a longer commit is read from its own file
+MAX_FRESH_BYTES = 16 << 20  # of copies that are not from other pages, before compression
+MAX_COMMIT_BYTES = 64 << 10  # a longer commit is not copied
 
 Line = bytes
+# What `decoding` names the document, and what its error tells to do
 _PAGE = ("a page of the log", "delete it; it is derived and is written again")
 
 
@@ -84,13 +86,16 @@ class Page:
         path = layout.commit_path(version)
         commit = decode_commit(line + b"\n", f"the copy of {path} in {layout.LOG_PAGES}")
         if commit.version != version:
-            raise FormatError(f"the copy of {path} in {layout.LOG_PAGES} is of another version")
+            raise FormatError(
+                f"the copy of {path} in {layout.LOG_PAGES} holds version {commit.version}; delete "
+                "the page; it is derived and is written again"
+            )
         return commit
 
     def copies(self, version: int, write_id: str | None) -> Commit | None:
-        """Return the copy of a commit.
+        """Return the copy of the commit with a write id.
 
-        None if it is absent, damaged or of another write.
+        None if the copy is absent, damaged, or has another write id.
         """
         try:
             commit = self.commit(version)
@@ -101,16 +106,16 @@ class Page:
         return commit
 
     def events_of(self, versions: Container[int]) -> dict[str, Line]:
-        """Return the lines of events of some versions, by segment log."""
+        """Return the lines with events of some versions, by the path of the segment log."""
         return {path: line for path, line in self.events.items() if _version_of(line) in versions}
 
     def missing(self) -> list[int]:
-        """Return the versions of which the page has no copy."""
+        """Return the versions whose commits the page does not hold."""
         versions = range(self.first, self.last + 1)
         return [version for version in versions if version not in self.commits]
 
     def holds(self, other: "Page") -> bool:
-        """Return whether this page has all that another one has, byte for byte."""
+        """Return whether this page has every line of another one, byte for byte."""
         return (
             self.first <= other.first
             and other.last <= self.last
@@ -121,45 +126,42 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRange:
-    """Commits in order, and lines of the pages that hold events of their segment logs.
+    """Commits in order, and page lines with the events of their segment logs, by path.
 
-    The lines are only those of versions whose copies in the same page are in the chain.
+    A line is used only if the page's copy of its commit belongs to the chain.
     """
 
     commits: Sequence[Commit]
     events: Mapping[str, Line] = field(default_factory=dict)
 
     def read_events(self, storage: Storage, log: LogFile) -> Events:
-        """Return the events of a log with their next rows, if possible from a page."""
+        """Return the events of a log with their next rows, from a page line if there is one."""
         line = self.events.get(log.path)
         copied = None if line is None else decode_events_line(line, log)
         if copied is not None:
             return copied
-        return _naming_next_rows(log, read_events(storage, log, with_next=True))
+        return _with_next_rows(log, read_events(storage, log, with_next=True))
 
 
 def own_logs(commit: Commit) -> list[LogFile]:
-    """Return the logs with events of the commit itself, not merged ones."""
+    """Return the logs with events of the commit itself, without merged logs."""
     return [log for log in commit.actions.add_logs if log.version < 0]
 
 
-def _naming_next_rows(log: LogFile, events: Events) -> Events:
-    """Return the events of a commit's own log.
-
-    Raises FormatError if they do not name the next rows.
-    """
+def _with_next_rows(log: LogFile, events: Events) -> Events:
+    """Return the events of a log; raise FormatError if they do not name the next rows."""
     if events.next_rows is None:
         raise FormatError(
-            f"{log.path} does not name the rows that followed; restore the file from a backup"
+            f"{log.path} does not name the row that followed each row; restore the file from a "
+            "backup"
         )
     return events
 
 
 def decode_events_line(line: Line, log: LogFile) -> Events | None:
-    """Return the events of a line, None if they are not those that the commit records.
+    """Decode a line of a page, None if it is damaged or of another log than the commit records.
 
-    The checksum of the log in the line decides: logs of two chains may have the same path and
-    length.
+    Logs of two chains may have the same path, so that the line's checksum of the log decides.
     """
     try:
         with decoding(log.path, *_PAGE):
@@ -176,58 +178,54 @@ def decode_events_line(line: Line, log: LogFile) -> Events | None:
                 until=np.array(until, np.int64),
                 next_rows=next_rows,
             )
-            return events if _is_of(events, log) else None
+            return events if _matches_log(events, log) else None
     except FormatError:
         return None
 
 
-def _is_of(events: Events, log: LogFile) -> bool:
-    """Return whether the columns have the length and times that the commit records."""
+def _columns_of(events: Events) -> tuple[npt.NDArray[np.generic], ...]:
+    """Return the columns of events that name next rows, in the order of a page line."""
+    next_rows = events.next_rows
+    assert next_rows is not None
+    return events.segment, events.offset, events.until, next_rows.segment, next_rows.offset
+
+
+def _matches_log(events: Events, log: LogFile) -> bool:
+    """Return whether events have the number and times that the commit records for the log."""
     assert events.next_rows is not None
-    columns = (
-        events.segment,
-        events.offset,
-        events.until,
-        events.next_rows.segment,
-        events.next_rows.offset,
-    )
-    if any(column.shape != (log.events,) for column in columns):
+    if any(column.shape != (log.events,) for column in _columns_of(events)):
+        return False
+    if int(events.offset.min()) < 0:
+        return False
+    # A next row has an offset; without a next row, segment and offset are NO_ROW
+    has_offset = events.next_rows.offset >= 0
+    if (has_offset != events.next_rows.is_row).any():
         return False
     until_range = int(events.until.min()), int(events.until.max())
-    is_offset_given = events.next_rows.offset >= 0
-    return (
-        until_range == (log.least_until, log.greatest_until)
-        and int(events.offset.min()) >= 0
-        and bool((is_offset_given == events.next_rows.is_row).all())
-    )
+    return until_range == (log.least_until, log.greatest_until)
 
 
 def _events_line(version: int, log: LogFile, events: Events) -> Line:
-    assert events.next_rows is not None
-    columns = (
-        events.segment,
-        events.offset,
-        events.until,
-        events.next_rows.segment,
-        events.next_rows.offset,
-    )
-    lists = [column.tolist() for column in columns]
+    """Encode the events of a log as a line of a page."""
+    lists = [column.tolist() for column in _columns_of(events)]
     return canonical_json([version, log.path, log.crc32, *lists])
 
 
 def _version_of(line: Line) -> int:
-    """Return the version of a line of events, without a look at the events."""
+    """Return the version of a line of events, without decoding the whole line."""
     return int(line[1 : line.index(b",")])
 
 
 def _path_of(line: Line) -> str:
-    """Return the segment log of a line of events, without a look at the events."""
+    """Return the log's path in a line of events, without decoding the whole line."""
+    # The path is the first text of the line, and has no quotes
     begin = line.index(b'"') + 1
-    return line[begin : line.index(b'"', begin)].decode()
+    end = line.index(b'"', begin)
+    return line[begin:end].decode()
 
 
 def encode_page(page: Page) -> bytes:
-    """Return the page as zstd over lines: a head, the commits in order, the events."""
+    """Encode a page as lines under zstd: a head, then commits by version, then events."""
     versions = range(page.first, page.last + 1)
     head = {
         "format": FORMAT_VERSION,
@@ -250,12 +248,15 @@ def decode_page(data: bytes, path: str) -> Page:
         head = checked.mapped(checked.parse_canonical(lines[0]))
         first, last = checked.count(head["first"]), checked.count(head["last"])
         if head["format"] != FORMAT_VERSION or (first, last) != name[:2]:
-            raise ValueError("it is of another format, or of other versions than its name says")
+            raise ValueError("its head has another format, or other versions than its name")
         absent = {*checked.counts(head["absent"])}
         is_within = all(first <= version <= last for version in absent)
         commits_end = 1 + (last - first + 1 - len(absent))
         if commits_end > len(lines) or not is_within:
-            raise ValueError("it has fewer lines than commits")
+            raise ValueError(
+                f"its head says that {commits_end - 1:,} commits follow, but it has {len(lines):,} "
+                "lines"
+            )
         present = (version for version in range(first, last + 1) if version not in absent)
         return Page(
             table_id=checked.plain_id(head["table_id"]),
@@ -267,6 +268,7 @@ def decode_page(data: bytes, path: str) -> Page:
 
 
 def _by_path(lines: Iterable[Line]) -> dict[str, Line]:
+    """Return lines of events by the path of their log; raise ValueError for another line."""
     events: dict[str, Line] = {}
     for line in lines:
         _version_of(line)  # raises ValueError if it does not begin with a number
@@ -275,6 +277,7 @@ def _by_path(lines: Iterable[Line]) -> dict[str, Line]:
 
 
 def _read_page(storage: Storage, table_id: str, ref: PageRef) -> Page | None:
+    """Read a page, None if it is missing, damaged or of another table."""
     try:
         page = decode_page(read_sealed(storage, ref.path), ref.path)
     except (FormatError, NotFoundError):
@@ -285,18 +288,20 @@ def _read_page(storage: Storage, table_id: str, ref: PageRef) -> Page | None:
 def read_pages(storage: Storage, table_id: str, refs: Sequence[PageRef]) -> list[Page | None]:
     """Read pages, several at once.
 
-    None for each that is missing, damaged or of another table.
+    The result has None in place of a page that is missing, damaged or of another table.
     """
-    with ThreadPoolExecutor(min(READERS, max(1, len(refs)))) as pool:
+    if not refs:
+        return []
+    with ThreadPoolExecutor(min(READERS, len(refs))) as pool:
         return [*pool.map(partial(_read_page, storage, table_id), refs)]
 
 
 def read_cover(
     storage: Storage, table_id: str, refs: Iterable[PageRef], first: int, last: int
 ) -> list[Page]:
-    """Read the fewest pages that hold the available part of a range of versions.
+    """Read as few pages as possible that hold all versions of a range that are in any page.
 
-    If one of them cannot be used, others are chosen without it.
+    If a chosen page cannot be used, the choice is made again without that page.
     """
     usable = {*refs}
     known: dict[PageRef, Page] = {}
@@ -313,13 +318,25 @@ def read_cover(
 
 
 def list_pages(storage: Storage, first: int = 0, last: int | None = None) -> list[PageRef]:
-    """Return the pages with commits of a range; those that end last come first."""
-    start_after = "" if last is None else layout.log_pages_start_after(last + MAX_VERSIONS)
-    refs = takewhile(lambda ref: ref.last >= first, _refs(storage, start_after))
-    return [ref for ref in refs if last is None or ref.first <= last]
+    """Return the pages with commits of a range of versions; those that end last come first.
+
+    Without `last`, the range has no end.
+    """
+    start_after = ""
+    if last is not None:
+        # A listing begins with the pages that end last. None is longer than MAX_VERSIONS.
+        start_after = layout.log_pages_start_after(last + MAX_VERSIONS)
+    refs: list[PageRef] = []
+    for ref in _refs(storage, start_after):
+        if ref.last < first:
+            break
+        if last is None or ref.first <= last:
+            refs.append(ref)
+    return refs
 
 
 def _refs(storage: Storage, start_after: str) -> Iterator[PageRef]:
+    """Yield the stored pages, those that end last first."""
     for entry in storage.list(layout.LOG_PAGES, start_after):
         name = layout.log_page_place(entry.path)
         if name is not None:
@@ -328,18 +345,19 @@ def _refs(storage: Storage, start_after: str) -> Iterator[PageRef]:
 
 
 def cover(refs: Iterable[PageRef], first: int, last: int) -> list[PageRef]:
-    """Choose the fewest pages that hold the available part of a range of versions.
+    """Choose the fewest pages that hold all versions of a range that are in any page.
 
-    Of pages that reach equally far, the smallest one is chosen.
+    Among pages that end at the same version, the smallest one is chosen.
     """
     ordered = sorted(refs, key=lambda ref: ref.first)
     chosen: list[PageRef] = []
+    # Of the pages that begin at or before `version`, the one that ends last
     best: PageRef | None = None
     position = 0
     version = first
     while version <= last:
         while position < len(ordered) and ordered[position].first <= version:
-            best = _wider(best, ordered[position], last)
+            best = _later_ending(best, ordered[position], last)
             position += 1
         if best is not None and best.last >= version:
             chosen.append(best)
@@ -351,25 +369,29 @@ def cover(refs: Iterable[PageRef], first: int, last: int) -> list[PageRef]:
     return chosen
 
 
-def _wider(best: PageRef | None, other: PageRef, last: int) -> PageRef:
+def _later_ending(best: PageRef | None, other: PageRef, last: int) -> PageRef:
+    """Return the page that ends later in a range up to `last`, or the smaller one if equal."""
     if best is None:
         return other
     return max(best, other, key=lambda ref: (min(ref.last, last), -ref.size))
 
 
 def useful_pages(storage: Storage, first: int, last: int, tuning: Tuning) -> list[PageRef]:
-    """Return the pages that a reader of a range of versions may ask for.
+    """Return the pages that are worth reading for a range of versions.
 
-    A page of which the range needs little is left out: the commits themselves are read sooner.
+    A large page with few versions of the range is left out: reading the commits takes less time.
     """
     if last - first < tuning.page_least_versions:
         return []
-    return [ref for ref in list_pages(storage, first, last) if _is_useful(ref, first, last, tuning)]
+    refs = list_pages(storage, first, last)
+    return [ref for ref in refs if _is_useful(ref, first, last, tuning)]
 
 
 def _is_useful(ref: PageRef, first: int, last: int, tuning: Tuning) -> bool:
     needed = min(ref.last, last) - max(ref.first, first) + 1
-    return needed >= tuning.page_least_versions and ref.size <= needed * tuning.page_commit_bytes
+    if needed < tuning.page_least_versions:
+        return False
+    return ref.size <= needed * tuning.page_commit_bytes
 
 
 class EventReader:
@@ -380,7 +402,7 @@ class EventReader:
         self.known: dict[str, Events] = {}
 
     def load(self, logs: Sequence[LogFile]) -> None:
-        """Read logs, several at once where the store is far."""
+        """Read the logs that are not known yet, several at once if the store is remote."""
         for log in logs:
             recent = recent_events(self.storage, log)
             if recent is not None:
@@ -388,7 +410,7 @@ class EventReader:
         missing = [log for log in logs if log.path not in self.known]
         read = partial(read_events, self.storage, with_next=True)
         if is_local(self.storage.uri):
-            # Threads would take longer to start than all of the reads
+            # Starting threads would take longer than the reads
             self.known |= {log.path: read(log) for log in missing}
         elif missing:
             with ThreadPoolExecutor(min(READERS, len(missing))) as pool:
@@ -396,13 +418,16 @@ class EventReader:
                 self.known |= zip(paths, pool.map(read, missing), strict=True)
 
     def read(self, log: LogFile) -> Events:
-        """Return the events of a log that may be at hand."""
+        """Return the events of a log, which is read unless it is known already."""
         self.load([log])
         return self.known[log.path]
 
 
 def span_of(version: int, step: int, fan_in: int) -> int:
-    """Return the versions of a version's page: `step` times a power of `fan_in`."""
+    """Return how many versions the page that ends with `version` spans.
+
+    It is `step` times the greatest power of `fan_in` that divides the version, up to MAX_VERSIONS.
+    """
     span = step
     while version % (span * fan_in) == 0 and span * fan_in <= MAX_VERSIONS:
         span *= fan_in
@@ -417,9 +442,9 @@ def write_page(
     *,
     tuning: Tuning,
 ) -> None:
-    """Store a page that ends with a version, and takes in pages before it.
+    """Store the page that ends with the version of `state`, merged with earlier pages if due.
 
-    `step` is the number of versions between two checkpoints. `events` keeps the logs that are read.
+    `step` is the number of versions between two checkpoints. `events` reads the segment logs.
     """
     last = state.version
     known = {commit.version: commit for commit in state.commits}
@@ -443,14 +468,14 @@ def write_page(
     fresh = _fresh_commits(merged.missing(), known, read_commit, tuning.page_max_filled)
     is_incomplete = len(fresh) < len(merged.missing())
     if first < own_first and is_incomplete:
-        # Readers would choose an incomplete page over those that hold what it lacks
+        # Readers would choose this page, because it is long, over pages that have more copies
         merged = _merged([], table_id, own_first, last)
         fresh = _fresh_commits(merged.missing(), known, read_commit, tuning.page_max_filled)
     store_page(state.storage, _with_commits(merged, fresh, events))
 
 
 def _merged(pages: Iterable[Page], table_id: str, first: int, last: int) -> Page:
-    """Return a page with the lines that pages hold of a range of versions."""
+    """Return a page with the lines of other pages that are of a range of versions."""
     versions = range(first, last + 1)
     commits: dict[int, Line] = {}
     events: dict[str, Line] = {}
@@ -466,7 +491,10 @@ def _fresh_commits(
     read_commit: Callable[[int], Commit],
     max_filled: int,
 ) -> list[Commit]:
-    """Return the missing commits: those at hand, and others if they are few."""
+    """Return missing commits by version: the known ones, and the others as far as readable.
+
+    Others are read only if they are at most `max_filled`.
+    """
     unknown = [version for version in missing if version not in known]
     if len(unknown) > max_filled:
         unknown = []
@@ -475,7 +503,7 @@ def _fresh_commits(
         try:
             return read_commit(version)
         except (FormatError, NotFoundError):
-            return None  # a reader of the range reports it
+            return None  # a reader of these versions will report the fault
 
     others: list[Commit | None] = []
     if unknown:
@@ -487,7 +515,10 @@ def _fresh_commits(
 
 
 def _with_commits(page: Page, fresh: Iterable[Commit], reader: EventReader) -> Page:
-    """Return the page with copies of more commits and of their short logs."""
+    """Return the page with copies of more commits and of their short logs.
+
+    Long commits are left out, and also whatever exceeds MAX_FRESH_BYTES.
+    """
     commits = {**page.commits}
     events = {**page.events}
     size = 0
@@ -497,11 +528,12 @@ def _with_commits(page: Page, fresh: Iterable[Commit], reader: EventReader) -> P
         size += len(line)
         if len(line) <= MAX_COMMIT_BYTES and size <= MAX_FRESH_BYTES:
             commits[commit.version] = line
-            short = [log for log in own_logs(commit) if log.events <= SHORT_EVENTS]
-            logs += [(commit.version, log) for log in short]
+            short_logs = [log for log in own_logs(commit) if log.events <= SHORT_EVENTS]
+            logs += [(commit.version, log) for log in short_logs]
     reader.load([log for _, log in logs])
     for version, log in logs:
-        line = _events_line(version, log, _naming_next_rows(log, reader.read(log)))
+        log_events = _with_next_rows(log, reader.read(log))
+        line = _events_line(version, log, log_events)
         size += len(line)
         if size <= MAX_FRESH_BYTES:
             events[log.path] = line
@@ -511,9 +543,10 @@ def _with_commits(page: Page, fresh: Iterable[Commit], reader: EventReader) -> P
 def store_page(storage: Storage, page: Page) -> None:
     """Store a page. Writers that store the same page at once store the same bytes."""
     data = encode_page(page)
-    storage.put_if_absent(layout.log_page_path(page.first, page.last, zlib.crc32(data)), data)
+    path = layout.log_page_path(page.first, page.last, zlib.crc32(data))
+    storage.put_if_absent(path, data)
 
 
 def trimmed(page: Page, oldest: int) -> Page:
-    """Return the page without the copies of commits up to the oldest version."""
+    """Return the page without the copies of the oldest version and of versions before it."""
     return _merged([page], page.table_id, oldest + 1, page.last)

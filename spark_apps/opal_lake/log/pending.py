@@ -1,4 +1,4 @@
-"""Pending segments, by the ingests that brought them: which of them a job takes (FORMAT, §15)."""
+"""Pending segments: their choice by a job, their discard, and notes about them (FORMAT, §15)."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot, newest_first
 
-MAX_KEYS_NOTED = 5  # keys with a note of their own, oldest first
-MAX_KEYS_LISTED = 100  # in a result
+MAX_KEYS_NOTED = 5  # so many of the oldest partition keys have a note of their own
+MAX_KEYS_LISTED = 100  # so many partition keys are listed in a result
 _AGES = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 
@@ -21,8 +21,8 @@ _AGES = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 class Selection:
     """A choice of pending segments: those of a partition key, of some tokens, or all.
 
-    By default those of ingests without a partition key. `of_business_snapshots` adds those that
-    belong to a business snapshot, whatever their partition key is.
+    The default selects the segments of ingests without a partition key. `of_business_snapshots`
+    also selects the segments of all business snapshots, whatever their partition key is.
     """
 
     partition_key: str | None = None
@@ -46,8 +46,8 @@ class Selection:
         if self.all:
             return "any partition key"
         if self.tokens is not None:
-            tokens = ", ".join(map(repr, self.tokens))
-            return f"token {tokens}" if len(self.tokens) == 1 else f"tokens {tokens}"
+            noun = "token" if len(self.tokens) == 1 else "tokens"
+            return f"{noun} {', '.join(map(repr, self.tokens))}"
         if self.partition_key is not None:
             return f"partition key {self.partition_key!r}"
         return "ingests without a partition key"
@@ -83,7 +83,10 @@ class PendingKey:
 
 
 def pending_keys(snapshot: Snapshot, without: Collection[int] = frozenset()) -> list[PendingKey]:
-    """Return the partition keys with pending segments not in `without`, oldest first."""
+    """Return the partition keys of pending segments, oldest first, but not those of `without`.
+
+    `without` are ids of segments.
+    """
     if snapshot.root.pending == 0:
         return []
     times = CommitTimes(snapshot)
@@ -98,6 +101,7 @@ def pending_keys(snapshot: Snapshot, without: Collection[int] = frozenset()) -> 
 def _pending_key(
     partition_key: str | None, segments: list[PendingSegment], times: CommitTimes
 ) -> PendingKey:
+    """Sum up the pending segments of a partition key."""
     ingests = {(segment.version, segment.ingested_us) for segment in segments}
     return PendingKey(
         partition_key=partition_key,
@@ -108,15 +112,18 @@ def _pending_key(
 
 
 def pending_notes(keys: Collection[PendingKey], now_us: int) -> tuple[str, ...]:
-    """Return a note for each of the oldest keys, and one for the others."""
+    """Return a note for each of the oldest partition keys, and one note for all others.
+
+    `keys` are sorted, oldest first.
+    """
     by_age = [*keys]
     others = by_age[MAX_KEYS_NOTED:]
     notes = [_pending_note(key, now_us) for key in by_age[:MAX_KEYS_NOTED]]
     if others:
-        stay = "stays" if len(others) == 1 else "stay"
+        verb = "stays" if len(others) == 1 else "stay"
         notes.append(
-            f"{count_text(len(others), 'more partition key')} {stay} pending: {_amount(others)}; "
-            "`opal describe` lists them"
+            f"{count_text(len(others), 'more partition key')} {verb} pending: {_amount(others)}; "
+            "`opal describe` lists all pending keys"
         )
     return tuple(notes)
 
@@ -135,15 +142,15 @@ def _pending_note(key: PendingKey, now_us: int) -> str:
     )
 
 
-def _amount(keys: Iterable[PendingKey]) -> str:
-    by_key = [*keys]
-    segments = sum(key.segments for key in by_key)
-    rows = sum(key.rows for key in by_key)
+def _amount(keys: Collection[PendingKey]) -> str:
+    """Describe the pending rows of some keys: `2 segments, 300 rows`."""
+    segments = sum(key.segments for key in keys)
+    rows = sum(key.rows for key in keys)
     return f"{count_text(segments, 'segment')}, {count_text(rows, 'row')}"
 
 
 def age_text(age_us: int) -> str:
-    """Return an age, rounded down to its largest unit: 2 hours."""
+    """Describe an age, rounded down to its largest unit: `2 hours`."""
     seconds = max(0, age_us) // 1_000_000
     for unit_s, unit in _AGES:
         if seconds >= unit_s:
@@ -152,21 +159,22 @@ def age_text(age_us: int) -> str:
 
 
 def discarding(snapshot: Snapshot, chosen: Collection[int]) -> Actions:
-    """Return the actions that give up pending segments."""
+    """Return the actions that discard the chosen pending segments."""
     if not chosen:
         return Actions()
-    # I30: a pending segment is in exactly one file, since a rewrite takes only visible rows
-    path_of_segment = {
-        segment: path for path, file in snapshot.files.items() for segment in file.segments
-    }
-    discarded = tuple(
-        DiscardedSegment(path=path_of_segment[number], segment=snapshot.segments[number])
-        for number in sorted(chosen)
-    )
-    remaining = {segment_part(number) for number in snapshot.segments.keys() - {*chosen}}
+    path_of_segment: dict[int, str] = {}
+    for path, file in snapshot.files.items():
+        # I30: a pending segment is in exactly one file, since a rewrite takes only visible rows
+        path_of_segment.update(dict.fromkeys(file.segments, path))
+    discarded: list[DiscardedSegment] = []
+    for number in sorted(chosen):
+        path = path_of_segment[number]
+        discarded.append(DiscardedSegment(path=path, segment=snapshot.segments[number]))
+    other_segments = snapshot.segments.keys() - {*chosen}
+    remaining = {segment_part(number) for number in other_segments}
     emptied = {segment_part(number) for number in chosen} - remaining
     return Actions(
-        discarded=discarded,
+        discarded=tuple(discarded),
         withdrawn=withdrawn_ingests(snapshot, chosen, remaining),
         unheld=tuple(sorted(emptied & snapshot.root.business.held_numbers)),
     )
@@ -175,13 +183,12 @@ def discarding(snapshot: Snapshot, chosen: Collection[int]) -> Actions:
 def withdrawn_ingests(
     snapshot: Snapshot, chosen: Collection[int], remaining: Collection[int]
 ) -> tuple[tuple[str, int], ...]:
-    """Return the keys and numbers of ingests of which nothing is left.
+    """Return the partition key and number of each ingest that loses its last segment.
 
-    Neither visible nor pending segments are left of them. `chosen` are pending segments that are
-    given up, `remaining` the numbers of ingests that have
-    other segments.
+    `chosen` are pending segments that are given up. `remaining` are the numbers of ingests that
+    keep other segments, visible or pending.
     """
-    # A compaction dropped visible rows of incomplete ingests: they were published
+    # Rows of incomplete ingests were published before a compaction dropped them
     remaining = {*remaining, *snapshot.root.incomplete_ingests}
     withdrawn: set[tuple[str, int]] = set()
     for number in chosen:
@@ -193,7 +200,7 @@ def withdrawn_ingests(
 
 
 def discarded_since(snapshot: Snapshot, version: int) -> dict[int, int]:
-    """Return the segments that commits after a version discarded, with their versions."""
+    """Return the ids of segments that were discarded after a version, with the later versions."""
     discarded: dict[int, int] = {}
     for commit in snapshot.commits:
         if commit.version > version:
@@ -208,9 +215,9 @@ def check_tokens(
     read_commit: Callable[[int], Commit],
     read_back: Callable[[int], Commit],
 ) -> None:
-    """Raise unless each token is that of an ingest whose rows are pending or visible.
+    """Raise the errors of `undone_note` for tokens without pending rows.
 
-    A token whose ingest a restore undid passes: its rows are neither, and nobody gave them up.
+    A token whose ingest a restore undid is accepted: nobody discarded its rows.
     """
     pending = head.pending_segments.values() if head.root.pending else ()
     for token in tokens:
@@ -226,11 +233,11 @@ def undone_note(
     *,
     remedy: str = "ingest them again, with another token",
 ) -> str | None:
-    """Return the note that a restore undid the ingest of a token, None if none did.
+    """Return a note if a restore undid the ingest of a token, otherwise None.
 
-    Raises NotFoundError if the token is unknown. Raises InvalidInputError, with this remedy, if it
-    is not that of an ingest, or if rows of the ingest were discarded or replaced. `read_back` reads
-    commits from the head down, `read_commit` a single one.
+    Raises NotFoundError if the token is unknown. Raises InvalidInputError if the token is not that
+    of an ingest, or if rows of the ingest were discarded or replaced; the message ends with
+    `remedy`. `read_back` reads commits from the head down, `read_commit` a single one.
     """
     commit = _commit_of_token(head, token, read_commit, read_back)
     uri = head.storage.uri
@@ -243,13 +250,13 @@ def undone_note(
         )
     if commit.operation != "ingest":
         raise InvalidInputError(
-            f"{uri}: token {token!r} is that of the {commit.operation} of version "
-            f"{commit.version}; give the token of an ingest"
+            f"{uri}: token {token!r} belongs to the {commit.operation} of version "
+            f"{commit.version}, not to an ingest; give the token of an ingest"
         )
     if commit.token != token:
         raise InvalidInputError(
-            f"{uri}: version {commit.version} replaced the ingest with token {token!r} before it "
-            f"committed, so that it adds no rows; {remedy}"
+            f"{uri}: version {commit.version} replaced the ingest with token {token!r} before that "
+            f"ingest committed, so that its rows are not in the table; {remedy}"
         )
     removal = _removal_of(head, commit, read_back)
     if removal is None:
@@ -262,7 +269,7 @@ def undone_note(
         )
     return (
         f"version {removal.version}, a restore of version {restored.version}, undid version "
-        f"{commit.version}, the ingest with token {token!r}; a repeat with this token ingests "
+        f"{commit.version}, the ingest with token {token!r}. A repeat with this token ingests "
         "nothing: to bring the rows back, ingest them again with another token"
     )
 
@@ -273,7 +280,10 @@ def _commit_of_token(
     read_commit: Callable[[int], Commit],
     read_back: Callable[[int], Commit],
 ) -> Commit | None:
-    """Return the readable commit with a token, which the head may have forgotten."""
+    """Return the readable commit with a token, even if the head has forgotten the token.
+
+    None if there is none, or if it has expired.
+    """
     version = head.version_of_token(token)
     if version is None:
         for commit in newest_first(head, read_back):
@@ -289,24 +299,26 @@ def _commit_of_token(
 def _removal_of(
     head: Snapshot, ingest: Commit, read_back: Callable[[int], Commit]
 ) -> Commit | None:
-    """Return the discard or the restore that removed all rows of an ingest.
+    """Return the discard or the restore that removed all rows of an ingest, or None.
 
-    None if the head has some rows of it. None also if the ingest had no rows, or if a compaction
-    dropped rows that no version shows any more. A restore of a version that had the ingest
-    continues from that version: commits in between do not count.
+    None if the head still has rows of the ingest, if the ingest had no rows, or if a compaction
+    dropped all of its rows.
     """
-    brought = ingest.actions.ingested or ingest.actions.ingested_side
-    if not brought or any(segment_part(number) == ingest.number for number in head.segments):
+    has_rows = ingest.actions.ingested or ingest.actions.ingested_side
+    if not has_rows:
         return None
-    goes_on_at = head.version
+    if any(segment_part(number) == ingest.number for number in head.segments):
+        return None
+    # A restore undoes all commits after the version that it brings back: they are skipped
+    newest_standing = head.version
     for commit in newest_first(head, read_back):
         if commit.version <= ingest.version:
             return None
-        if commit.version > goes_on_at:
+        if commit.version > newest_standing:
             continue
         if commit.actions.restored is not None:
-            goes_on_at = commit.actions.restored.version
-            if goes_on_at < ingest.version:
+            newest_standing = commit.actions.restored.version
+            if newest_standing < ingest.version:
                 return commit
         discarded = commit.actions.discarded
         if any(segment_part(item.segment.id) == ingest.number for item in discarded):

@@ -1,8 +1,8 @@
 """Sections: the parts of a checkpoint's long lists, encoded as JSON lines under zstd (FORMAT, §6).
 
-`lists` defines which lists there are. Each part of a list holds the changes since the part before,
-so that a checkpoint writes only what is new, and not the whole list. Parts are merged by size: an
-item is written again about once each time that the list doubles.
+`lists` defines the lists. Each part of a list holds the changes since the part before it, so that a
+checkpoint writes only the new changes instead of the whole list. Parts are merged by size: an item
+is written again about once each time that the list doubles.
 """
 
 import base64
@@ -21,16 +21,17 @@ from opal_lake.layout import PathKind, own_path
 from opal_lake.log.commit import canonical_json
 from opal_lake.storage.protocol import Storage
 
-MERGE_RATIO = 2  # a part that stands has more than so many times the items of the next one
+MERGE_RATIO = 2  # a part is merged if it has at most so many times the items of the next one
 GONE = "gone"
-_PART = ("a section", "run `opal check`")
+# What `decoding` names the document, and what its error tells to do
+_PART = ("a section", "run `opal check`, which names the damaged file")
 
 Lines = dict[Hashable, bytes | None]  # by key; None marks an item that is gone
-# A list may inflate to so many times its size. Lists of real tables reach 30, of segments 110, of a
-# thousand constant columns 700.
+# A list may decompress to so many times its size. Lists of real tables reach a factor of 30, lists
+# of segments 110, and the files of a table with a thousand constant columns 700.
 MAX_INFLATED = 1024
 MAX_LINE = 16 << 20  # bytes
-ALWAYS_INFLATED = 16 << 20  # bytes, however small the list is
+ALWAYS_INFLATED = 16 << 20  # bytes to which every list may decompress, however small it is
 _READ_BYTES = 1 << 20
 _SKIPPABLE_FRAME = 0x184D2A50  # the magic number of a zstd frame that readers skip
 
@@ -74,6 +75,7 @@ def write_side(
 
 
 def encode_lines(lines: Iterable[bytes]) -> bytes:
+    """Compress lines, each with a line feed, in a form that `decode_lines` accepts."""
     plain = b"".join(line + b"\n" for line in lines)
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
@@ -81,20 +83,23 @@ def encode_lines(lines: Iterable[bytes]) -> bytes:
     data = bytes(sink.getvalue())
     if len(plain) <= _max_inflated(len(data)):
         return data
-    # The list compresses better than readers allow: it gets the least size that they accept
-    accepted_size = -(-len(plain) // MAX_INFLATED)
+    # Readers refuse a list that compresses so well: padding brings it to the least accepted size
+    accepted_size = -(-len(plain) // MAX_INFLATED)  # rounded up
     return data + _skipped_frame(accepted_size - len(data))
 
 
 def _skipped_frame(size: int) -> bytes:
+    """Return a zstd frame with `size` bytes of content that decoders ignore."""
     return struct.pack("<II", _SKIPPABLE_FRAME, size) + bytes(size)
 
 
 def _max_inflated(size: int) -> int:
+    """Return the bytes to which a list of `size` compressed bytes may decompress."""
     return max(ALWAYS_INFLATED, MAX_INFLATED * size)
 
 
 def decode_section(data: bytes, path: str, from_json: Callable[[Any], Any]) -> list[Any]:
+    """Decode a list with one item for each line."""
     with decoding(path, *_PART):
         items: list[Any] = []
         for lines in _inflating(data):
@@ -103,26 +108,26 @@ def decode_section(data: bytes, path: str, from_json: Callable[[Any], Any]) -> l
 
 
 def _inflating(data: bytes) -> Iterator[list[bytes]]:
-    """Yield the lines, some at a time.
+    """Decompress lines, and yield lists of some lines each.
 
-    A damaged or hostile list, which would inflate without end, is never held whole.
+    Raises ValueError before a damaged or hostile list fills the memory.
     """
     stream = pa.CompressedInputStream(pa.BufferReader(data), "zstd")
+    max_inflated = _max_inflated(len(data))
     inflated = 0
-    rest = b""
+    unfinished_line = b""
     while part := stream.read(_READ_BYTES):
         inflated += len(part)
-        if inflated > _max_inflated(len(data)):
+        if inflated > max_inflated:
             raise ValueError(
-                f"its {len(data):,} bytes inflate to more than the allowed "
-                f"{_max_inflated(len(data)):,}"
+                f"its {len(data):,} bytes decompress to more than the allowed {max_inflated:,}"
             )
-        whole, end, rest = (rest + part).rpartition(b"\n")
-        if len(rest) > MAX_LINE:
+        lines, line_feed, unfinished_line = (unfinished_line + part).rpartition(b"\n")
+        if len(unfinished_line) > MAX_LINE:
             raise ValueError(f"it has a line of more than {MAX_LINE:,} bytes")
-        if end:
-            yield whole.split(b"\n")
-    if rest:
+        if line_feed:
+            yield lines.split(b"\n")
+    if unfinished_line:
         raise ValueError("its last line is cut off")
 
 
@@ -136,6 +141,7 @@ def decode_items(lines: list[bytes], path: str, from_json: Callable[[Any], Any])
 
 
 def decode_lines(data: bytes, path: str) -> list[bytes]:
+    """Decompress lines, and return them without their line feeds."""
     with decoding(path, *_PART):
         return _inflated(data)
 
@@ -148,14 +154,20 @@ def _inflated(data: bytes) -> list[bytes]:
 
 
 def _items(lines: list[bytes]) -> list[Any]:
+    """Parse lines, each of which is a JSON document."""
     # One array is parsed much faster than its lines one by one
     return checked.listed(checked.parse_canonical(b"[" + b",".join(lines) + b"]"))
 
 
 def encode_part(lines: Lines) -> bytes:
-    return encode_lines(
-        canonical_json({GONE: key}) if line is None else line for key, line in lines.items()
-    )
+    """Encode a part; a line of its own marks each item that is gone."""
+    encoded: list[bytes] = []
+    for key, line in lines.items():
+        if line is None:
+            encoded.append(canonical_json({GONE: key}))
+        else:
+            encoded.append(line)
+    return encode_lines(encoded)
 
 
 def decode_part(data: bytes, path: str, key_of: Callable[[Any], Hashable]) -> Lines:
@@ -172,7 +184,7 @@ def decode_part(data: bytes, path: str, key_of: Callable[[Any], Hashable]) -> Li
 
 
 def _gone_key(key: Any) -> Hashable:
-    """Return the key of an item that is gone: JSON has a tuple as a list."""
+    """Return the key of an item that is gone. JSON turned a tuple into a list."""
     return tuple(key) if isinstance(key, list) else key
 
 
@@ -189,9 +201,10 @@ def merged(older: Lines, newer: Lines) -> Lines:
 
 
 def add_line(lines: Lines, key: Hashable, line: bytes | None) -> None:
-    """Add a line in place. An item that came and went since the part below is dropped."""
-    came = lines.pop(key, None)
-    if line is not None or came is None:
+    """Add a line in place. An item that came and went since the part before gets no line."""
+    earlier_line = lines.pop(key, None)
+    came_and_went = line is None and earlier_line is not None
+    if not came_and_went:
         lines[key] = line
 
 
@@ -222,7 +235,10 @@ def sections_to_json(sections: Sections) -> dict[str, Any]:
 
 
 def sections_from_json(data: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
-    return {name: tuple(map(part_from_json, checked.listed(parts))) for name, parts in data.items()}
+    sections: dict[str, tuple[Part, ...]] = {}
+    for name, parts in data.items():
+        sections[name] = tuple(map(part_from_json, checked.listed(parts)))
+    return sections
 
 
 def file_parts(sections: Sections) -> Iterable[SectionRef]:

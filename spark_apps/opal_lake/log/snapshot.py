@@ -24,10 +24,12 @@ from opal_lake.storage.verified import missing_error, read_verified
 class Root:
     """The small part of a state, which every reader and writer holds.
 
-    - `viewed` is the last version up to this one that changed what a read returns.
+    - `viewed` is the last version, up to this one, that changed the result of a read.
     - `clock_repairs` are the versions of commits that corrected times of readable versions.
-    - `incomplete_ingests` are the numbers of ingests with a partition key some of whose rows a
-      major compaction dropped.
+    - `groups` has the number of rows of each group, and `applications` the last applied sequence
+      of each application.
+    - `incomplete_ingests` are the numbers of ingests with a partition key of which a major
+      compaction dropped rows.
     - `next_row_id` is the next outside row id. It never decreases, not even by a restore.
     - `vouchers` are write ids by version (FORMAT, §12).
     """
@@ -60,8 +62,8 @@ def first_root(commit: Commit) -> Root:
     """Return the root of version 0."""
     if commit.actions.spec is None:
         raise FormatError(
-            f"version {commit.version} has no definition of the table; "
-            "restore the log from a backup"
+            f"{layout.commit_path(commit.version)} has no definition of the table; "
+            "restore the file from a backup"
         )
     return Root(
         table_id=commit.table_id,
@@ -74,33 +76,35 @@ def first_root(commit: Commit) -> Root:
 
 
 def row_id_fault(root: Root, commit: Commit) -> str | None:
-    """Return the fault in the row ids of a commit, None if there is none.
+    """Return the fault in the row ids of a commit after `root`, None if there is none.
 
-    I32: its `first_row_id` is the `next_row_id` of that state. A counter that a root could not hold
-    is a fault, too.
+    I32: the `first_row_id` of the commit is the `next_row_id` of the root, and the ids must fit
+    into 63 bits.
     """
     if not commit.actions.gives_row_ids:
         if commit.first_row_id is None:
             return None
-        return "it gives no row ids, but says where they begin"
+        return f"it assigns no row ids, but has the `first_row_id` {commit.first_row_id}"
     if not checked.is_count(root.next_row_id + commit.actions.row_ids):
         return (
-            f"it gives out {commit.actions.row_ids:,} row ids from {root.next_row_id:,}, "
-            "more than 63 bits hold"
+            f"it assigns {commit.actions.row_ids:,} row ids from {root.next_row_id:,} on, but row "
+            "ids must fit into 63 bits"
         )
     if commit.first_row_id == root.next_row_id:
         return None
-    return f"its row ids begin with {commit.first_row_id}, the next one is {root.next_row_id}"
+    return f"its row ids begin with {commit.first_row_id} instead of {root.next_row_id}"
 
 
 def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
-    """Return the root after one more commit."""
+    """Return the root after one more commit; `ingested` are the files that the commit ingests."""
     fault = row_id_fault(root, commit)
     if fault is not None:
         path = layout.commit_path(commit.version)
         raise FormatError(f"{path}: {fault}; restore the file from a backup")
     actions = commit.actions
-    groups, rows, pending = dict(root.groups), root.rows, root.pending
+    groups = dict(root.groups)
+    rows = root.rows
+    pending = root.pending
     for file in ingested:
         groups[file.group] = groups.get(file.group, 0) + file.rows
         rows += file.rows
@@ -109,7 +113,8 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
     for discarded in actions.discarded:
         groups[discarded.segment.group] -= discarded.segment.rows
         rows -= discarded.segment.rows
-    events = root.events + sum(log.events for log in actions.add_logs) - actions.removed_events
+    added_events = sum(log.events for log in actions.add_logs)
+    events = root.events + added_events - actions.removed_events
     incomplete = root.incomplete_ingests
     if actions.rewrite:
         rows -= actions.rewrite.dropped_rows
@@ -158,6 +163,7 @@ def _savepoints_after(savepoints: Mapping[str, int], commit: Commit) -> dict[str
 
 
 def _vouchers_after(vouchers: Mapping[int, str], commit: Commit) -> dict[int, str]:
+    """Return the write ids, by version, that later commits need as vouchers (FORMAT, §12)."""
     vouching = layout.vouching_versions(commit.version)
     known = {**vouchers, commit.version: commit.write_id}
     return {version: write_id for version, write_id in known.items() if version in vouching}
@@ -223,7 +229,7 @@ class Snapshot:
 
     @property
     def positions(self) -> dict[str, int]:
-        """The next position to read of each application (FORMAT, §14)."""
+        """The position that each application reads next (FORMAT, §14)."""
         return {name: last + 1 for name, last in self.root.applications.items()}
 
     def followed_by(
@@ -231,8 +237,8 @@ class Snapshot:
     ) -> "Snapshot":
         """Return the version after more commits.
 
-        Those of these lists that are loaded here are loaded there, too, without a look at the
-        checkpoint.
+        If one of the named `lists` is loaded in this snapshot, the new one gets it with the changes
+        of the commits, without reading the checkpoint.
         """
         more = tuple(commits)
         root = self.root
@@ -252,7 +258,7 @@ class Snapshot:
         return after
 
     def stored_as(self, sections: Sections) -> "Snapshot":
-        """Return the same version, as the checkpoint with these sections has it."""
+        """Return the same version, based on a checkpoint with these sections."""
         state = Snapshot(self.storage, self.root, sections, ())
         if "runs" in self.__dict__:
             state.__dict__["runs"] = self.runs
@@ -280,7 +286,7 @@ class Snapshot:
     def segments_of(self, files: Iterable[DataFile]) -> Segments:
         """Return the visible segments of some files.
 
-        Only the newest parts that hold them are read.
+        The parts of the list are read from the newest one on, until all segments are found.
         """
         wanted = {number for file in files for number in file.segments}
         if "visible_segments" in self.__dict__ or "segments" in self.known_lists:
@@ -300,7 +306,7 @@ class Snapshot:
 
     @functools.cached_property
     def pending_segments(self) -> dict[int, PendingSegment]:
-        """Segments by id that a MetaGen has not processed yet, with their ingests."""
+        """Segments by id that no MetaGen has processed yet, with their ingests."""
         return self._list("pending")
 
     @functools.cached_property
@@ -320,7 +326,8 @@ class Snapshot:
     def tokens(self) -> dict[str, int]:
         """The version that applied each remembered token, oldest first."""
         tokens = list(self._list("tokens").items())
-        return dict(tokens[-self.spec.integer("token_keep") :])
+        max_tokens = self.spec.integer("token_keep")
+        return dict(tokens[-max_tokens:])
 
     @functools.cached_property
     def partitions(self) -> dict[str, frozenset[int]]:
@@ -334,8 +341,8 @@ class Snapshot:
     def bases(self) -> tuple[BitmapBase, ...]:
         """Bitmap bases that hold only events of the logs; those of a group oldest first.
 
-        They are those of the checkpoint; after a restore, those of the state that it brought back.
-        A major compaction that forgets events makes all bases useless: they still hold them.
+        They are those of the checkpoint, or of the restored state after a restore. There are none
+        after a major compaction that forgets events: the older bases still hold these events.
         """
         for commit in reversed(self.commits):
             if commit.actions.forgotten:
@@ -347,24 +354,27 @@ class Snapshot:
         return tuple(bases)
 
     def logs_after(self, version: int) -> Iterable[LogFile]:
-        """Return the logs with events of later versions.
+        """Return the logs with events of versions after `version`.
 
-        Older parts of the list hold none of them, and are not opened.
+        Older parts of the list hold none of these logs, and are not read.
         """
         if "logs" in self.__dict__ or version < 0:
-            return [log for log in self.logs.values() if log.version > version]
-        parts = [part for part in self.sections.get("logs", ()) if part.version > version]
-        return [log for log in self._fold("logs", parts).values() if log.version > version]
+            logs = self.logs
+        else:
+            parts = [part for part in self.sections.get("logs", ()) if part.version > version]
+            logs = self._fold("logs", parts)
+        return [log for log in logs.values() if log.version > version]
 
     def recent_files(self) -> dict[str, DataFile]:
-        """Return the files that came since the last part that is a file of its own."""
-        newest = self.sections.get("files", ())[-1:]
-        return self._fold("files", [part for part in newest if isinstance(part, InlinePart)])
+        """Return the files of commits after the last checkpoint, and of its last inline part."""
+        parts = self.sections.get("files", ())
+        inline_parts = [part for part in parts[-1:] if isinstance(part, InlinePart)]
+        return self._fold("files", inline_parts)
 
     def version_of_token(self, token: str) -> int | None:
         """Return the version that applied a token, None if the token is not remembered.
 
-        An unknown token is mostly found out by a search of bytes, without decoding all items.
+        An unknown token is usually found missing by a search of bytes, without decoding the list.
         """
         is_recent = any(
             token == commit.token or token in commit.actions.replaced_tokens
@@ -376,7 +386,7 @@ class Snapshot:
         return self.tokens.get(token)
 
     def _is_in_checkpoint(self, token: str) -> bool:
-        # An item is `["token",version]`: each line is compared up to its comma
+        # A line is `["token",version]`: each one is compared up to its comma
         begin = canonical_json([token])[:-1] + b","
         for part in self.sections.get("tokens", ()):
             lines = decode_lines(*self.part_bytes(part))
@@ -385,15 +395,15 @@ class Snapshot:
         return False
 
     def changes(self, name: str) -> Iterator[tuple[Hashable, Any]]:
-        """Yield what the commits since the checkpoint change in a list.
+        """Yield the changes of a list by the commits since the checkpoint.
 
-        Each item is a key with its value, or with None if the item was removed.
+        A change is a key with its value, or with None if the item was removed.
         """
         for commit in self.commits:
             yield from list_changes(name, self.storage, commit)
 
     def part_bytes(self, part: Part) -> tuple[bytes, str]:
-        """Return the bytes of a part, and the path that messages name."""
+        """Return the bytes of a part, and its path or description for messages."""
         if isinstance(part, InlinePart):
             return part.data, f"a list within {layout.CHECKPOINTS} of version {part.version}"
         return read_verified(self.storage, part), part.path
@@ -403,10 +413,12 @@ class Snapshot:
         return self._fold(name, self.sections.get(name, ()))
 
     def _list(self, name: str) -> dict[Any, Any]:
+        """Return a list that a caller has folded, or else load it."""
         known = self.known_lists.get(name)
         return self.load_list(name) if known is None else known
 
     def _fold(self, name: str, parts: Iterable[Part]) -> dict[Any, Any]:
+        """Return the items of some parts of a list, changed by the commits since."""
         items: dict[Any, Any] = {}
         for part in parts:
             changes = decode_section(*self.part_bytes(part), LISTS[name].change_from_json)
@@ -423,8 +435,10 @@ class Snapshot:
 
 
 def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
-    """Return commits that follow a snapshot; raise FormatError for a broken chain."""
-    version, write_id, table_id = start.version, start.root.write_id, start.root.table_id
+    """Return the commits; raise FormatError if they do not follow a snapshot as one chain."""
+    version = start.version
+    write_id = start.root.write_id
+    table_id = start.root.table_id
     for commit in commits:
         if commit.version != version + 1:
             missing = f"{start.storage.uri}/{layout.commit_path(version + 1)}"
@@ -433,18 +447,18 @@ def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
         if commit.previous_write_id != write_id or commit.table_id != table_id:
             path = f"{start.storage.uri}/{layout.commit_path(commit.version)}"
             raise FormatError(
-                f"{path} does not follow on from the version before; restore it from a backup"
+                f"{path} does not follow on from the version before; restore the file from a backup"
             )
         version, write_id = commit.version, commit.write_id
     return list(commits)
 
 
 def newest_first(head: Snapshot, read_commit: Callable[[int], Commit]) -> Iterator[Commit]:
-    """Yield the commits of the versions that can be read, newest first.
+    """Yield the commits of the readable versions, newest first.
 
-    A checkpoint may have replaced the commit of the oldest version. If any other one is missing,
-    either the versions below it have expired meanwhile, and the iteration ends, or the log is
-    damaged: FormatError.
+    The commit of the oldest version may be missing, if its checkpoint replaced it. If another
+    commit is missing because it has expired meanwhile, the iteration ends. Otherwise the log is
+    damaged, and FormatError is raised.
     """
     known = {commit.version: commit for commit in head.commits}
     oldest = head.root.oldest_version
@@ -462,7 +476,7 @@ def newest_first(head: Snapshot, read_commit: Callable[[int], Commit]) -> Iterat
 
 
 def extend_list(items: dict[Any, Any], changes: Iterable[tuple[Hashable, Any]]) -> dict[Any, Any]:
-    """Apply changes to a list in place. An item that comes again moves to the end."""
+    """Apply changes to a list in place, and return it. A changed item moves to the end."""
     for key, value in changes:
         items.pop(key, None)
         if value is not None:

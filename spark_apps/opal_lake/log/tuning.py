@@ -1,4 +1,4 @@
-"""The sizes at which the log writes its files otherwise: tests set them small."""
+"""The sizes that decide when the log splits and merges its files."""
 
 from dataclasses import dataclass
 
@@ -10,29 +10,34 @@ from opal_lake.log.sections import MERGE_RATIO
 class Tuning:
     """Sizes by which commits, checkpoints, bitmap bases and log pages are split and merged.
 
-    They move costs, not content: a reader understands files that were written with any others.
+    They change only costs: a reader understands files that were written with other sizes. Tests set
+    them small.
     """
 
-    # Files that a commit lists itself: an ingest its new files, a rewrite also the removed ones.
-    # Longer lists are in a side file.
+    # Files that a commit lists at most, the new ones of an ingest, or the new and removed ones of a
+    # rewrite. Longer lists are in a side file.
     ingest_max_files: int = MAX_FILES_IN_COMMIT
     rewrite_max_files: int = MAX_FILES_IN_COMMIT
-    # Bytes. Smaller parts are within the root itself: the checkpoint of a small table is one file.
+    # Bytes of a part up to which it is stored within the root: a small table's checkpoint is then
+    # a single file
     inline_bytes: int = 16 << 10
-    # Logs or events since the last fold. A reader takes that many from the logs themselves.
+    # Bases are folded once so many logs, or events, came after the last fold. Until then readers
+    # read these logs one by one.
     fold_at_logs: int = 4
     fold_at_events: int = 1_000_000
-    # Bytes. Smaller bases are always merged into the next one: a request costs more than they do.
+    # Bytes of a base up to which it is always merged into the next one: to read it in a request of
+    # its own costs more
     small_base_bytes: int = 16 << 10
-    # A base that stands has more than so many times the bytes of the next one
+    # A larger base is merged if it has at most so many times the bytes of the next one
     base_merge_ratio: float = MERGE_RATIO
-    # Pages of a size that are merged into one
+    # So many pages of one span are merged into a page of the next larger span
     page_fan_in: int = 16
-    # Versions of a range, from which on a reader asks for a page
+    # Versions that a reader must need of a page to read the page instead of the commits
     page_least_versions: int = 3
-    # Commits that a writer reads because an earlier page lacks them
+    # Commits at most that a writer reads to fill the gaps of pages that it merges
     page_max_filled: int = 64
-    # Bytes. Cost of a small commit, its log and two requests: a page may cost as much a version.
+    # Bytes of a page for each version that a reader needs of it. A larger page is not read: two
+    # requests for a small commit and its log cost less.
     page_commit_bytes: int = 8 << 10
 
 

@@ -1,4 +1,4 @@
-"""The versions that can be read: those from the oldest kept one on, and savepoints."""
+"""The readable versions: the oldest kept version, all later ones, and savepoints."""
 
 from collections.abc import Container, Iterable, Mapping
 
@@ -9,24 +9,25 @@ from opal_lake.log.snapshot import Root, Snapshot
 
 
 def is_readable(root: Root, version: int) -> bool:
-    """Return whether a version can be read, as the newest root has it."""
-    return root.oldest_version <= version <= root.version or version in root.savepoints.values()
+    """Return whether a version is readable according to the newest root."""
+    is_in_window = root.oldest_version <= version <= root.version
+    return is_in_window or version in root.savepoints.values()
 
 
 def readable_text(root: Root) -> str:
     """Describe the readable versions: `7 to 20, and savepoints a (3), b (5)`.
 
-    Business snapshots are many, so they are named in short.
+    Business snapshots can be many, so they are described in short.
     """
     oldest = root.oldest_version
-    below = {name: version for name, version in root.savepoints.items() if version < oldest}
-    days = [name for name in root.business.finished if name in below]
-    named = {name: version for name, version in below.items() if name not in days}
+    older = {name: version for name, version in root.savepoints.items() if version < oldest}
+    business = [name for name in root.business.finished if name in older]
+    savepoints = {name: version for name, version in older.items() if name not in business}
     text = f"{oldest} to {root.version}"
-    if named:
-        text += f", and savepoints {savepoints_text(named)}"
-    if days:
-        text += f", and business snapshots {finished_text(days)}"
+    if savepoints:
+        text += f", and savepoints {savepoints_text(savepoints)}"
+    if business:
+        text += f", and business snapshots {finished_text(business)}"
     return text
 
 
@@ -37,46 +38,49 @@ def savepoints_text(savepoints: Mapping[str, int]) -> str:
 
 
 def serving_checkpoint(root: Root, checkpoints: Iterable[int]) -> int | None:
-    """Return the newest checkpoint that the oldest version can be folded from.
+    """Return the newest checkpoint from which the oldest readable version can be folded.
 
-    None if there is none.
+    `checkpoints` are versions. None if no checkpoint is old enough.
     """
     serving = (version for version in checkpoints if version <= root.oldest_version)
     return max(serving, default=None)
 
 
 def log_begin(root: Root, checkpoints: Iterable[int], logged: Container[int]) -> int | None:
-    """Return the checkpoint from which on the log is kept.
+    """Return the version of the checkpoint at which the kept log begins, None if there is none.
 
-    None if there is none. The oldest version can be read from it. It is the one before the newest:
-    jobs and readers of today may have begun with it, and still read its sections. They cannot have
-    begun with one that was written later, for a savepoint. Instead of that one an older one counts,
-    if the log reaches down to it.
+    `checkpoints` and `logged` are the versions of existing checkpoints and commits. The oldest
+    readable version can be folded from the returned checkpoint. If possible it is the last but one
+    such checkpoint, because running jobs and readers may have begun with it and still read its
+    sections. Checkpoints of savepoints do not count: they may be written long after their version,
+    so that nothing has begun with them.
     """
     known = {*checkpoints}
-    low = root.oldest_version
-    while low - 1 in logged:
-        low -= 1
-    reached = {*range(low, root.oldest_version + 1)}
+    # The log has all commits after this version, up to the oldest readable one
+    log_start = root.oldest_version
+    while log_start - 1 in logged:
+        log_start -= 1
+    foldable = {*range(log_start, root.oldest_version + 1)}
     regular = known - {*root.savepoints.values()}
-    standing = sorted(regular & reached)
-    if not standing:
+    candidates = sorted(regular & foldable)
+    if not candidates:
         return serving_checkpoint(root, known)
-    return standing[-2:][0]
+    last_two = candidates[-2:]
+    return last_two[0]
 
 
 def cutoff_us(window: Duration, grace: Duration, now_us: int) -> int:
-    """Return the moment up to which versions expire: at least the grace ago."""
+    """Return the moment up to which versions expire: `window` ago, or `grace` if it is longer."""
     window_us = parse_duration(window, name="window")
     grace_us = parse_duration(grace, name="grace")
     return now_us - max(window_us, grace_us)
 
 
 def oldest_kept(head: Snapshot, cutoff_us: int, times: Mapping[int, int] | None = None) -> int:
-    """Return the version that was the newest at a moment.
+    """Return the readable version that was the newest at a moment.
 
-    It stays readable, and all versions after it. It is never a version below the oldest readable
-    one. `times` are those of all readable versions, for callers that know better than the commits.
+    That version and all later ones stay readable. If all readable versions are later than the
+    moment, it is the oldest of them. `times` replaces the commit times of the readable versions.
     """
     low, high = head.root.oldest_version, head.version
     if times is not None:
@@ -84,13 +88,14 @@ def oldest_kept(head: Snapshot, cutoff_us: int, times: Mapping[int, int] | None 
             if times[version] > cutoff_us:
                 return version - 1
         return high
-    moment = CommitTimes(head).of
-    # Mostly nothing has expired: the second version shows it without a search
-    if moment(min(low + 1, high)) > cutoff_us:
+    time_of = CommitTimes(head).of
+    # Usually nothing has expired, which the time of the second version shows without a search
+    if time_of(min(low + 1, high)) > cutoff_us:
         return low
+    # I3: times increase strictly, so that a binary search finds the version
     while low < high:
         middle = (low + high + 1) // 2
-        if moment(middle) <= cutoff_us:
+        if time_of(middle) <= cutoff_us:
             low = middle
         else:
             high = middle - 1

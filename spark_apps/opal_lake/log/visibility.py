@@ -1,6 +1,6 @@
-"""Hidden rows at a version and an event time (FORMAT, §10).
+"""The hidden rows at a version and an event time (FORMAT, §10).
 
-They are read from the newest bitmap bases, and from the events since.
+They are read from the bitmap bases, and from the segment logs since then.
 """
 
 import zlib
@@ -24,7 +24,8 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.tuning import DEFAULT_TUNING, Tuning
 from opal_lake.storage.verified import read_verified
 
-# Rows of a segment. A run of marks takes a few bytes, but 4 bytes a mark once they are looked at
+# A bitmap with more marks than this is compared with the rows of its segment. A forged bitmap has a
+# long run of marks in a few bytes, but takes 4 bytes for each mark once it is unpacked.
 MANY_MARKS = 1 << 24
 
 
@@ -33,11 +34,11 @@ def invalid_rows(
 ) -> Bitmaps:
     """Return the rows with an UNTIL event, by segment.
 
-    Segments without any are absent. With `as_of`, only events up to that time count. With `groups`,
-    the segments of other groups may be absent, too.
+    Segments without such rows are absent. With `as_of`, only events up to that time count. With
+    `groups`, segments of other groups may be absent, too.
     """
     bitmaps: Bitmaps = {}
-    # A base holds the events of all times, so it serves only the end of time
+    # A base does not have the times of its events, so with `as_of` all events come from the logs
     bases = snapshot.bases if as_of is None else ()
     for base in bases:
         if groups is None or base.group in groups:
@@ -52,9 +53,10 @@ def invalid_rows(
 
 
 def logs_since(snapshot: Snapshot, bases: Sequence[BitmapBase]) -> Iterable[LogFile]:
-    """Return the logs that the bases do not hold.
+    """Return the logs whose events came after the bases.
 
-    A fold takes up all logs: events that are not in the base of their group were of no group then.
+    A new base takes in all logs up to its version. Events of those logs that are in no base belong
+    to rows that were dropped.
     """
     newest = max((base.version for base in bases), default=-1)
     return snapshot.logs_after(newest)
@@ -66,12 +68,13 @@ def fold_bases(
     *,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> tuple[BitmapBase, ...]:
-    """Return the bitmap bases, with a new one for each group that has many new events.
+    """Return the bitmap bases, with new ones for groups with new events if a fold is due.
 
-    The bases stay as they are until there are enough logs or events since. `read` returns the
-    events of a log, for callers that have read some logs already.
+    A fold is due once many logs or events came after the last one. `read` returns the events of a
+    log, for callers that have read some logs already.
     """
-    read = read or partial(read_events, snapshot.storage)
+    if read is None:
+        read = partial(read_events, snapshot.storage)
     since = list(logs_since(snapshot, snapshot.bases))
     new_events = sum(log.events for log in since)
     if len(since) < tuning.fold_at_logs and new_events < tuning.fold_at_events:
@@ -80,16 +83,21 @@ def fold_bases(
     for log in since:
         add_events(new, read(log))
     based_groups = {base.group for base in snapshot.bases}
-    touched_groups = {group for log in since for group in log.groups}
-    # Groups without a base get one as well. Events of dropped rows are of no group: if these are
-    # the only ones, all groups get a base, so that these events are read only once.
+    touched_groups: set[int] = set()
+    for log in since:
+        touched_groups.update(log.groups)
+    # Groups without a base get one as well
     grown_groups = touched_groups | (snapshot.root.groups.keys() - based_groups)
-    grown_groups = grown_groups or {*snapshot.root.groups}
+    if not grown_groups:
+        # The logs have only events of dropped rows, which are of no group. All groups get a new
+        # base, so that these logs are not read again.
+        grown_groups = {*snapshot.root.groups}
     bases: list[BitmapBase] = []
     for group in sorted(grown_groups | based_groups):
         standing = [base for base in snapshot.bases if base.group == group]
         if group in grown_groups:
-            bases += _grown(snapshot, group, standing, _of_group(snapshot, group, new), tuning)
+            new_of_group = _of_group(snapshot, group, new)
+            bases += _grown(snapshot, group, standing, new_of_group, tuning)
         else:
             bases += standing
     return tuple(bases)
@@ -98,25 +106,26 @@ def fold_bases(
 def _of_group(snapshot: Snapshot, group: int, bitmaps: Bitmaps) -> Bitmaps:
     """Return the bitmaps of the segments in a group.
 
-    Events of segments whose rows were dropped may be left. A single group needs no look-up.
+    Segments whose rows were dropped are in no group, unless the table has only one group.
     """
     if len(snapshot.root.groups) == 1:
-        return bitmaps
-    segments = snapshot.segments
-    return {
-        number: marks
-        for number, marks in bitmaps.items()
-        if number in segments and segments[number].group == group
-    }
+        return bitmaps  # without loading the list of segments
+    of_group: Bitmaps = {}
+    for number, marks in bitmaps.items():
+        segment = snapshot.segments.get(number)
+        if segment is not None and segment.group == group:
+            of_group[number] = marks
+    return of_group
 
 
 def _grown(
     snapshot: Snapshot, group: int, standing: list[BitmapBase], new: Bitmaps, tuning: Tuning
 ) -> list[BitmapBase]:
-    """Store a new base of a group, and return all bases of the group.
+    """Store a new base of a group, and return all bases of the group, oldest first.
 
-    The new base replaces the `standing` bases that are not much larger, from the newest one on. So
-    a mark is written again about once each time that the number of marks doubles.
+    `standing` are the existing bases, and `new` the marks since then. From the newest one on,
+    existing bases that are not much larger than the new one are merged into it. Thus a mark is
+    written again about once each time that the number of marks doubles.
     """
     below = list(standing)
     data = _encoded(snapshot, group, new, below)
@@ -129,7 +138,7 @@ def _grown(
     after = below[-1].version if below else None
     path = layout.bitmap_path(group, root.version, root.write_id, after)
     if not snapshot.storage.put_if_absent(path, data):
-        # Another writer has stored this base already, with all these marks
+        # Another writer has already stored a base of this name, with the same marks
         data = snapshot.storage.get(path)
     base = BitmapBase(
         group=group,
@@ -144,11 +153,12 @@ def _grown(
 
 
 def _is_merged(older: BitmapBase, new_bytes: int, tuning: Tuning) -> bool:
+    """Return whether an existing base is merged into a new one of so many bytes."""
     return older.size <= max(tuning.base_merge_ratio * new_bytes, tuning.small_base_bytes)
 
 
 def _encoded(snapshot: Snapshot, group: int, bitmaps: Bitmaps, below: list[BitmapBase]) -> bytes:
-    """Encode a new base of a group; `below` are the bases that it adds marks to."""
+    """Encode a new base of a group; `below` are the bases that it leaves in place."""
     root = snapshot.root
     origin: dict[str, object] = {
         "table_id": root.table_id,
@@ -162,7 +172,7 @@ def _encoded(snapshot: Snapshot, group: int, bitmaps: Bitmaps, below: list[Bitma
 
 
 def read_base(snapshot: Snapshot, base: BitmapBase) -> Bitmaps:
-    """Read a base; raise FormatError if it marks many rows that a segment cannot have."""
+    """Read a base; raise FormatError if it has many marks, and more than a segment has rows."""
     bitmaps = decode_base(read_verified(snapshot.storage, base), base.path)
     for number, rows in bitmaps.items():
         if len(rows) <= MANY_MARKS:
@@ -172,7 +182,7 @@ def read_base(snapshot: Snapshot, base: BitmapBase) -> Bitmaps:
         if segment is not None and rows.max() >= segment.rows:
             raise FormatError(
                 f"{snapshot.storage.uri}/{base.path} marks row {rows.max():,} of segment "
-                f"{segment_name(number)}, which has {segment.rows:,}; "
-                "delete it; it is derived and is written again"
+                f"{segment_name(number)}, which has only {segment.rows:,} rows; "
+                "delete the file: it is derived and is written again"
             )
     return bitmaps

@@ -249,7 +249,7 @@ NEW_TABLE = ["--schema", "id INT", "--key", "id", "--delta", "id"]
             ["compact", "{uri}", "--target-mb", "0"],
             r"--target-mb must be a whole number of megabytes from 1 to 1048576, got 0",
         ),
-        (["files", "{uri}", "--version", "9"], r"no version 9; readable are 0 to 3"),
+        (["files", "{uri}", "--version", "9"], r"no version 9; the readable versions are 0 to 3"),
         (
             ["describe", "{uri}", "--option", "aws_secret_access_key=s3cr3t"],
             r"--option aws_secret_access_key is not known; use endpoint_url",

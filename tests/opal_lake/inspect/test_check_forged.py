@@ -102,7 +102,9 @@ def test_segments_that_were_ingested_before_the_log_begins_are_compared_too() ->
     assert layout.commit_path(1) not in forger.files
     path = forger.actions(published, processed(rows=1))
     named = [finding for finding in check_table(forger.table()) if finding.path == path]
-    assert any("which was ingested as 2 of group 0" in finding.message for finding in named), named
+    assert any(
+        "but the segment was ingested as 2 rows of group 0" in finding.message for finding in named
+    ), named
 
 
 def test_nothing_is_rewritten_where_a_segment_has_fewer_rows_than_were_ingested() -> None:
@@ -121,7 +123,7 @@ def test_the_last_row_id_is_given_out_and_none_behind_it(forger: Forger) -> None
     forger.root(lambda root, _: replace(root, next_row_id=(1 << 63) - 2))
     table = forger.table()
     table.ingest(*rows([("x", 1, 1)]), metadata="inline")
-    with pytest.raises(FormatError, match=r"version 7 was not written: it gives out 1 row ids"):
+    with pytest.raises(FormatError, match=r"version 7 was not written: it assigns 1 row ids"):
         table.ingest(*rows([("y", 1, 1)]), metadata="inline")
     assert table.snapshot_at().root.next_row_id == (1 << 63) - 1
     write_checkpoint(table.storage, table.log.head())
@@ -180,9 +182,12 @@ def test_wrong_row_ids_in_a_rewritten_file_are_found(
 @pytest.mark.parametrize(
     "rows_said, message",
     [
-        (4, "its side file adds 3 rows, its `side_rows` are 4"),
-        (0, "it gives no row ids, but says where they begin"),
-        ((1 << 63) - 1, "it gives out 9,223,372,036,854,775,807 row ids from 3, more than 63 bits"),
+        (4, "its side file adds 3 rows, but its `side_rows` are 4"),
+        (0, "it assigns no row ids, but has the `first_row_id`"),
+        (
+            (1 << 63) - 1,
+            "it assigns 9,223,372,036,854,775,807 row ids from 3 on",
+        ),
     ],
 )
 def test_side_rows_that_the_side_file_does_not_have_are_found(

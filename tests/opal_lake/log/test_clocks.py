@@ -172,7 +172,8 @@ def test_one_commit_of_a_time_to_come_spoils_all_later_times_and_everybody_says_
     assert table.snapshot_at(timestamp=at(made[5])).version == 2, "this is what has to be repaired"
     result = put(table, 7)
     assert any(
-        "version 6 is of 2024-11-14" in note and "repair-clock" in note for note in result.notes
+        "version 6 has the commit time 2024-11-14" in note and "repair-clock" in note
+        for note in result.notes
     )
     assert any("repair-clock" in note for note in table.retain().notes)
     assert any("repair-clock" in note for note in table.retain(dry_run=True).notes)

@@ -88,7 +88,7 @@ def compare(replay: Replay) -> None:
     root = replay.table.snapshot_at().root
     for version in replay.versions:
         if not is_readable(root, version):
-            with pytest.raises(NotFoundError, match=f"lost version {version}, which has expired"):
+            with pytest.raises(NotFoundError, match=f"version {version} of .* has expired"):
                 replay.table.snapshot_at(version)
     replay.versions = [version for version in replay.versions if is_readable(root, version)]
     replay.compare_everywhere()

@@ -96,10 +96,10 @@ def test_a_time_and_a_savepoint_name_versions_too(table: Table) -> None:
     [
         ({}, InvalidInputError, "one of version, timestamp and savepoint; given are none"),
         ({"version": 1, "savepoint": "a"}, InvalidInputError, "given are version, savepoint"),
-        ({"version": 9}, NotFoundError, "has no version 9; readable are 0 to 4"),
+        ({"version": 9}, NotFoundError, "has no version 9; the readable versions are 0 to 4"),
         ({"version": -1}, InvalidInputError, "version=-1 is not a version"),
         ({"savepoint": "bad"}, NotFoundError, "no savepoint 'bad'; it has none"),
-        ({"timestamp": "1999-01-01T00:00:00Z"}, NotFoundError, "nothing is readable as of 1999"),
+        ({"timestamp": "1999-01-01T00:00:00Z"}, NotFoundError, "no readable version as of 1999"),
     ],
 )
 def test_what_cannot_be_restored_is_refused_and_nothing_is_written(
@@ -148,7 +148,7 @@ def test_a_repeat_of_what_a_restore_undid_says_so(table: Table) -> None:
     table.restore(version=4)
     repeated = table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="dye")
     note = (
-        "version 6, a restore of version 4, undid version 5, the ingest with token 'dye'; a repeat "
+        "version 6, a restore of version 4, undid version 5, the ingest with token 'dye'. A repeat "
         "with this token ingests nothing: to bring the rows back, ingest them again with another "
         "token"
     )
@@ -237,7 +237,7 @@ def test_a_job_that_runs_meanwhile_fails_and_does_it_again(table: Table, storage
     )
     reopen(storage).restore(version=1)
     with pytest.raises(
-        ConflictError, match="version 5 restored an older state while ingest ran; run it again"
+        ConflictError, match="version 5 restored an older state while this ingest ran; "
     ):
         commit_ingest(table.log, run, outputs, rule_outputs)
     table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="t")

@@ -137,7 +137,7 @@ def test_a_token_whose_rows_are_visible_is_not_an_error(table: Table) -> None:
 def test_a_token_of_another_operation_is_an_error(table: Table) -> None:
     two_days(table)
     table.metagen(partition_key=DAY_1, token="m")
-    with pytest.raises(InvalidInputError, match="that of the metagen"):
+    with pytest.raises(InvalidInputError, match="belongs to the metagen"):
         table.metagen(tokens=["m"])
 
 

@@ -71,7 +71,7 @@ def test_retention_keeps_what_a_savepoint_names(table: OpalTable) -> None:
     assert (prices(table, 1), prices(table)) == ([0], [3])
     with pytest.raises(
         NotFoundError,
-        match=r"lost version 2, which has expired; readable are 5 to 6, and savepoints first \(1\)",
+        match=r"has expired; the readable versions are 5 to 6, and savepoints first \(1\)",
     ):
         table.read(version=2)
     table.release("first")
