@@ -8,7 +8,7 @@ from opal_lake.log.sections import MERGE_RATIO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Sizes by which commits, checkpoints, bitmap bases and log pages are split and merged.
+    """Sizes by which commits, checkpoints, bases and log pages are split and merged.
 
     They change only costs: a reader understands files that were written with other sizes. Tests set
     them small.

@@ -140,7 +140,7 @@ class Compaction:
         return f"{why}; {pending} of pending rows must first be processed by a MetaGen"
 
     def planned_reads(self) -> CompactionReads:
-        """Return the files, logs and runs that a compaction of the newest version would read."""
+        """Return the files, logs and runs that a compaction would read now."""
         base = self._newest()
         floor = self._floor()
         droppable = _droppable(base, floor)
@@ -412,10 +412,11 @@ def plan_cold(
 def plan_floor(
     head: Snapshot, look_back: Duration | int | None, now_us: int, name: str = "look_back"
 ) -> int | None:
-    """Return the floor for a look-back, in the delta's order form; None without a look-back.
+    """Return the floor for a look-back, in the delta's order form.
 
-    The floor is that long before now. If the delta column holds numbers, the floor is that much
-    below the greatest of them. `name` is the argument's name in errors.
+    None without a look-back, or without a row. The floor is that long before now. If the delta
+    column holds numbers, the floor is that much below the greatest of them. `name` is the
+    argument's name in errors.
     """
     if look_back is None:
         return None

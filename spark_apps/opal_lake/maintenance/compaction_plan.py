@@ -89,7 +89,7 @@ def _folder_and_age(file: DataFile) -> tuple[int, str, int, str]:
 
 
 def plan_minor(snapshot: Snapshot, target_bytes: int) -> list[Bin]:
-    """Plan a minor compaction: join small files up to the target size, in the order of time."""
+    """Plan a minor compaction: join small files of neighbouring times."""
     small = [file for file in settled_files(snapshot) if is_small(file, target_bytes)]
     bins: list[Bin] = []
     for _, files in by_group_and_folder(small):

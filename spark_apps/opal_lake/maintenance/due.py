@@ -114,7 +114,7 @@ def compaction_due(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | Non
 
 
 def _small_files(snapshot: Snapshot, policy: Policy) -> list[str]:
-    """Return a reason if partitions have many files, and a compaction would halve their number."""
+    """Return a reason if a compaction would halve the many files of a partition."""
     target = policy.target_bytes
     max_files = policy.spec.integer("small_files")
     small = [file for file in settled_files(snapshot) if is_small(file, target)]
@@ -154,7 +154,7 @@ def _many_logs(snapshot: Snapshot) -> list[str]:
 
 
 def _many_runs(snapshot: Snapshot) -> list[str]:
-    """Return a reason if the key store has more runs than the merges of MetaGens leave.
+    """Return a reason if the key store has more runs than MetaGens merge.
 
     That happens if there were few MetaGens, or large ones, or if streams left a large merge.
     """
@@ -205,7 +205,7 @@ def _cold_files(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
 
 
 def _zorder(snapshot: Snapshot, policy: Policy) -> Due | None:
-    """Return a Z-order by the policy's columns if too many bytes are not clustered by them."""
+    """Return a Z-order by the policy's columns if too many bytes are unclustered."""
     if not policy.zorder:
         return None
     columns = tuple(snapshot.spec.schema.field(name).id for name in policy.zorder)

@@ -90,7 +90,7 @@ def plan_folds(head: Snapshot, fan_in: int) -> list[Bin]:
 
 
 def _files_of_full_tiers(files: Sequence[DataFile], fan_in: int) -> tuple[DataFile, ...]:
-    """Return the files of full tiers and of the tiers below, in the order of their rows.
+    """Return the files of full tiers and of the tiers below, oldest rows first.
 
     The tier of a file is the logarithm of the number of ingested files that it holds.
     """

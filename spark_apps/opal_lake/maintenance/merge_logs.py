@@ -65,7 +65,7 @@ class MergedLogs:
 def plan_log_bins(
     snapshot: Snapshot, forgotten: Bitmaps, *, loses_segments: bool = False
 ) -> list[LogWork]:
-    """Plan which logs to merge: short ones, and all that may hold events of forgotten rows.
+    """Plan which logs to merge: short ones, and those with events of forgotten rows.
 
     Logs are merged with their neighbours in time. `loses_segments` says that the table will have
     lost whole segments when the merge begins, as all their rows are forgotten.

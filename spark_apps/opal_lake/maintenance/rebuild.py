@@ -185,16 +185,16 @@ def state_name(base: Snapshot) -> str:
 def _left_behind(
     storage: Storage, base: Snapshot, state: str
 ) -> tuple[int, int, dict[int, SlotOutput]] | None:
-    """Return the number, the number of slots and the outputs by slot of the job with most records.
+    """Return number, number of slots and outputs by slot of the job with most records.
 
     None if no job has records under a number that is still valid.
     """
     paths_by_job: dict[tuple[int, int], list[str]] = {}
     for entry in storage.list(layout.rebuild_folder(state)):
-        place = layout.rebuild_place(entry.path)
-        if place is None:
+        parts = layout.rebuild_place(entry.path)
+        if parts is None:
             continue
-        number, slots, _ = place
+        number, slots, _ = parts
         if number not in base.root.abandoned:
             paths_by_job.setdefault((number, slots), []).append(entry.path)
     if not paths_by_job:
@@ -218,7 +218,7 @@ def _has_runs(output: SlotOutput, run_sizes: Mapping[str, int]) -> bool:
 
 
 def _read_record(storage: Storage, path: str) -> SlotOutput | None:
-    """Return the output of a slot; None for a damaged record, whose slot is done again."""
+    """Return the output of a slot; None for a damaged record: the slot is done again."""
     try:
         data = unseal(read_sealed(storage, path), path)
         with decoding(path, "a record of a rebuild"):

@@ -91,7 +91,7 @@ def plan_of(head: Snapshot, asked: "ZOrder", target_bytes: int | None = None) ->
 
 
 def is_due(plan: ZOrderPlan, head: Snapshot, asked: "ZOrder") -> bool:
-    """Return whether to run: always, unless `only_if_due` and too few bytes are unclustered."""
+    """Return whether to run: always, unless `only_if_due` is set and it is not due."""
     if not asked.only_if_due:
         return True
     return plan.unclustered_percent >= head.spec.integer("unclustered_share")

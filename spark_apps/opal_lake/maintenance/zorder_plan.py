@@ -65,7 +65,7 @@ def is_clustered(file: DataFile, columns: tuple[int, ...]) -> bool:
 
 
 def _select(files: Sequence[DataFile], columns: tuple[int, ...]) -> list[DataFile]:
-    """Return the unclustered files, and each run that is smaller than the selection so far."""
+    """Return the unclustered files, and each run smaller than the selection so far."""
     selected: list[DataFile] = []
     clustered: list[DataFile] = []
     for file in files:

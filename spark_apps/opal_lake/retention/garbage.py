@@ -24,7 +24,7 @@ class Garbage:
 
     @property
     def turn(self) -> int:
-        """The turn of its deletion; files of one turn are deleted in any order."""
+        """The turn in which it is deleted; files of one turn are deleted in any order."""
         turn = _TURNS.get(self.kind, 0)
         version = layout.commit_version(self.path)
         if version is not None:
@@ -34,15 +34,16 @@ class Garbage:
 
 LEFT_OVERS = "left_overs"
 _HOUR_US = 3_600_000_000
+# Returns why a file is garbage, by what is needed and the cutoff; an empty text if it is needed
 _Judge = Callable[[StoredObject, Needed, int], str]
 
 
 def find_garbage(storage: Storage, needed: Needed, cutoff_us: int) -> list[Garbage]:
     """Return the garbage in an order in which it can be deleted.
 
-    A root comes before the sections that it names, claims before the commits that used them. Files
-    below a folder with an `_opal/log` of its own belong to another table, and are never garbage.
-    The cutoff is in the store's own time: no window keeps anything older.
+    A root comes before the sections that it names, and a claim before the commit that used it.
+    Files below a folder with an `_opal/log` of its own belong to another table, and are never
+    garbage. `cutoff_us` is in the store's own time: no window keeps older files.
     """
     by_kind: list[list[Garbage]] = [[] for _ in _KINDS]
     inner_tables: set[str] = set()
@@ -59,9 +60,9 @@ def find_garbage(storage: Storage, needed: Needed, cutoff_us: int) -> list[Garba
         if why:
             garbage = Garbage(path=entry.path, size=entry.size, kind=kind, why=why)
             by_kind[kind_index].append(garbage)
-    # Only now: a data file of another table may be listed before its log
-    others = tuple(inner_tables)
-    own = [item for item in chain(*by_kind) if not item.path.startswith(others)]
+    # Inner tables are known only now: a data file may be listed before the log of its table
+    foreign_prefixes = tuple(inner_tables)
+    own = [item for item in chain(*by_kind) if not item.path.startswith(foreign_prefixes)]
     return sorted(own, key=lambda item: item.turn)
 
 
@@ -76,9 +77,9 @@ def left_over_garbage(storage: Storage, grace_us: int) -> list[Garbage]:
 
 
 def _kind_index_of(path: str) -> int | None:
-    """Return the index of the kind with the longest prefix.
+    """Return the index of the kind of a file; None for a file of no kind.
 
-    Sections lie below the checkpoints.
+    The kind with the longest prefix counts, as sections lie below the checkpoints.
     """
     fitting = [index for index, (prefix, _, _) in enumerate(_KINDS) if path.startswith(prefix)]
     return max(fitting, key=lambda index: len(_KINDS[index][0]), default=None)
@@ -93,9 +94,9 @@ def _of_job(entry: StoredObject, needed: Needed, _: int) -> str:
 
 
 def _rejected(entry: StoredObject, needed: Needed, cutoff_us: int) -> str:
-    """Judge rejected rows: needed as long as the commit that reports them.
+    """Judge rejected rows, which no version names.
 
-    No version names them.
+    They are needed as long as the commit that reports them.
     """
     if layout.job_number(entry.path) in needed.numbers.logged:
         return ""
@@ -103,18 +104,25 @@ def _rejected(entry: StoredObject, needed: Needed, cutoff_us: int) -> str:
 
 
 def _rebuild_record(entry: StoredObject, needed: Needed, cutoff_us: int) -> str:
-    record = layout.rebuild_place(entry.path)
-    if record is None or not needed.numbers.has_ended(record[0]):
+    """Judge a record of a rebuild: garbage once the rebuild's job has ended."""
+    parts = layout.rebuild_place(entry.path)
+    if parts is None:
         return ""
-    return f"the rebuild of job {record[0]} has ended"
+    number, _, _ = parts
+    if not needed.numbers.has_ended(number):
+        return ""
+    return f"the rebuild of job {number} has ended"
 
 
 def _gathered(entry: StoredObject, needed: Needed, _: int) -> str:
-    """Judge gathered rows: garbage once their application's position has passed them.
+    """Judge gathered rows, which no version names.
 
-    No version names them.
+    They are garbage once their application's position has passed them.
     """
-    folder, begin = layout.gathered_place(entry.path) or ("", 0)
+    parts = layout.gathered_place(entry.path)
+    if parts is None:
+        return ""
+    folder, begin = parts
     position = needed.gathered.get(folder, 0)
     if begin >= position:
         return ""
@@ -122,9 +130,9 @@ def _gathered(entry: StoredObject, needed: Needed, _: int) -> str:
 
 
 def _claim(entry: StoredObject, needed: Needed, _: int) -> str:
-    """Judge the claim of a number: needed above the greatest number in use.
+    """Judge a claim: garbage once its job has ended and the job's commit has expired.
 
-    Without the claim such a number would be claimed again.
+    A claim above the greatest number in use stays: otherwise the number would be claimed again.
     """
     number, numbers = layout.claim_number(entry.path), needed.numbers
     if number is None or number > numbers.greatest:
@@ -135,10 +143,12 @@ def _claim(entry: StoredObject, needed: Needed, _: int) -> str:
 
 
 def _kept_for_window(entry: StoredObject, _: Needed, cutoff_us: int) -> str:
-    return "it was kept for the window" if entry.modified_us < cutoff_us else ""
+    """Judge a file that is needed only within the window."""
+    return "it is older than the window" if entry.modified_us < cutoff_us else ""
 
 
 def _expired(version: int | None, needed: Needed) -> str:
+    """Return why a file of a version is garbage; an empty text if it is needed."""
     if version is None or version >= needed.begin:
         return ""
     return f"version {version} has expired"
@@ -162,7 +172,7 @@ def _base(entry: StoredObject, needed: Needed, _: int) -> str:
     return _expired(layout.bitmap_version(entry.path), needed)
 
 
-# Other kinds have turn 0. Commits have the turns 1 to 3
+# Kinds that are not listed have turn 0. Commits have the turns 1 to 3, by `layout.commit_turn`
 _TURNS = {
     "commits": 1,
     "checkpoints": 1,
@@ -171,6 +181,7 @@ _TURNS = {
     "side_files": 4,
     LEFT_OVERS: 5,
 }
+# The prefix of the paths, the name of the kind, and the judge of a file
 _KINDS: tuple[tuple[str, str, _Judge], ...] = (
     (layout.DATA, "data_files", _of_job),
     (layout.SEGMENT_LOGS, "segment_logs", _of_job),

@@ -1,6 +1,6 @@
 """The files that are still needed.
 
-They are those that a readable version names, and those of jobs that may yet commit.
+Readable versions name some of these files. The others are files of jobs that may yet commit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,9 +22,11 @@ from opal_lake.storage.protocol import Storage
 class Numbers:
     """The numbers of jobs by their state.
 
-    `ended` ones never commit (again), `logged` ones have a commit from the oldest version on. Up to
-    `greatest`, which was used in the oldest version, a number without a claim has ended, too: its
-    job can no longer commit.
+    - `logged`: jobs with a commit in the log that is still needed.
+    - `ended`: jobs that never commit (again).
+    - `in_flight`: jobs with a claim that may yet commit.
+    - `greatest`: the greatest number in use at the oldest version. Up to it, a number without a
+      claim has ended, too: its job can no longer commit.
     """
 
     logged: frozenset[int]
@@ -41,9 +43,9 @@ class Numbers:
 class Needed:
     """The files that versions from `oldest` on and savepoints name, as of a head.
 
-    The log and the checkpoints are needed from `begin` on, which is the checkpoint that serves the
-    oldest version. `roots` has the files of each checkpoint, `gathered` the committed position of
-    each folder of gathered rows.
+    The log and the checkpoints are needed from `begin` on, the version of the checkpoint that
+    serves the oldest version. `roots` has the files of each checkpoint, `gathered` the committed
+    position of each folder of gathered rows.
     """
 
     head: int
@@ -56,7 +58,7 @@ class Needed:
     gathered: Mapping[str, int]
 
     def grown(self, storage: Storage, commits: Iterable[Commit]) -> "Needed":
-        """Return it with the files of newer commits."""
+        """Return the needed files together with those of newer commits."""
         head = self.head
         paths = set(self.paths)
         for commit in commits:
@@ -71,8 +73,8 @@ class Needed:
 class LogView:
     """The input of a retention.
 
-    It is a head, the state of the version that is to be the oldest one, the log's digest, and the
-    paths of checkpoints.
+    `state` is that of the version that is to become the oldest one. `checkpoints` are the paths of
+    the checkpoints, newest first.
     """
 
     log: CommitLog
@@ -93,9 +95,9 @@ class LogView:
 
 
 def find_needed(view: LogView, claims: Iterable[int], given_up: frozenset[int]) -> Needed:
-    """Return what is needed if the state were the oldest version.
+    """Return the files that are needed once the view's state is the oldest version.
 
-    The jobs with `given_up` numbers never commit.
+    `claims` are the claimed numbers. The jobs with `given_up` numbers never commit.
     """
     head, state = view.head, view.state
     oldest = state.version
@@ -109,10 +111,10 @@ def find_needed(view: LogView, claims: Iterable[int], given_up: frozenset[int]) 
     roots = read_roots(view.log.storage, view.digest, needed_roots)
     paths: set[str] = set()
     for entry in view.digest.entries.values():
-        # A reader folds the commits from the checkpoint on, and needs their side files for that
+        # A reader folds the commits from the checkpoint on, with their side files
         if entry.version >= begin:
             paths.update(entry.sides)
-        # The state has the files of older commits that are still needed
+        # Files of older commits are needed only if the state has them
         if entry.version > oldest:
             paths.update(entry.paths)
     for root_paths in roots.values():
@@ -151,12 +153,13 @@ def state_paths(state: Snapshot) -> Iterator[str]:
 
 
 def _savepoint_paths(view: LogView, version: int) -> Iterator[str]:
+    """Yield the paths of all files that a savepoint below the oldest version needs."""
     state = view.log.at(version, view.head)
     # Commits below the oldest version may expire: a savepoint must not need them
     if state.commits:
         raise FormatError(
-            f"{view.log.storage.uri}: savepoint {version} has lost its checkpoint; restore it "
-            "from a backup, or release it"
+            f"{view.log.storage.uri}: the checkpoint of savepoint version {version} is missing; "
+            "restore the checkpoint from a backup, or release the savepoint"
         )
     yield from state_paths(state)
     yield from (part.path for part in file_parts(state.sections))

@@ -1,11 +1,12 @@
 """A digest of the log, so that a retention need not read the log again (FORMAT, retention).
 
-It is derived, and for retention alone: without a digest the whole log is read once more. The first
-line is {`format`, `table_id`, `version`, `write_id`} of the head at which it was made. Then follow,
-for every commit from the begin of the log on, [version, timestamp_us, number, paths that it
-brought, its side files], and for every checkpoint [path of the root, paths of its sections and
-bases]. A digest is trusted if its name holds its checksum and the log has the very commit that it
-ends with, as all below that one follows from it. A retention deletes the other digests before it
+A digest is derived, and only retention reads it: without a digest, retention reads the whole log
+again. Its first line is {`format`, `table_id`, `version`, `write_id`} of the head at which it was
+made. Then come a line for every commit, [version, timestamp_us, number, added paths, side files],
+and a line for every checkpoint, [path of the root, paths of its sections and bases].
+
+A digest is trusted if its name holds its checksum, and its last commit has the same write id in the
+log: all earlier commits follow from that one. A retention deletes the stored digests before it
 writes its own.
 """
 
@@ -28,7 +29,7 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import missing_error, read_sealed
 
-NEW_COMMITS = 8  # from so many on a new digest is worth a request
+NEW_COMMITS = 8  # that the stored digest lacks: with fewer, a new digest is not worth a request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,8 @@ class Entry:
 class LogDigest:
     """All commits of the log up to a head, and the paths of each checkpoint.
 
-    `fresh` counts the commits that the stored digests do not have. `modified_us` is the store's
-    time of each commit.
+    `stored` are the paths of the stored digests, and `fresh` counts the commits that these do not
+    have. `modified_us` is the store's time of each commit.
     """
 
     entries: Mapping[int, Entry]
@@ -60,12 +61,12 @@ class LogDigest:
     modified_us: Mapping[int, int] = field(default_factory=dict)
 
     def numbers(self, first: int = 0) -> frozenset[int]:
-        """Return the numbers of commits from a version on."""
-        return frozenset(
-            entry.number
-            for entry in self.entries.values()
-            if entry.version >= first and entry.number is not None
-        )
+        """Return the numbers of the jobs that committed a version from `first` on."""
+        numbers: set[int] = set()
+        for entry in self.entries.values():
+            if entry.version >= first and entry.number is not None:
+                numbers.add(entry.number)
+        return frozenset(numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ class _Stored:
 def read_digest(log: CommitLog, head: Snapshot) -> LogDigest:
     """Return the digest of the log up to the head.
 
-    Commits that the stored digest does not have are read, each once.
+    Reads each commit that the stored digest does not have.
     """
     paths = [entry.path for entry in log.storage.list(layout.DIGESTS)]
     stored = _read_stored(log, head, paths)
@@ -91,7 +92,7 @@ def read_digest(log: CommitLog, head: Snapshot) -> LogDigest:
 
 def completed(log: CommitLog, head: Snapshot, digest: LogDigest) -> LogDigest:
     """Return the digest updated to the head: with newer commits, without deleted ones."""
-    commits = {commit.version: commit for commit in head.commits}
+    known_commits = {commit.version: commit for commit in head.commits}
     modified_us: dict[int, int] = {}
     for logged in log.storage.list(layout.LOG):
         version = layout.commit_version(logged.path)
@@ -100,13 +101,15 @@ def completed(log: CommitLog, head: Snapshot, digest: LogDigest) -> LogDigest:
     known = [version for version in modified_us if version in digest.entries]
     fresh = [version for version in modified_us if version not in digest.entries]
 
-    def entry(version: int) -> Entry:
-        commit = commits.get(version)
-        return entry_of(log.storage, log.read_commit(version) if commit is None else commit)
+    def read_entry(version: int) -> Entry:
+        commit = known_commits.get(version)
+        if commit is None:
+            commit = log.read_commit(version)
+        return entry_of(log.storage, commit)
 
+    entries = {version: digest.entries[version] for version in known}
     with ThreadPoolExecutor(READERS) as pool:
-        entries = {version: digest.entries[version] for version in known}
-        entries |= zip(fresh, pool.map(entry, fresh), strict=True)
+        entries.update(zip(fresh, pool.map(read_entry, fresh), strict=True))
     _check_whole(log, head, entries)
     fresh_count = digest.fresh + len(fresh)
     return replace(digest, entries=entries, fresh=fresh_count, modified_us=modified_us)
@@ -116,19 +119,20 @@ def _check_whole(log: CommitLog, head: Snapshot, entries: Mapping[int, Entry]) -
     """Raise FormatError for a missing commit: its files would count as unused."""
     for version in range(head.root.oldest_version + 1, head.version + 1):
         if version not in entries:
-            advice = "the files that it needs are unknown; restore the file from a backup"
+            advice = "the files that this version needs are unknown; restore it from a backup"
             raise missing_error(log.storage, layout.commit_path(version), advice)
 
 
 def entry_of(storage: Storage, commit: Commit) -> Entry:
-    """Return what retention needs of a commit."""
+    """Return the entry of a commit in a digest."""
     actions = commit.actions
-    maybe_sides = (
-        actions.ingested_side,
-        actions.rewrite and actions.rewrite.side,
-        actions.restored and actions.restored.side,
-    )
-    sides = [side.path for side in maybe_sides if side]
+    sides: list[str] = []
+    if actions.ingested_side is not None:
+        sides.append(actions.ingested_side.path)
+    if actions.rewrite is not None and actions.rewrite.side is not None:
+        sides.append(actions.rewrite.side.path)
+    if actions.restored is not None:
+        sides.append(actions.restored.side.path)
     paths = [file.path for file in ingested_files(storage, commit)]
     paths += [file.path for file in rewritten_files(storage, commit).add]
     paths += [log.path for log in actions.add_logs]
@@ -148,18 +152,21 @@ def entry_of(storage: Storage, commit: Commit) -> Entry:
 def read_roots(
     storage: Storage, digest: LogDigest, checkpoints: Iterable[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the files that checkpoints consist of, by the paths of their roots.
+    """Return the sections and bases of checkpoints, by the paths of their roots.
 
-    Files that their lists name are those of commits.
+    Files that the lists in the sections name are not among these: commits name them, too.
     """
-    paths = frozenset(checkpoints)
-    roots = {path: names for path, names in digest.roots.items() if path in paths}
-    fresh = sorted(paths - roots.keys())
+    wanted = frozenset(checkpoints)
+    roots = {path: parts for path, parts in digest.roots.items() if path in wanted}
+    fresh = sorted(wanted - roots.keys())
     with ThreadPoolExecutor(READERS) as pool:
-        return roots | dict(zip(fresh, pool.map(partial(_root_names, storage), fresh), strict=True))
+        parts_of_fresh = pool.map(partial(_parts_of_checkpoint, storage), fresh)
+        roots.update(zip(fresh, parts_of_fresh, strict=True))
+    return roots
 
 
-def _root_names(storage: Storage, path: str) -> tuple[str, ...]:
+def _parts_of_checkpoint(storage: Storage, path: str) -> tuple[str, ...]:
+    """Return the paths of the sections and bases that a root names."""
     root, sections = decode_root(read_sealed(storage, path), f"{storage.uri}/{path}")
     bases = Snapshot(storage, root, sections, ()).bases
     paths = [part.path for part in file_parts(sections)]
@@ -168,8 +175,8 @@ def _root_names(storage: Storage, path: str) -> tuple[str, ...]:
 
 
 def write_digest(storage: Storage, digest: LogDigest, head: Snapshot, begin: int) -> None:
-    """Store the digest of the log from a version on, instead of the stored ones."""
-    table = {
+    """Store the digest of the log from version `begin` on, instead of the stored ones."""
+    header = {
         "format": FORMAT_VERSION,
         "table_id": head.root.table_id,
         "version": head.version,
@@ -177,8 +184,8 @@ def write_digest(storage: Storage, digest: LogDigest, head: Snapshot, begin: int
     }
     entries = [_to_json(entry) for entry in digest.entries.values() if entry.version >= begin]
     roots = [[path, list(names)] for path, names in digest.roots.items()]
-    data = encode_section([table, *entries, *roots], lambda item: item)
-    # Before the new one is written: a damaged digest may have the very name
+    data = encode_section([header, *entries, *roots], lambda item: item)
+    # Deleted before the new one is written: a damaged digest may have the same name
     storage.delete(digest.stored)
     storage.put_if_absent(layout.digest_path(head.version, zlib.crc32(data)), data)
 
@@ -200,6 +207,7 @@ def _read_stored(log: CommitLog, head: Snapshot, paths: Sequence[str]) -> _Store
 
 
 def _write_id(log: CommitLog, head: Snapshot, version: int) -> str:
+    """Return the write id that the log has for a version."""
     if version == head.version:
         return head.root.write_id
     for commit in head.commits:
@@ -209,26 +217,28 @@ def _write_id(log: CommitLog, head: Snapshot, version: int) -> str:
 
 
 def _decoded(storage: Storage, path: str, head: Snapshot) -> _Stored | None:
+    """Decode a digest; None if it is damaged, of another table or of a later head."""
     data = read_sealed(storage, path)
     if layout.digest_checksum(path) != zlib.crc32(data):
         return None
-    table, *lines = decode_section(data, path, lambda item: item)
+    header, *lines = decode_section(data, path, lambda item: item)
     with decoding(path, "a digest", "delete it; it is derived and is written again"):
-        is_of_table = table["format"] == FORMAT_VERSION and table["table_id"] == head.root.table_id
-        if not is_of_table or table["version"] > head.version:
+        has_format = header["format"] == FORMAT_VERSION
+        is_of_table = header["table_id"] == head.root.table_id
+        if not has_format or not is_of_table or header["version"] > head.version:
             return None
         entries: dict[int, Entry] = {}
         roots: dict[str, tuple[str, ...]] = {}
         for line in lines:
-            # A checkpoint has two parts, a commit has five
+            # A line of a checkpoint has two parts, a line of a commit five
             if len(line) == 2:
                 roots[checked.text(line[0])] = _texts(line[1])
             elif len(line) > 2:
                 entry = _from_json(line)
                 entries[entry.version] = entry
         return _Stored(
-            version=checked.count(table["version"]),
-            write_id=checked.text(table["write_id"]),
+            version=checked.count(header["version"]),
+            write_id=checked.text(header["write_id"]),
             entries=entries,
             roots=roots,
         )

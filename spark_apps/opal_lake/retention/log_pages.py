@@ -1,7 +1,7 @@
 """Pages of the log at a retention (FORMAT, retention).
 
-Copies of expired commits are deleted, and so are pages that cannot be used or that a longer one
-replaces.
+A retention deletes copies of expired commits. It also deletes pages that cannot be used, and pages
+that a longer page replaces.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,9 +15,9 @@ _REPLACED = "another page holds its versions"
 
 
 def trim_pages(storage: Storage, table_id: str, oldest: int) -> None:
-    """Store pages without copies of expired commits, for those that hold such copies.
+    """Store each page with copies of expired commits again, without these copies.
 
-    The old pages are garbage then (`page_garbage`).
+    `page_garbage` lists the old pages.
     """
     refs = [ref for ref in list_pages(storage, oldest + 1) if ref.first <= oldest]
     pages: list[Page] = []
@@ -34,14 +34,14 @@ def trim_pages(storage: Storage, table_id: str, oldest: int) -> None:
 def page_garbage(storage: Storage, table_id: str, oldest: int) -> list[Garbage]:
     """Return the pages that no reader needs: expired, unusable and replaced ones.
 
-    A page that shares no version with another is not read: nothing replaces it, and if it cannot
-    be used, readers do without it and `opal check` names it.
+    A page that shares no version with another page is not read: no page replaces it. If it cannot
+    be used, readers do without it, and `opal check` reports it.
     """
     pages = list_pages(storage)
     expired = f"it holds copies of versions up to {oldest}, which have expired"
     garbage = [_garbage(ref, expired) for ref in pages if ref.first <= oldest]
     readable = [ref for ref in pages if ref.first > oldest]
-    candidates: list[Page] = []  # sound pages that may hold all of the next one
+    candidates: list[Page] = []  # sound pages that may hold all commits of the next page
     for ref, page in _read(storage, table_id, _overlapping(readable)):
         if page is None:
             garbage.append(_garbage(ref, "it is damaged, or of another table"))
@@ -69,7 +69,10 @@ def _overlapping(refs: Iterable[PageRef]) -> Iterator[PageRef]:
 def _read(
     storage: Storage, table_id: str, refs: Iterable[PageRef]
 ) -> Iterator[tuple[PageRef, Page | None]]:
-    """Yield pages, each before those that it may hold; None for unusable ones."""
+    """Yield each ref with its page, or with None for an unusable page.
+
+    A page comes before the shorter pages whose commits it may hold.
+    """
     ordered = sorted(refs, key=lambda ref: (ref.first, -ref.last, -ref.size, ref.path))
     for begin in range(0, len(ordered), READERS):
         portion = ordered[begin : begin + READERS]

@@ -1,6 +1,6 @@
 """The reason why a file is missing.
 
-It has expired, as readers of an old version may find, or it is lost, which is damage.
+Either the file has expired, as readers of an old version may notice, or it is lost: that is damage.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from opal_lake.storage.verified import diagnose_missing
 class _Diagnosed(ForwardingStore):
     """A store in which a missing file is being diagnosed.
 
-    Another missing file that this meets is not diagnosed in turn.
+    Other files that turn out to be missing meanwhile are not diagnosed in turn.
     """
 
     inner: Storage
@@ -33,7 +33,7 @@ class _Diagnosed(ForwardingStore):
 def find_expiry(storage: Storage, path: str) -> ExpiredError | None:
     """Return an error if retention deleted a file.
 
-    None if the file should exist by what retention needs now, or if that is unknown.
+    None if a readable version needs the file, or if that is unknown.
     """
     if isinstance(storage, _Diagnosed):
         return None
@@ -56,6 +56,6 @@ def find_expiry(storage: Storage, path: str) -> ExpiredError | None:
     if path in needed.paths or (version is not None and version >= needed.begin):
         return None
     return ExpiredError(
-        f"{storage.uri}/{path} has expired: retention deleted it, and this began before that; "
-        f"readable are the versions {readable_text(head.root)} now: run it again"
+        f"{storage.uri}/{path} has expired: a retention deleted it after this job began; "
+        f"readable are the versions {readable_text(head.root)} now: run the job again"
     )

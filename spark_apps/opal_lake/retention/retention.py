@@ -1,8 +1,8 @@
 """Retention: old versions expire, and files that nothing needs are deleted (FORMAT, retention).
 
-The commit comes first: it sets the oldest version, and gives up numbers of jobs, so that none of
-them can commit a file that is about to be deleted. Only then are files deleted, and a job that is
-killed meanwhile leaves files that the next run finds.
+The commit comes first. It sets the oldest version, and gives up numbers of jobs, so that none of
+these jobs can commit a file that is about to be deleted. Files are deleted after the commit. If a
+retention is killed meanwhile, the next one deletes the remaining files.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import read_sealed
 
 GRACE = "1d"
-EXAMPLES = 100
+EXAMPLES = 100  # files that a dry run lists
 _AT_ONCE = 1000  # files that S3 deletes in a request
 
 AtFile = Callable[[int, int], None]
@@ -55,7 +55,7 @@ AtFile = Callable[[int, int], None]
 class Keep:
     """The spans of a retention: it keeps versions of `window` and jobs of `grace`.
 
-    Without a window the table's own counts.
+    Without a window, the table's property `window` applies.
     """
 
     window: Duration | None = None
@@ -66,8 +66,8 @@ class Keep:
 class Expiry:
     """The content of a retention's commit.
 
-    `oldest` becomes the oldest version: it was the newest one at the cutoff. `stale` numbers are
-    given up; `claims` are the claimed numbers.
+    `oldest` becomes the oldest version: it was the newest one at the cutoff. `stale` are the
+    numbers of jobs that are given up, and `claims` all claimed numbers.
     """
 
     oldest: int
@@ -89,16 +89,18 @@ def retain(
     dry_run: bool = False,
     at_file: AtFile = no_progress,
 ) -> JobResult:
-    """Expire versions, give up jobs that take too long, delete what nothing needs.
+    """Expire versions, give up overdue jobs, and delete files that nothing needs.
 
-    A repeat does what is left.
+    If a retention dies, a repeat does its remaining steps.
     """
     keep = Keep(window=window, grace=GRACE if grace is None else grace)
     try:
         return _retain(log, keep, at_file, dry_run=dry_run)
     except NotFoundError as error:
         log.head()  # raises a better error if the table is missing
-        raise ExpiredError(f"another retention was faster: {error}; run it again") from error
+        raise ExpiredError(
+            f"another retention deleted files meanwhile ({error}); run `opal retain` again"
+        ) from error
 
 
 def _retain(log: CommitLog, keep: Keep, at_file: AtFile, *, dry_run: bool) -> JobResult:
@@ -118,8 +120,9 @@ def _retain(log: CommitLog, keep: Keep, at_file: AtFile, *, dry_run: bool) -> Jo
         committed, counts = _expire(view, expiry, started_us, at_file)
         version = committed.version
         counts += Counter(committed.counts)
-        now = log.refresh(head)
-        view = _view(log, now, completed(log, now, digest), now.root.oldest_version, view.state)
+        newest = log.refresh(head)
+        digest = completed(log, newest, digest)
+        view = _view(log, newest, digest, newest.root.oldest_version, view.state)
     needed = find_needed(view, expiry.claims, frozenset())
     with log.derived():
         trim_pages(log.storage, head.root.table_id, needed.oldest)
@@ -142,7 +145,10 @@ def _retain(log: CommitLog, keep: Keep, at_file: AtFile, *, dry_run: bool) -> Jo
 def _expire(
     view: LogView, expiry: Expiry, started_us: int, at_file: AtFile
 ) -> tuple[JobResult, Counter[str]]:
-    """Commit what expires; on a full disk, first delete files of earlier commits."""
+    """Commit an expiry; return its result, and counts of files deleted to make room.
+
+    On a full disk, files that earlier commits let expire are deleted first.
+    """
     counts: Counter[str] = Counter()
     try:
         _secure(view)
@@ -155,20 +161,20 @@ def _expire(
     except NoSpaceError as error:
         freed = count_text(counts["bytes"], "byte")
         raise NoSpaceError(
-            f"{view.log.storage.uri}: what expires cannot be deleted before that is committed, and "
-            f"the disk has no space for the commit, though {freed} were deleted ({error}); "
-            "free 100 kB outside the table, then run it again"
+            f"{view.log.storage.uri}: the disk has no space for the commit of this retention, "
+            f"though {freed} were deleted ({error}). Expired files can be deleted only after the "
+            "commit: free 100 kB outside the table, then run `opal retain` again"
         ) from error
 
 
 def _make_room(view: LogView, expiry: Expiry, at_file: AtFile) -> Counter[str]:
-    """Delete what earlier commits let expire, and retention's own derived files.
+    """Delete files that earlier commits let expire, and retention's own derived files.
 
-    What is about to expire has to stay: nothing is given up before a commit says so.
+    Files of versions that are about to expire have to stay until that is committed.
     """
     log, head = view.log, view.head
-    now = _view(log, head, view.digest, head.root.oldest_version)
-    needed = find_needed(now, expiry.claims, frozenset())
+    current_view = _view(log, head, view.digest, head.root.oldest_version)
+    needed = find_needed(current_view, expiry.claims, frozenset())
     counts = _delete(log, needed, _garbage(head, needed, expiry), at_file)
     digests = [*log.storage.list(layout.DIGESTS)]
     log.storage.delete(entry.path for entry in digests)
@@ -188,7 +194,7 @@ def plan_expiry(
     cutoff = cutoff_us(window, keep.grace, now_us)
     grace_us = parse_duration(keep.grace, name="grace")
     used = digest.numbers() | head.root.abandoned
-    unused = {number: stored for number, stored in claims.items() if number not in used}
+    unused_claims = {number: at_us for number, at_us in claims.items() if number not in used}
     # A recorded time may be that of a wrong clock, and a copy may have set the time of a file
     ages = Ages(
         has_store_time=head.storage.now_us() is not None,
@@ -204,7 +210,7 @@ def plan_expiry(
         oldest=oldest_kept(head, cutoff, since_us),
         cutoff_us=cutoff,
         grace_us=grace_us,
-        stale=_stale(head.storage, unused, ages, now_us - grace_us),
+        stale=_stale(head.storage, unused_claims, ages, now_us - grace_us),
         claims=frozenset(claims),
     )
 
@@ -212,6 +218,7 @@ def plan_expiry(
 def _view(
     log: CommitLog, head: Snapshot, digest: LogDigest, oldest: int, known: Snapshot | None = None
 ) -> LogView:
+    """Return the view whose state is version `oldest`; `known` may be that state."""
     if known is not None and known.version == oldest:
         state = known
     elif oldest < head.version:
@@ -240,6 +247,7 @@ def _secure(view: LogView) -> None:
 
 
 def _garbage(head: Snapshot, needed: Needed, expiry: Expiry) -> list[Garbage]:
+    """Return all garbage: files, left-overs of killed writers, and pages of the log."""
     storage = head.storage
     return [
         *find_garbage(storage, needed, expiry.cutoff_us),
@@ -270,7 +278,7 @@ def _claims(storage: Storage) -> dict[int, int]:
 def _stale(
     storage: Storage, claims: Mapping[int, int], ages: Ages, before_us: int
 ) -> frozenset[int]:
-    """Return the numbers that were claimed before a time."""
+    """Return the numbers that were claimed before a time; `claims` has their times."""
     with ThreadPoolExecutor(READERS) as pool:
         claimed_us = list(pool.map(partial(_claimed_us, storage), claims))
     stale: set[int] = set()
@@ -310,7 +318,7 @@ def _commit(log: CommitLog, base: Snapshot, expiry: Expiry, started_us: int) -> 
 def _delete(
     log: CommitLog, needed: Needed, garbage: Sequence[Garbage], at_file: AtFile
 ) -> Counter[str]:
-    """Delete garbage, turn by turn, and count it.
+    """Delete garbage, turn by turn; return the counts of what was deleted.
 
     Files of one turn are deleted in any order, and many of them at once.
     """
@@ -318,16 +326,16 @@ def _delete(
         return Counter()
     # No commit should have named garbage since, as files younger than the grace are not listed
     needed = needed.grown(log.storage, log.commits_after(needed.head))
-    left = [item for item in garbage if item.path not in needed.paths]
+    unneeded = [item for item in garbage if item.path not in needed.paths]
     counts: Counter[str] = Counter()
     done = 0
     with ThreadPoolExecutor(READERS) as pool:
-        for _, turn in groupby(left, key=lambda item: item.turn):
+        for _, turn in groupby(unneeded, key=lambda item: item.turn):
             members = [*turn]
             starts = range(0, len(members), _AT_ONCE)
             portions = [members[start : start + _AT_ONCE] for start in starts]
             for portion in pool.map(partial(_delete_portion, log.storage), portions):
-                at_file(done, len(left))
+                at_file(done, len(unneeded))
                 done += len(portion)
                 counts += counted(portion)
     return counts
@@ -362,7 +370,7 @@ def _build_result(
     counts = Counter(versions=versions, abandoned=len(expiry.stale)) + counted(garbage)
     notes = ["nothing was deleted: this was a dry run"]
     if len(largest) < len(garbage):
-        notes.append(f"listed are the {len(largest):,} largest of {len(garbage):,} files")
+        notes.append(f"only the {len(largest):,} largest of {len(garbage):,} files are listed")
     notes.append(_readable_note(expiry.oldest, head.version))
     notes += clock_notes(log.storage.now_us(), head.root, log.storage.uri)
     examples = [{"path": item.path, "size": item.size, "why": item.why} for item in largest]

@@ -1,14 +1,15 @@
-"""THE rule: what new rows mean for existing rows (FORMAT, the rule).
+"""The rule that decides when each row ends (FORMAT, the rule).
 
 It is pure: arrays in, arrays out.
 
 Order the rows of a key by (delta, tie-break, row id). A row's UNTIL is the delta of its successor;
-a delete's UNTIL is its own delta. So the order decides which of two rows of one delta counts, and
-what a late row hides.
+a delete's UNTIL is its own delta. So the order decides which of two rows of one delta is visible,
+and which rows a late row ends.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,10 @@ from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.events.segment_log import NO_ROW, Events, RowIds, concat_events, least_events
+from opal_lake.ids import SEQUENCE_BITS
 from opal_lake.key_store.entries import (
+    KEY_COLUMNS,
+    VERSION_COLUMNS,
     Entries,
     concat_entries,
     greatest_of_equal,
@@ -57,7 +61,10 @@ def rule_columns(spec: TableSpec) -> list[str]:
 
 
 def entries_of_rows(table: pa.Table, spec: TableSpec, hashes: Hashes | None = None) -> Entries:
-    """Return rows of data files as unsorted entries; `hashes` if known already."""
+    """Return rows of data files as unsorted entries.
+
+    `hashes` are the key hashes of the rows, two words a row, computed here if not given.
+    """
     if hashes is None:
         key_columns = [table[field.physical] for field in spec.keys]
         hashes = hash_keys(key_columns, [_atomic(field) for field in spec.keys])
@@ -65,8 +72,8 @@ def entries_of_rows(table: pa.Table, spec: TableSpec, hashes: Hashes | None = No
     if not valid.all():
         # I14: an ingest rejects rows without a delta
         raise InvalidInputError(
-            f"{int((~valid).sum())} rows have no {spec.delta.name!r}; "
-            "a data file was not written by an ingest"
+            f"{int((~valid).sum())} rows of a data file have no value in the delta column "
+            f"{spec.delta.name!r}, so no ingest wrote the file; run `opal check`"
         )
     ties: list[npt.NDArray[np.int64]] = []
     for field in spec.tie_break:
@@ -85,6 +92,7 @@ def entries_of_rows(table: pa.Table, spec: TableSpec, hashes: Hashes | None = No
 
 
 def _deleted(table: pa.Table) -> npt.NDArray[np.bool_]:
+    """Return which rows are deletes; a file without the column has none."""
     if DELETED not in table.column_names:
         return np.zeros(table.num_rows, np.bool_)
     marker = table[DELETED].combine_chunks().fill_null(False)
@@ -102,8 +110,11 @@ def apply_rule(new: Entries, stored: Sequence[Entries], *, piece_rows: int = PIE
     `stored` must hold the nearest entry before and after each new row. More entries are harmless,
     and so are entries of the new rows themselves.
     """
+    sorted_new = sorted_entries(new)
     sorted_stored = [_by_hash(part) for part in stored]
-    pieces = [_rule_of(*piece) for piece in _pieces(sorted_entries(new), sorted_stored, piece_rows)]
+    pieces: list[Ruling] = []
+    for new_piece, stored_pieces in _pieces(sorted_new, sorted_stored, piece_rows):
+        pieces.append(_rule_of(new_piece, stored_pieces))
     return Ruling(
         # I18: of several events of a row the least one counts
         events=least_events(concat_events(piece.events for piece in pieces)),
@@ -117,6 +128,7 @@ def apply_rule(new: Entries, stored: Sequence[Entries], *, piece_rows: int = PIE
 
 
 def _by_hash(entries: Entries) -> Entries:
+    """Return entries that are sorted by the first hash word at least."""
     is_sorted = not (entries.high[1:] < entries.high[:-1]).any()
     return entries if is_sorted else sorted_entries(entries)
 
@@ -124,36 +136,42 @@ def _by_hash(entries: Entries) -> Entries:
 def _pieces(
     new: Entries, stored: Sequence[Entries], piece_rows: int
 ) -> Iterator[tuple[Entries, list[Entries]]]:
-    """Yield sorted entries by ranges of the hash, with the stored ones of the range."""
-    parts = (new, *stored)
+    """Yield new entries with the stored ones, by ranges of the first hash word.
+
+    `new` is sorted, and each range has about `piece_rows` of them.
+    """
+    # The first words of all ranges but the first one
     words = np.unique(new.high[piece_rows::piece_rows])
-    cuts = [_cuts(part, words) for part in parts]
-    for index in range(len(words) + 1):
-        new_piece, *stored_pieces = [
-            part.take(slice(bounds[index], bounds[index + 1]))
-            for part, bounds in zip(parts, cuts, strict=True)
-        ]
-        yield new_piece, stored_pieces
+    new_ranges = _ranges(new, words)
+    stored_ranges = [_ranges(part, words) for part in stored]
+    for index, new_range in enumerate(new_ranges):
+        stored_pieces: list[Entries] = []
+        for part, ranges in zip(stored, stored_ranges, strict=True):
+            stored_pieces.append(part.take(ranges[index]))
+        yield new.take(new_range), stored_pieces
 
 
-def _cuts(part: Entries, words: npt.NDArray[np.uint64]) -> list[int]:
-    """Return where the ranges between the words begin, and the end of the last one."""
-    return [0, *np.searchsorted(part.high, words, "left").tolist(), len(part)]
+def _ranges(part: Entries, words: npt.NDArray[np.uint64]) -> list[slice]:
+    """Return the ranges of sorted entries that begin at the start and at each word."""
+    cuts = [0, *np.searchsorted(part.high, words, "left").tolist(), len(part)]
+    return [slice(start, stop) for start, stop in pairwise(cuts)]
 
 
 def _rule_of(new: Entries, stored: Sequence[Entries]) -> Ruling:
     """Apply the rule to sorted entries of one range of the hash."""
     rows, is_new = _merged(new, stored)
-    has_follower = same_as_next(rows, 2)
+    has_follower = same_as_next(rows, KEY_COLUMNS)
     follower_is_new = _next_of(is_new)
-    # A delete ends at its own delta, which no successor can bring nearer
-    ended = np.flatnonzero(has_follower & (is_new | follower_is_new) & ~rows.deleted)
+    # Positions of rows that a follower ends. A delete ends at its own delta, and no earlier
+    is_affected = is_new | follower_is_new
+    ended = np.flatnonzero(has_follower & is_affected & ~rows.deleted)
     new_deletes = np.flatnonzero(rows.deleted & is_new)
     followers = _until_follower(rows, ended)
     own_deltas = _until_own_delta(rows, new_deletes, has_follower)
     # Equal in key, delta and tie-breaks: nothing but the row id decides between the two
-    is_tied = same_as_next(new, 3 + len(new.ties))
-    is_same_ingest = np.append(np.diff(new.segment >> 32) == 0, False)[: len(new)]
+    is_tied = same_as_next(new, VERSION_COLUMNS + len(new.ties))
+    ingests = new.segment >> SEQUENCE_BITS
+    is_same_ingest = np.append(ingests[1:] == ingests[:-1], False)[: len(new)]
     return Ruling(
         events=concat_events([followers, own_deltas]),
         # I21: of the rows of a key and a delta the greatest has the entry
@@ -167,45 +185,47 @@ def _rule_of(new: Entries, stored: Sequence[Entries]) -> Ruling:
 
 
 def _next_of(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return of each row the flag of the next one; False for the last."""
+    """Return for each row the flag of the next row; False for the last one."""
     return np.append(flags[1:], False)[: len(flags)]
 
 
 def rule_between(theirs: Entries, own: Sequence[Entries]) -> Events:
-    """Return the events between rows of two jobs: what a redo has to add.
+    """Return the events between rows of two jobs, which a redo has to add.
 
-    Each job has applied the rule to its own rows.
+    Each job has applied the rule to its own rows: only neighbours of different jobs count.
     """
     rows, is_theirs = _merged(sorted_entries(theirs), own)
-    is_across = same_as_next(rows, 2) & (is_theirs != _next_of(is_theirs))
+    is_across = same_as_next(rows, KEY_COLUMNS) & (is_theirs != _next_of(is_theirs))
     ended = np.flatnonzero(is_across & ~rows.deleted)
     return least_events(_until_follower(rows, ended))
 
 
 def followed_by(floor: int, rows: Entries, stored: Sequence[Entries]) -> npt.NDArray[np.bool_]:
-    """Return of different rows whether each has a successor up to the floor.
+    """Return a mask of the rows that have a successor up to the floor.
 
-    The successor is one of them or a stored row. `stored` must hold the nearest entry after each
-    row.
+    A successor may be another of the rows, which are all different, or a stored row. `stored` must
+    hold the nearest entry after each row.
     """
     mixed = concat_entries([rows, *stored])
     order = _merged_order(mixed)
-    merged, is_asked = mixed.take(order), order < len(rows)
-    is_followed = same_as_next(merged, 2) & _next_of(merged.delta <= floor)
-    in_row_order = np.zeros(len(rows), np.bool_)
-    in_row_order[order[is_asked]] = is_followed[is_asked]
-    return in_row_order
+    merged = mixed.take(order)
+    is_followed = same_as_next(merged, KEY_COLUMNS) & _next_of(merged.delta <= floor)
+    # From the order of `merged` back to the order of `rows`
+    is_given = order < len(rows)
+    mask = np.zeros(len(rows), np.bool_)
+    mask[order[is_given]] = is_followed[is_given]
+    return mask
 
 
 def _merged(new: Entries, stored: Sequence[Entries]) -> tuple[Entries, npt.NDArray[np.bool_]]:
-    """Return all rows in order, each once, and which of them are new."""
+    """Return all rows in order, each once, and a mask of the new ones."""
     mixed = concat_entries([new, *stored])
     order = _merged_order(mixed)
     return mixed.take(order), order < len(new)
 
 
 def _until_follower(rows: Entries, ended: npt.NDArray[np.intp]) -> Events:
-    """Return the events of rows that end at the delta of the next row."""
+    """Return the events of rows, given by position, that end at the next row's delta."""
     next_rows = RowIds(segment=rows.segment[ended + 1], offset=rows.offset[ended + 1])
     return Events(
         segment=rows.segment[ended],
@@ -218,8 +238,8 @@ def _until_follower(rows: Entries, ended: npt.NDArray[np.intp]) -> Events:
 def _until_own_delta(
     rows: Entries, deletes: npt.NDArray[np.intp], has_follower: npt.NDArray[np.bool_]
 ) -> Events:
-    """Return the events of deletes, which end at their own delta."""
-    # Of the last row the index is only kept in bounds: it has no follower
+    """Return the events of deletes, given by position, which end at their own delta."""
+    # The last row has no follower: its index only has to stay in bounds
     followers = np.minimum(deletes + 1, len(rows) - 1)
     is_followed = has_follower[deletes]
     segment = np.where(is_followed, rows.segment[followers], rows.segment.dtype.type(NO_ROW))
@@ -233,9 +253,9 @@ def _until_own_delta(
 
 
 def _merged_order(mixed: Entries) -> npt.NDArray[np.intp]:
-    """Return the sorted positions without repeated rows.
+    """Return the positions of all rows in order, each row once.
 
-    The sort is stable and new rows come first: of a row that is both, the new one stays.
+    The sort is stable and new rows come first: of a new row that is also stored, the new one stays.
     """
     order = sort_order(mixed)
     rows = mixed.take(order)

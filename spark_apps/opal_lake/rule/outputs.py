@@ -1,4 +1,4 @@
-"""The outputs of a job that applies the rule, on their way into the log.
+"""The outputs of a job that applies the rule, and the actions that bring them into the log.
 
 The job is a MetaGen, or an ingest that applies the rule inline.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from opal_lake import layout
 from opal_lake.data.segment import DataFile, RunFile
-from opal_lake.events.segment_log import concat_events, least_events
+from opal_lake.events.segment_log import Events, concat_events, least_events
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.merge import plan_merge
 from opal_lake.log.commit import Actions, Commit
@@ -19,15 +19,15 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.metagen import rule_between
 from opal_lake.rule.slot import LogOutput, SegmentGroups, SlotOutput, SlotWriter, write_log
 
-REDO_ROWS = 1 << 20  # of a winner, in memory at once
+REDO_ROWS = 1 << 20  # rows of a winner that are in memory at once
 
 
 def slot_writer(
     snapshot: Snapshot, number: int, cache: RunCache, *, hurried: bool = False
 ) -> SlotWriter:
-    """Return what the tasks of a job need to know of the table.
+    """Return the writer of a job's tasks, for the runs and groups of a snapshot.
 
-    A hurried job leaves large merges of runs to others, for a while.
+    A hurried job leaves large merges of runs to other jobs, for a while.
     """
     runs = tuple(snapshot.runs.values())
     merged = plan_merge(runs, snapshot.spec.integer("key_store_fan_in"), hurried)
@@ -45,7 +45,7 @@ def slot_writer(
 def segment_groups(snapshot: Snapshot) -> SegmentGroups:
     """Return the group of each segment."""
     if len(snapshot.root.groups) <= 1:
-        # Without rows the first group is 0
+        # A table without rows begins with group 0
         group = next(iter(snapshot.root.groups), 0)
         return SegmentGroups(segments=np.empty(0, np.int64), groups=np.array([group], np.int64))
     ids = sorted(snapshot.segments)
@@ -57,8 +57,9 @@ def segment_groups(snapshot: Snapshot) -> SegmentGroups:
 class JobOutputs:
     """The outputs of a job's tasks.
 
-    Logs that were added against a winner are kept: a race that is lost again costs only the new
-    winner.
+    `slots` is the number of slots if all of them had a task. `redone` has the logs that were
+    written because of a winner, by its version. They are written once: a race that is lost again
+    costs only the new winner.
     """
 
     writer: SlotWriter
@@ -79,7 +80,7 @@ class JobOutputs:
     ) -> Actions:
         """Return the logs and runs for a commit after the winners.
 
-        Against a winner only the rows of both sides are compared again. `ingested` are the job's
+        Only the rows of the job and of a new winner are compared again. `ingested` are the job's
         own files, with their groups.
         """
         runs: list[RunFile] = []
@@ -92,7 +93,9 @@ class JobOutputs:
                 self.redone[winner.version] = redo(runs, winner, head, self.writer)
         for version in sorted(self.redone):
             logs += self.redone[version]
-        groups = {segment: file.group for file in ingested for segment in file.segments}
+        groups: dict[int, int] = {}  # by segment
+        for file in ingested:
+            groups |= dict.fromkeys(file.segments, file.group)
         return Actions(
             add_logs=tuple(log.placed(groups) for log in logs),
             add_runs=tuple(runs),
@@ -100,23 +103,23 @@ class JobOutputs:
         )
 
     def _merged(self, head: Snapshot) -> tuple[str, ...]:
-        """Return the runs whose entries are all in the runs of this job."""
-        slots = {output.slot for output in self.outputs}
-        # Without every slot the merged runs are not whole: their ranges are still needed
-        if self.slots is None or len(slots) != self.slots:
+        """Return the paths of the runs whose entries are all in the runs of this job."""
+        done_slots = {output.slot for output in self.outputs}
+        # The merge of a slot that had no task is missing: the old runs are still needed for it
+        if self.slots is None or len(done_slots) != self.slots:
             return ()
-        # A winner may have merged some of them as well
+        # A winner may have merged some of these runs as well
         return tuple(run.path for run in self.writer.merged if run.path in head.runs)
 
 
 def redo(
     own: Sequence[RunFile], winner: Commit, head: Snapshot, writer: SlotWriter
 ) -> tuple[LogOutput, ...]:
-    """Write the events between the job's rows and a winner's.
+    """Write the events between the rows of the job and of a winner; return the logs.
 
-    The rule is applied to the winner's rows as if they came after the job's.
+    The rule is applied to the winner's rows as if they came after the job's rows.
     """
-    events = []
+    events: list[Events] = []
     processed = np.array(sorted(winner.actions.processed_ids), np.int64)
     for run in winner.actions.add_runs:
         near = [other for other in own if _overlap(other, run)]
@@ -125,7 +128,8 @@ def redo(
         for rows in writer.cache.slices(run, REDO_ROWS):
             # The run may also hold older rows, which the winner merged
             theirs = rows.take(np.isin(rows.segment, processed))
-            events.append(rule_between(theirs, writer.cache.neighbours(near, theirs)))
+            neighbours = writer.cache.neighbours(near, theirs)
+            events.append(rule_between(theirs, neighbours))
     if not events:
         return ()
     # The winner may have added segments and groups
@@ -139,19 +143,19 @@ def _overlap(run: RunFile, other: RunFile) -> bool:
 
 
 def rule_counts(counts: Counter[str], segments: int) -> dict[str, int]:
-    """Return the counts of a result, also those that are 0."""
+    """Return the counts of a result, in its order, including those that are 0."""
     names = ("rows", "updates", "deletes", "late", "ambiguous", "events")
     return {name: counts[name] for name in names} | {"segments": segments}
 
 
 def rule_notes(counts: Counter[str]) -> tuple[str, ...]:
-    """Return the notes of a result: whether rows were ambiguous."""
+    """Return a note if rows were ambiguous."""
     ambiguous = counts["ambiguous"]
     if not ambiguous:
         return ()
     have = "row of one ingest has" if ambiguous == 1 else "rows of one ingest have"
     note = (
-        f"{ambiguous} {have} the same key, delta and tie-break as another row: which of them is "
-        "visible is not specified; add a tie-break column to decide"
+        f"{ambiguous} {have} the same key, delta and tie-break as another row: it is not specified "
+        "which of the two rows is visible; add a tie-break column to decide"
     )
     return (note,)

@@ -1,6 +1,6 @@
-"""A task's share of a job that applies the rule: one range of the key hash.
+"""The work of one task of a job that applies the rule, for one range of the key hash.
 
-Its new rows come in, a segment log and a key-store run go out.
+The task gets the new rows of its range. It writes a segment log and a key-store run.
 """
 
 import zlib
@@ -29,21 +29,21 @@ from opal_lake.key_store.run import encode_run
 from opal_lake.rule.metagen import Ruling, apply_rule
 from opal_lake.storage.protocol import Storage
 
-MERGE_ROWS = 1 << 20  # of a run, in memory at once
+MERGE_ROWS = 1 << 20  # rows of a run that are read at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOutput:
-    """A segment log.
+    """A segment log that a task wrote.
 
-    Its `own` segments came with the same job: their groups are decided when the job commits.
+    The segments `own` came with the same job: their groups are decided when the job commits.
     """
 
     log: LogFile
     own: tuple[int, ...]
 
     def placed(self, groups: Mapping[int, int]) -> LogFile:
-        """Return the log with all its groups; `groups` are those of own segments."""
+        """Return the log with all its groups; `groups` has the group of each own segment."""
         own_groups = {groups[segment] for segment in self.own}
         return replace(self.log, groups=tuple(sorted({*self.log.groups, *own_groups})))
 
@@ -66,14 +66,24 @@ def output_to_json(output: SlotOutput) -> dict[str, Any]:
 
 
 def output_from_json(data: Mapping[str, Any]) -> SlotOutput:
-    logs = tuple(LogOutput(log=log_from_json(log), own=tuple(own)) for log, own in data["logs"])
-    runs = tuple(map(run_from_json, data["runs"]))
-    return SlotOutput(slot=data["slot"], logs=logs, runs=runs, counts=data["counts"])
+    """Return the output that `output_to_json` encoded."""
+    logs: list[LogOutput] = []
+    for log, own in data["logs"]:
+        logs.append(LogOutput(log=log_from_json(log), own=tuple(own)))
+    return SlotOutput(
+        slot=data["slot"],
+        logs=tuple(logs),
+        runs=tuple(map(run_from_json, data["runs"])),
+        counts=data["counts"],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentGroups:
-    """The groups of segments; while a table has one group, that number alone."""
+    """The groups of segments, which are in the order of their ids.
+
+    While a table has only one group, `groups` holds that group alone and `segments` is empty.
+    """
 
     segments: npt.NDArray[np.int64]
     groups: npt.NDArray[np.int64]
@@ -94,7 +104,7 @@ class SegmentGroups:
 class SlotWriter:
     """The target of the outputs of job `number`, and the runs to compare with.
 
-    `merged` runs are merged into those that the job writes.
+    The runs `merged` are merged into the runs that the job writes.
     """
 
     number: int
@@ -112,9 +122,9 @@ class SlotWriter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One of equal ranges of the key hash, and the stem of its files' names.
+    """A range of the key hash: number `number` of `count` equal ones.
 
-    The stem is the attempt's own.
+    `stem` begins the names of its files, and no other attempt of the task has it.
     """
 
     number: int
@@ -140,27 +150,31 @@ def process_slot(new: Entries, writer: SlotWriter, slot: Slot) -> SlotOutput:
 
 
 def _runs(writer: SlotWriter, entries: Entries, slot: Slot) -> tuple[RunFile, ...]:
-    return (write_run(writer, entries, slot.stem),) if len(entries) else ()
+    """Write the run of a slot, unless it has no entry."""
+    if not len(entries):
+        return ()
+    return (write_run(writer, entries, slot.stem),)
 
 
 def _with_merged(entries: Entries, writer: SlotWriter, slot: Slot) -> Entries:
-    """Return the entries with those of the merged runs in the slot's range."""
+    """Return the entries together with those of the merged runs in the slot's range."""
     low, high = hash_range(slot.number, slot.count)
     near = [run for run in writer.merged if run.hash_low <= high and run.hash_high >= low]
     if not near:
         return entries
-    older = [[*writer.cache.slices(run, MERGE_ROWS, low, high)] for run in near]
+    older = [list(writer.cache.slices(run, MERGE_ROWS, low, high)) for run in near]
     return merged_entries([[entries], *older])
 
 
 def write_log(writer: SlotWriter, events: Events, stem: str) -> tuple[LogOutput, ...]:
-    """Write a segment log; nothing where no row was ended."""
+    """Write a segment log if there are events."""
     if not len(events):
         return ()
     is_own = events.segment >> SEQUENCE_BITS == writer.number
     groups = writer.groups.of(events.segment[~is_own])
     log = write_events(writer.storage, layout.segment_log_path(stem), events, groups)
-    return (LogOutput(log=log, own=tuple(np.unique(events.segment[is_own]).tolist())),)
+    own_segments = np.unique(events.segment[is_own]).tolist()
+    return (LogOutput(log=log, own=tuple(own_segments)),)
 
 
 def write_run(writer: SlotWriter, entries: Entries, stem: str) -> RunFile:

@@ -20,8 +20,8 @@ OPERATION = "finish_business_snapshot"
 def finish_business_snapshot(log: CommitLog, name: str) -> JobResult:
     """Keep the newest version as a savepoint with the business snapshot's name.
 
-    Does nothing if that is finished already. Raises InvalidInputError if another one is open, or if
-    rows are pending: the savepoint would lack them.
+    Does nothing if the business snapshot is finished already. Raises InvalidInputError if another
+    one is open, or if rows are pending: the savepoint would lack these rows.
     """
     return _finish(log, log.head(), name, if_ready=False)
 
@@ -35,7 +35,7 @@ def _finish(log: CommitLog, base: Snapshot, name: str, *, if_ready: bool) -> Job
         problem = _unready(head, name)
         if problem is not None:
             if if_ready:
-                return None  # rows came, or another job finished it
+                return None  # rows arrived meanwhile, or another job finished it
             raise InvalidInputError(f"{log.storage.uri}: {problem}")
         # The savepoint must be readable without the log below it
         ensure_checkpoint(log.storage, head, tuning=log.tuning)
@@ -58,7 +58,10 @@ def _unready(head: Snapshot, name: str) -> str | None:
     known = head.root.business.open
     if name != known:
         open_name = "none" if known is None else known
-        return f"{name!r} is not the open business snapshot, {open_name} is; nothing was finished"
+        return (
+            f"{name!r} is not the open business snapshot, so it was not finished; the open one is "
+            f"{open_name}"
+        )
     pending = segments_due(head)
     if not pending:
         return None
@@ -70,9 +73,10 @@ def _unready(head: Snapshot, name: str) -> str | None:
 
 
 def finish_what_is_over(log: CommitLog, head: Snapshot) -> Snapshot:
-    """Finish the open business snapshot, and each next one, as far as possible.
+    """Finish the open business snapshot and the following ones, as far as possible.
 
-    The drift time of each must be over, and none of its rows pending. Returns the head.
+    One can be finished once its drift time is over and none of its rows is pending. Returns the
+    newest snapshot of the table.
     """
     while may_finish(log, head):
         name = head.root.business.open
@@ -89,9 +93,9 @@ def may_finish(log: CommitLog, head: Snapshot) -> bool:
 
 
 def finish_before(log: CommitLog, name: str) -> None:
-    """Finish the open business snapshot if this one comes after it.
+    """Finish the open business snapshot if the one called `name` comes after it.
 
-    Nothing happens while rows of the open one are pending.
+    Does nothing while rows of the open one are pending.
     """
     head = log.head()
     open_name = head.root.business.open
@@ -100,7 +104,7 @@ def finish_before(log: CommitLog, name: str) -> None:
 
 
 def segments_due(snapshot: Snapshot) -> frozenset[int]:
-    """Return the pending segments that a MetaGen processes: all not held back."""
+    """Return the pending segments that a MetaGen processes: those not held back."""
     if not snapshot.root.pending:
         return frozenset()
     held_numbers = snapshot.root.business.held_numbers
@@ -112,7 +116,10 @@ def segments_due(snapshot: Snapshot) -> frozenset[int]:
 
 
 def is_over(log: CommitLog, snapshot: Snapshot) -> bool:
-    """Return whether rows of the next business snapshot came a drift time ago."""
+    """Return whether the drift time of the open business snapshot is over.
+
+    It begins with the first rows of the next business snapshot.
+    """
     due_us = due_time_us(snapshot)
     return due_us is not None and due_us <= _now_us(log, snapshot)
 
@@ -120,10 +127,11 @@ def is_over(log: CommitLog, snapshot: Snapshot) -> bool:
 def due_time_us(snapshot: Snapshot, name: str | None = None) -> int | None:
     """Return when rows of a business snapshot stop being held back, in microseconds.
 
-    Without a name, those of the next one. None if there is none.
+    Without a name, the next business snapshot is meant. None if no rows are held back.
     """
     business = snapshot.root.business
-    name = name or business.next
+    if name is None:
+        name = business.next
     if name is None:
         return None
     return business.due_us(name, drift_us(snapshot))
@@ -141,7 +149,8 @@ def waits(log: CommitLog, snapshot: Snapshot, name: str) -> bool:
     business = snapshot.root.business
     if not business.is_held(name):
         return False
-    if segments_due(snapshot) or {*business.held_back} - {name}:
+    other_held_back = {*business.held_back} - {name}
+    if segments_due(snapshot) or other_held_back:
         return True
     due_us = due_time_us(snapshot, name)
     if due_us is None:
@@ -150,7 +159,7 @@ def waits(log: CommitLog, snapshot: Snapshot, name: str) -> bool:
 
 
 def held_notes(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return a note about the rows that a MetaGen holds back, and until when."""
+    """Return a note on held-back business snapshots and the end of their wait."""
     due_us = due_time_us(snapshot)
     if due_us is None:
         return ()

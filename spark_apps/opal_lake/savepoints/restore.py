@@ -1,6 +1,6 @@
-"""Restore: a new version that shows what an older one showed (FORMAT, §13).
+"""Restore: a new version that shows the same rows as an older one (FORMAT, §13).
 
-It writes metadata only.
+A restore writes metadata only.
 """
 
 from collections import Counter
@@ -32,8 +32,11 @@ OPERATION = "restore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierDays:
-    """The business snapshots of an older state, and what they change in savepoints."""
+class EarlierBusiness:
+    """The business snapshots of an older state, for a restore.
+
+    `savepoints` are to be set again, and the names in `released` are to be released.
+    """
 
     business: BusinessSnapshots
     savepoints: Mapping[str, int]
@@ -48,53 +51,53 @@ def restore(
     dry_run: bool = False,
     token: str | None = None,
 ) -> JobResult:
-    """Commit a version that shows what an older state showed.
+    """Commit a version that shows the same rows as an older state.
 
     Properties, savepoints, tokens and the floor stay as they are. Business snapshots stay, too,
-    unless those of the older state are asked for.
+    unless `business_snapshots` is true: then those of the older state are restored.
     """
     started_us, base = log.clock.now_us(), log.head()
     if not dry_run:
         earlier = find_result(log, base, OPERATION, token)
         if earlier is not None:
             return earlier
-    if _shows_the_same(base, state) and not (business_snapshots and _changes_days(base, state)):
-        note = f"the newest version shows what version {state.version} showed"
+    changes_business = business_snapshots and _changes_business(base, state)
+    if _shows_the_same(base, state) and not changes_business:
+        note = f"the newest version already shows the same rows as version {state.version}"
         result = JobResult(operation=OPERATION, table=log.storage.uri, token=token, notes=(note,))
         return result if dry_run else keep_result(log.storage, result)
     _check_possible(base, state)
     verified: set[str] = set()
     verify_restored_files(log, base, state, verified)
     if dry_run:
-        days = _earlier_days(base, state) if business_snapshots else None
-        return _result(base, state, days)
+        planned = _earlier_business(base, state) if business_snapshots else None
+        return _result(base, state, planned)
     number = claim_number(log.storage, base.root, OPERATION, log.clock)
     attempts = count()
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft:
-        # Each lost race compares the state with another head, of which a rewrite may have removed
-        # more files
+        # After a lost race the head is another one, and a rewrite may have removed more files
         _check_possible(head, state)
         verify_restored_files(log, head, state, verified)
         lines = _changed_lines(head, state)
         side = write_side(log.storage, number, next(attempts), lines, lambda line: line)
         restored = _plan(state, side)
         actions = Actions(restored=restored, forgotten=True, withdrawn=_withdrawn(head, state))
-        days = None
+        earlier_business = None
         if business_snapshots:
-            days = _earlier_days(head, state)
-            for version in days.savepoints.values():
+            earlier_business = _earlier_business(head, state)
+            for version in earlier_business.savepoints.values():
                 # A savepoint must be readable without the log below it
                 ensure_checkpoint(log.storage, log.at(version, head), tuning=log.tuning)
             actions = replace(
                 actions,
-                restored=replace(restored, business=days.business),
-                savepoints=days.savepoints,
-                released=days.released,
+                restored=replace(restored, business=earlier_business.business),
+                savepoints=earlier_business.savepoints,
+                released=earlier_business.released,
             )
         return Draft(
             actions=actions,
-            result=_result(head, state, days),
+            result=_result(head, state, earlier_business),
             changes_view=head.root.viewed > state.version,
         )
 
@@ -105,6 +108,7 @@ def restore(
 
 
 def _shows_the_same(head: Snapshot, state: Snapshot) -> bool:
+    """Return whether the head has the rows of a state, visible and pending ones."""
     if head.pending != state.pending:
         return False
     if head.root.viewed <= state.version:
@@ -112,30 +116,38 @@ def _shows_the_same(head: Snapshot, state: Snapshot) -> bool:
     return next(_changed_lines(head, state), None) is None
 
 
-def _changes_days(head: Snapshot, state: Snapshot) -> bool:
-    days = _earlier_days(head, state)
-    return days.business != head.root.business or bool(days.savepoints)
+def _changes_business(head: Snapshot, state: Snapshot) -> bool:
+    """Return whether the business snapshots of a state differ from those of the head."""
+    earlier = _earlier_business(head, state)
+    return earlier.business != head.root.business or bool(earlier.savepoints)
 
 
-def _earlier_days(head: Snapshot, state: Snapshot) -> EarlierDays:
-    """Return the business snapshots of the state that are still possible.
+def _earlier_business(head: Snapshot, state: Snapshot) -> EarlierBusiness:
+    """Return the business snapshots of a state, as far as they can be restored.
 
-    A finished one is finished again as long as its version can be read.
+    A finished business snapshot is finished again if its version is still readable.
     """
     business = state.root.business
-    then, now = state.root.savepoints, head.root.savepoints
-    finished = tuple(name for name in business.finished if is_readable(head.root, then[name]))
-    savepoints = {name: then[name] for name in finished if now.get(name) != then[name]}
+    head_savepoints = head.root.savepoints
+    finished: list[str] = []
+    savepoints: dict[str, int] = {}  # that the head lacks
+    for name in business.finished:
+        version = state.root.savepoints[name]
+        if is_readable(head.root, version):
+            finished.append(name)
+            if head_savepoints.get(name) != version:
+                savepoints[name] = version
     unfinished = {*head.root.business.finished} - {*finished}
-    moved = savepoints.keys() & now.keys()
-    return EarlierDays(
-        business=replace(business, finished=finished),
+    moved = savepoints.keys() & head_savepoints.keys()
+    return EarlierBusiness(
+        business=replace(business, finished=tuple(finished)),
         savepoints=savepoints,
         released=tuple(sorted(unfinished | moved)),
     )
 
 
 def _plan(state: Snapshot, side: SideFile) -> Restored:
+    """Return the action that restores a state, with the changed lists in a side file."""
     root = state.root
     return Restored(
         version=root.version,
@@ -150,11 +162,12 @@ def _plan(state: Snapshot, side: SideFile) -> Restored:
 
 
 def _check_possible(head: Snapshot, state: Snapshot) -> None:
+    """Raise an error if a state has expired, or if its groups are too large now."""
     if not is_readable(head.root, state.version):
         # A retention ran since the restore began
         raise NotFoundError(
-            f"{head.storage.uri}: version {state.version} has expired meanwhile; restore one of "
-            f"{readable_text(head.root)}"
+            f"{head.storage.uri}: version {state.version} has expired meanwhile; restore a "
+            f"readable version: {readable_text(head.root)}"
         )
     limit = head.spec.integer("group_rows")
     members = Counter(segment.group for segment in state.segments.values())
@@ -163,26 +176,27 @@ def _check_possible(head: Snapshot, state: Snapshot) -> None:
     fullest = max(shared_groups, default=0)
     if fullest > limit:
         raise InvalidInputError(
-            f"{head.storage.uri}: a group of version {state.version} holds {fullest:,} rows, and "
-            f"property 'group_rows' is {limit:,} now; set it to at least {fullest:,}, then restore"
+            f"{head.storage.uri}: a group of version {state.version} holds {fullest:,} rows, but "
+            f"the property 'group_rows' allows {limit:,}; set it to at least {fullest:,}, then "
+            "restore again"
         )
 
 
 def _withdrawn(head: Snapshot, state: Snapshot) -> tuple[tuple[str, int], ...]:
-    """Return unpublished ingests of which the restore leaves nothing."""
+    """Return the unpublished ingests that lose all their rows by the restore."""
     gone = head.pending - state.segments.keys()
     staying = {*state.segments, *(head.segments.keys() - gone)}
     remaining = {segment_part(number) for number in staying}
-    # The version may know the partition keys of ingests that an earlier restore undid
+    # The state may know the partition keys of ingests that an earlier restore undid
     for numbers in state.partitions.values():
         remaining |= numbers
     return withdrawn_ingests(head, gone, remaining)
 
 
 def _changed_lines(head: Snapshot, state: Snapshot) -> Iterator[list[Any]]:
-    """Yield the changes of the lists, each in its order.
+    """Yield the lines of a side file: the changes of the lists from head to state.
 
-    The order makes a repeat write the same bytes.
+    The lines are in the order of the lists, so that a repeat writes the same bytes.
     """
     for name in RESTORED_LISTS:
         new, old = list_items(head, name), list_items(state, name)
@@ -190,41 +204,43 @@ def _changed_lines(head: Snapshot, state: Snapshot) -> Iterator[list[Any]]:
             for key in new:
                 if key not in old:
                     yield restored_line(name, key, None)
-        # Partition keys of what a restore undoes stay known, so none of them is removed
+        # Partition keys of ingests that a restore undoes stay known, so none is removed
         for key, value in old.items():
             if new.get(key) != value:
                 yield restored_line(name, key, value)
 
 
-def _result(head: Snapshot, state: Snapshot, days: EarlierDays | None) -> JobResult:
+def _result(head: Snapshot, state: Snapshot, earlier: EarlierBusiness | None) -> JobResult:
     changed = difference(head, state)
     lost = head.pending - state.pending - state.segments.keys()
     notes = [f"version {state.version} is what reads return again"]
     if lost:
         rows = sum(head.segments[number].rows for number in lost)
         notes.append(
-            f"the restore also took back {count_text(rows, 'row')} that waited for a metagen"
+            f"the restore also removed {count_text(rows, 'row')} that waited for a metagen"
         )
     if state.pending:
         rows = sum(state.segments[number].rows for number in state.pending)
         notes.append(
-            f"{count_text(rows, 'row')} that waited for a metagen in version {state.version} wait "
-            "again, for one that takes their partition key"
+            f"pending again as in version {state.version}: {count_text(rows, 'row')}; run a "
+            "metagen that takes their partition key"
         )
-    if days is not None:
-        notes += _day_notes(head, state, days.business)
+    if earlier is not None:
+        notes += _business_notes(head, state, earlier.business)
     counts = {"rows_restored": count_rows(changed.come), "rows_removed": count_rows(changed.gone)}
     return JobResult(operation=OPERATION, table=head.storage.uri, counts=counts, notes=tuple(notes))
 
 
-def _day_notes(head: Snapshot, state: Snapshot, then: BusinessSnapshots) -> Iterator[str]:
+def _business_notes(head: Snapshot, state: Snapshot, restored: BusinessSnapshots) -> Iterator[str]:
+    open_name = "none" if restored.open is None else restored.open
     held_text = ""
-    if then.held_back:
-        held_text = f", {', '.join(sorted(then.held_back))} held back"
+    if restored.held_back:
+        held_text = f", {', '.join(sorted(restored.held_back))} held back"
     yield (
-        f"business snapshots are those of version {state.version} again: {then.open or 'none'} is "
+        f"business snapshots are those of version {state.version} again: {open_name} is "
         f"open{held_text}"
     )
-    reopened = [name for name in head.root.business.finished if name not in then.finished]
+    reopened = [name for name in head.root.business.finished if name not in restored.finished]
     if reopened:
-        yield f"no longer finished: {', '.join(reopened)}; their savepoints are released"
+        names = ", ".join(reopened)
+        yield f"business snapshots no longer finished: {names}; their savepoints are released"

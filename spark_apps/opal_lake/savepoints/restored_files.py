@@ -1,4 +1,4 @@
-"""The check, before a restore commits, that the files which it brings back are as written."""
+"""The check before a restore commits: the restored files must still be as they were written."""
 
 import zlib
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import FileRef, missing_error
 
-MAX_NAMED = 5  # damaged files that an error names; it counts the others
-MAX_OPENED = 32  # files whose ends are read; the sizes of more are taken from a listing
-MAX_TRIED = 20  # versions that are tried to name one that can be restored instead
+MAX_NAMED = 5  # damaged files that an error names; it counts the other ones
+MAX_OPENED = 32  # files whose ends are read; if there are more, a listing gives their sizes
+MAX_TRIED = 20  # versions that are tried, to name one that can be restored instead
 
 _FOLDERS = (layout.DATA, layout.SEGMENT_LOGS, layout.KEY_STORE, layout.BITMAPS)
 
@@ -26,14 +26,15 @@ def verify_restored_files(
 ) -> None:
     """Raise FormatError if a file that the head lacks is missing or damaged.
 
-    Paths of whole files are added to `verified`, and are not checked again.
+    Adds the paths of whole files to `verified`; files with these paths are not checked again.
     """
     damages = _damages(head, state, verified)
     if not damages:
         return
     shown = "; ".join(damages[:MAX_NAMED])
     if len(damages) > MAX_NAMED:
-        shown += f"; and {count_text(len(damages) - MAX_NAMED, 'more file')}"
+        unnamed = len(damages) - MAX_NAMED
+        shown += f"; and {count_text(unnamed, 'more file')}"
     raise FormatError(
         f"{log.storage.uri}: version {state.version} cannot be restored: {shown}. "
         f"Restore the files from a backup{_alternative(log, head, state, verified)}"
@@ -63,9 +64,9 @@ def _damages(head: Snapshot, state: Snapshot, verified: set[str]) -> list[str]:
 def _damages_by_listing(
     storage: Storage, returning: Sequence[FileRef], verified: set[str]
 ) -> list[str]:
-    """Describe files that are missing or of another size, from a listing.
+    """Describe files that are missing or of another size, by listings.
 
-    A store lists 1,000 files a request.
+    That takes few requests: a store lists 1,000 files per request.
     """
     paths = [file.path for file in returning]
     sizes: dict[str, int] = {}
@@ -85,9 +86,10 @@ def _damages_by_listing(
 
 
 def _missing(storage: Storage, file: FileRef) -> str:
+    """Describe a missing file; raise ExpiredError if a retention deleted it meanwhile."""
     error = missing_error(storage, file.path)
     if isinstance(error, ExpiredError):
-        # A retention deleted it meanwhile, which is not damage
+        # An expired file is not damage
         raise error from None
     return f"{file.path} is missing"
 
@@ -101,10 +103,13 @@ def _referenced(state: Snapshot) -> Iterator[FileRef]:
 
 
 def _damage(storage: Storage, file: FileRef) -> str | None:
-    """Describe what is wrong with the end of a file; one request, whatever its size."""
-    tail_bytes = file.footer_bytes if isinstance(file, DataFile) else min(1, file.size)
+    """Describe the damage of a file's end; None for a whole file. Takes one request."""
+    if isinstance(file, DataFile):
+        tail_bytes = file.footer_bytes
+    else:
+        tail_bytes = min(1, file.size)
     try:
-        # One byte more than was written: a file that is too long returns it
+        # Asks for a byte more than was written, which only a file that is too long has
         tail = storage.get(file.path, file.size - tail_bytes, tail_bytes + 1)
     except NotFoundError:
         return _missing(storage, file)
@@ -116,7 +121,7 @@ def _damage(storage: Storage, file: FileRef) -> str | None:
 
 
 def _alternative(log: CommitLog, head: Snapshot, state: Snapshot, verified: set[str]) -> str:
-    """Name the nearest version whose files are whole, if one is found."""
+    """Return the end of an error text: it names the nearest whole version, if any."""
     root = head.root
     near = range(
         max(root.oldest_version, state.version - MAX_TRIED),
@@ -124,11 +129,12 @@ def _alternative(log: CommitLog, head: Snapshot, state: Snapshot, verified: set[
     )
     candidates = {*near, *root.savepoints.values()} - {state.version, head.version}
     nearest = sorted(candidates, key=lambda version: (abs(version - state.version), version))
-    for version in nearest[:MAX_TRIED]:
+    tried = nearest[:MAX_TRIED]
+    for version in tried:
         try:
             is_whole = not _damages(head, log.at(version, head), verified)
         except (FormatError, NotFoundError):
             continue
         if is_whole:
             return f", or restore version {version}, whose files are whole"
-    return f"; none of the {count_text(len(nearest[:MAX_TRIED]), 'version')} tried is whole"
+    return f"; none of the {count_text(len(tried), 'version')} tried is whole"

@@ -1,6 +1,6 @@
 """Savepoints: versions with a name, which stay readable when the versions around them expire.
 
-This module names and releases them. `log.version_window` keeps their versions readable, and
+This module sets and releases savepoints. `log.version_window` keeps their versions readable, and
 `retention.live_files` keeps their files.
 """
 
@@ -26,30 +26,32 @@ def set_savepoint(
 ) -> JobResult:
     """Name a version, by default the newest one.
 
-    Nothing is committed if the table reads the same as at the savepoint of that name. With `move`,
-    the name may be taken from another version.
+    Commits nothing if the table reads the same as at the savepoint of that name. With `move`, a
+    name that another version has is moved.
     """
     if not isinstance(name, str) or not _NAME.match(name):
         raise InvalidInputError(
-            f"a savepoint cannot be called {name!r}; use up to 100 of the letters a to z, digits, "
-            "'_', '.' and '-'"
+            f"a savepoint cannot be called {name!r}; use up to 100 characters: letters a to z, "
+            "digits, '_', '.' and '-'"
         )
     if name == LATEST or name.isdigit():
         raise InvalidInputError(
-            f"a savepoint {name!r} would look like a version; add a letter, as 'v{name}'"
+            f"a savepoint {name!r} would look like a version; add a letter, such as 'v{name}'"
         )
     started_us, base = log.clock.now_us(), log.head()
     _refuse_business(base.root.business, name)
     if version is None:
         known = base.root.savepoints.get(name)
-        version = base.version if known is None or known < base.root.viewed else known
+        if known is None or known < base.root.viewed:
+            version = base.version
+        else:
+            version = known
     elif type(version) is not int:
         raise InvalidInputError(
-            f"version {version!r} is not a version; give a whole number, as `opal history` lists "
-            "them"
+            f"version {version!r} is not a version; pass a whole number that `opal history` lists"
         )
     state = base if version == base.version else log.at(version)
-    # A checkpoint of exactly this version comes first: it is read without the log below it
+    # The savepoint must be readable without the log below it, so its checkpoint is written first
     named = ensure_checkpoint(log.storage, state, tuning=log.tuning).version
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
@@ -59,8 +61,8 @@ def set_savepoint(
             return None
         if known is not None and not move:
             raise InvalidInputError(
-                f"{log.storage.uri} has a savepoint {name} of version {known}; release it, or "
-                "choose another name"
+                f"{log.storage.uri} already has a savepoint {name}, of version {known}; release it "
+                "first, or choose another name"
             )
         if not is_readable(head.root, named):
             # A retention ran since the job began
@@ -71,22 +73,22 @@ def set_savepoint(
         note = f"version {named} stays readable as {name}"
         result = JobResult(operation="savepoint", table=log.storage.uri, notes=(note,))
         released = () if known is None else (name,)
-        return Draft(actions=Actions(savepoints={name: named}, released=released), result=result)
+        actions = Actions(savepoints={name: named}, released=released)
+        return Draft(actions=actions, result=result)
 
-    return log.commit(
-        base, Proposal(operation="savepoint", number=None, build=build, started_us=started_us)
-    )
+    proposal = Proposal(operation="savepoint", number=None, build=build, started_us=started_us)
+    return log.commit(base, proposal)
 
 
 def _refuse_business(business: BusinessSnapshots, name: str) -> None:
-    """Raise InvalidInputError for a name that a business snapshot may get.
+    """Raise InvalidInputError for a name that a business snapshot has or may get.
 
-    A finished business snapshot is a savepoint of its name, and the next ones will be.
+    Each finished business snapshot becomes a savepoint of its name.
     """
     if business.is_named_like(name):
         raise InvalidInputError(
-            f"a savepoint of this table cannot be called {name!r}: business snapshots are, as "
-            f"{business.newest}, and each becomes a savepoint of its name; add a word, as "
+            f"a savepoint of this table cannot be called {name!r}: business snapshots have such "
+            f"names, for example {business.newest}, and become savepoints; add a word, such as "
             f"'before-{name}'"
         )
 
@@ -94,20 +96,27 @@ def _refuse_business(business: BusinessSnapshots, name: str) -> None:
 def savepoint_version(head: Snapshot, name: object) -> int:
     """Return the version that a savepoint keeps readable."""
     if not isinstance(name, str):
-        raise InvalidInputError(f"{name!r} is not a savepoint; give the name of one, as a text")
+        raise InvalidInputError(f"{name!r} is not the name of a savepoint; pass the name as a text")
     if name not in head.root.savepoints:
         if name in (head.root.business.open, *head.root.business.held_back):
             raise NotFoundError(
-                f"{head.storage.uri}: the business snapshot {name} is not finished: no savepoint "
-                "keeps it yet; give a version"
+                f"{head.storage.uri}: the business snapshot {name} is not finished, so it has no "
+                "savepoint yet; pass a version that `opal history` lists"
             )
-        known = savepoints_text(head.root.savepoints) or "none"
-        raise NotFoundError(f"{head.storage.uri} has no savepoint {name!r}; it has {known}")
+        if not head.root.savepoints:
+            raise NotFoundError(
+                f"{head.storage.uri} has no savepoint {name!r}, nor any other; pass a version that "
+                "`opal history` lists, or set a savepoint with `opal savepoint`"
+            )
+        names = savepoints_text(head.root.savepoints)
+        raise NotFoundError(
+            f"{head.storage.uri} has no savepoint {name!r}; pass one of its savepoints: {names}"
+        )
     return head.root.savepoints[name]
 
 
 def release_savepoint(log: CommitLog, name: str) -> JobResult:
-    """Remove the name of a version.
+    """Release a savepoint: remove the name from its version.
 
     The next retention may delete the version, unless it is young enough or has another name.
     """
@@ -118,6 +127,5 @@ def release_savepoint(log: CommitLog, name: str) -> JobResult:
         result = JobResult(operation="release", table=log.storage.uri, notes=(note,))
         return Draft(actions=Actions(released=(name,)), result=result)
 
-    return log.commit(
-        base, Proposal(operation="release", number=None, build=build, started_us=started_us)
-    )
+    proposal = Proposal(operation="release", number=None, build=build, started_us=started_us)
+    return log.commit(base, proposal)

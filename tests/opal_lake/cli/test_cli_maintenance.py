@@ -130,7 +130,7 @@ def test_a_clock_is_repaired_by_the_command(
     assert main(["repair-clock", uri, "--dry-run"]) == OK
     shown = capsys.readouterr().out
     assert "would correct 1 version" in shown
-    assert "1 version, 1 to 1, are of" in shown
+    assert "the right times of 1 version, 1 to 1, are " in shown
     assert main(["repair-clock", uri]) == OK
     assert "corrected 1 version" in capsys.readouterr().out
     assert main(["repair-clock", uri]) == OK
@@ -150,7 +150,8 @@ def test_a_business_snapshot_is_finished_and_shown(
     assert "2022-07-15 is open; 2022-07-16 held back" in capsys.readouterr().out
     assert main(["finish-snapshot", uri, "2022-07-16"]) == INPUT
     assert (
-        "'2022-07-16' is not the open business snapshot, 2022-07-15 is" in capsys.readouterr().err
+        "'2022-07-16' is not the open business snapshot, so it was not finished"
+        in capsys.readouterr().err
     )
     assert main(["finish-snapshot", uri, "2022-07-15"]) == OK
     assert "version 3 stays readable as 2022-07-15" in capsys.readouterr().out
@@ -182,4 +183,7 @@ def test_restore_says_what_would_change_and_does_it(
         main(["restore", uri])
     assert "--version --timestamp --savepoint is required" in capsys.readouterr().err
     assert main(["restore", uri, "--savepoint", "x"]) == INPUT
-    assert "no savepoint 'x'; it has none" in capsys.readouterr().err
+    assert (
+        "no savepoint 'x', nor any other; pass a version that `opal history` lists"
+        in capsys.readouterr().err
+    )

@@ -98,7 +98,11 @@ def test_a_time_and_a_savepoint_name_versions_too(table: Table) -> None:
         ({"version": 1, "savepoint": "a"}, InvalidInputError, "given are version, savepoint"),
         ({"version": 9}, NotFoundError, "has no version 9; the readable versions are 0 to 4"),
         ({"version": -1}, InvalidInputError, "version=-1 is not a version"),
-        ({"savepoint": "bad"}, NotFoundError, "no savepoint 'bad'; it has none"),
+        (
+            {"savepoint": "bad"},
+            NotFoundError,
+            "no savepoint 'bad', nor any other; pass a version that `opal history` lists",
+        ),
         ({"timestamp": "1999-01-01T00:00:00Z"}, NotFoundError, "no readable version as of 1999"),
     ],
 )
@@ -118,13 +122,13 @@ def test_what_is_shown_already_is_no_change(table: Table) -> None:
     result = table.restore(version=4, token="t")
     assert (result.version, result.notes) == (
         None,
-        ("the newest version shows what version 4 showed",),
+        ("the newest version already shows the same rows as version 4",),
     )
     restored = table.restore(version=2)
     again = table.restore(version=2)
     assert (again.version, again.notes) == (
         None,
-        ("the newest version shows what version 2 showed",),
+        ("the newest version already shows the same rows as version 2",),
     )
     assert table.log.head().version == restored.version
     assert table.restore(version=4, token="t").repeated
@@ -206,11 +210,8 @@ def test_pending_rows_are_pending_again_and_later_ones_go(table: Table) -> None:
     table.ingest(*rows([("elk", 6, 60)]))
     result = table.restore(version=5)
     assert [note.split(" of version")[0] for note in result.notes[1:]] == [
-        "the restore also took back 1 row that waited for a metagen",
-        (
-            "1 row that waited for a metagen in version 5 wait again, for one that takes their "
-            "partition key"
-        ),
+        "the restore also removed 1 row that waited for a metagen",
+        ("pending again as in version 5: 1 row; run a metagen that takes their partition key"),
     ]
     assert content(table) == latest(BATCHES)
     table.metagen()
@@ -333,7 +334,9 @@ def test_retention_keeps_what_came_back(table: Table, late: bool) -> None:
 def test_what_expires_while_a_restore_runs_cannot_come_back(table: Table) -> None:
     state = table.snapshot_at(1)
     table.retain(window="0s", grace="0s")
-    with pytest.raises(NotFoundError, match="version 1 has expired meanwhile; restore one of 4 to"):
+    with pytest.raises(
+        NotFoundError, match="version 1 has expired meanwhile; restore a readable version: 4 to"
+    ):
         restore(table.log, state)
 
 

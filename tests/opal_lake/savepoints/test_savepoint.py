@@ -67,12 +67,14 @@ def test_by_default_the_newest_version_is_kept_and_the_same_again_is_no_change(
 
 def test_a_name_means_one_version_until_it_is_released(table: Table) -> None:
     table.savepoint("a", 2)
-    with pytest.raises(InvalidInputError, match="savepoint a of version 2"):
+    with pytest.raises(InvalidInputError, match="savepoint a, of version 2"):
         table.savepoint("a", 3)
     table.release("a")
     table.savepoint("a", 3)
     assert table.snapshot_at().root.savepoints == {"a": 3}
-    with pytest.raises(NotFoundError, match=r"no savepoint 'b'; it has a \(3\)"):
+    with pytest.raises(
+        NotFoundError, match=r"no savepoint 'b'; pass one of its savepoints: a \(3\)"
+    ):
         table.release("b")
 
 
