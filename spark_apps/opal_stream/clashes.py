@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from opal_lake.errors import InvalidInputError
 
 INTERVAL, SPARK = "an interval", "spark"
-# Arguments that do not go with a partner, and why
+# By partner: the arguments that cannot be combined with it, and why
 _CLASHES = {
     INTERVAL: {
         "processes": "one process reads it",
@@ -39,21 +39,25 @@ def clashes(changed: Collection[str], *, has_interval: bool) -> Iterator[tuple[s
 
 
 def clash_text(partner: str, why: str) -> str:
-    """Return the message about an argument that does not go with another."""
+    """Return the message about an argument, without its name, that clashes with a partner."""
     return f"does not go with {partner}: {why}; leave it out"
 
 
 def check_clashes(changed: Collection[str], *, has_interval: bool) -> None:
-    """Refuse the first argument that does not go with another."""
+    """Raise InvalidInputError for the first argument that clashes with its partner."""
     for name, partner, why in clashes(changed, has_interval=has_interval):
         raise InvalidInputError(f"{name} {clash_text(partner, why)}")
 
 
 def check_needs(changed: Collection[str], needs: Mapping[str, Collection[str]]) -> None:
-    """Refuse an argument that does nothing without one of others."""
-    for name, others in needs.items():
-        if name in changed and not any(other in changed for other in others):
-            partners = " or ".join(others)
+    """Raise InvalidInputError for an argument that does nothing without another one.
+
+    `needs` maps each such argument to the arguments of which at least one must be given.
+    """
+    for name, partners in needs.items():
+        is_alone = not any(partner in changed for partner in partners)
+        if name in changed and is_alone:
+            choices = " or ".join(partners)
             raise InvalidInputError(
-                f"{name} does nothing without {partners}; add it, or leave {name} out"
+                f"{name} does nothing without {choices}; add {choices}, or leave {name} out"
             )

@@ -1,23 +1,23 @@
 """Errors that stop a stream.
 
-Each names topic, partition and offset, and the next step.
+Each message names the topic, the partition, the offset and the next step.
 """
 
 from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 
 
 class StreamError(InvalidInputError):
-    """An error that comes again when the stream is restarted as it is."""
+    """An error that would come again if the stream were restarted without a change."""
 
 
 class BadMessageError(StreamError):
-    """A message that no row can be made of, where bad messages are not put aside."""
+    """A message that cannot become a row, in a stream that does not put bad messages aside."""
 
 
 class NewColumnsError(StreamError):
-    """A message with columns that the table lacks and does not get.
+    """A message with columns that the table lacks.
 
-    The options do not allow to add them, or they cannot be added.
+    The options do not allow adding the columns, or the table cannot get them.
     """
 
 
@@ -26,7 +26,7 @@ class GapError(StreamError):
 
 
 class TopicChangedError(StreamError):
-    """A topic that was deleted and created again, or has lost messages that were read."""
+    """A topic that was deleted and created again, or that lost messages after they were read."""
 
     def __init__(self, message: str, topic: str = "") -> None:
         super().__init__(message)
@@ -42,18 +42,18 @@ class UnknownTopicError(NotFoundError):
 
 
 class TakenOverError(ConflictError):
-    """A partition for which another process has committed."""
+    """A partition that another process has committed for meanwhile."""
 
 
 class TableReplacedError(NotFoundError):
-    """A table that was dropped, with another one at its URI.
+    """A table that was dropped, and whose URI now belongs to another table.
 
-    Reading into the new one is somebody's decision: the stream must be started again.
+    Whether to read into the new table is a person's decision: the stream must be started again.
     """
 
 
 class StoppedError(ConflictError):
-    """A run of an interval that was stopped before it had read all of it."""
+    """A run of an interval that was stopped before it had read the whole interval."""
 
 
 class KafkaError(StorageError):

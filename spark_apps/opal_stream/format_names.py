@@ -1,6 +1,6 @@
-"""The formats of messages, by the names that arguments give them.
+"""The formats of messages, by the names that the argument `format` accepts.
 
-`formats/parser_by_format.py` has the parser of each.
+`formats/parser_by_format.py` returns the parser of a format.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """A check that the table is still the one that a process began with.
 
-A table that was dropped and created again at its URI has another id. The log of another table need
-not look like one: above the known version it goes on with its own commits, and a process that only
-asks for later commits would believe that nothing happens.
+A table that was dropped and created again at its URI has another id. The log alone does not show
+that the table is another one: its commits may have the same version numbers. A process that only
+asks for later versions would see an idle table.
 """
 
 from opal_lake.errors import FormatError, NotFoundError
@@ -12,13 +12,14 @@ from opal_stream.errors import TableReplacedError
 
 
 def follow(log: CommitLog, known: Snapshot, *, is_checked: bool = True) -> Snapshot:
-    """Return the newest version of the same table.
+    """Return the newest snapshot; raise if the table is no longer the known one.
 
-    An idle caller passes `is_checked=False`, so that an unchanged version costs no second request.
+    With `is_checked=False` an unchanged version costs no second request, but is not checked: for
+    callers that ask often and have nothing to write.
     """
     try:
         newest = log.follow(known)
-    except FormatError:  # this log does not continue the known one
+    except FormatError:  # this log does not continue the known snapshot's log
         check_same(log, known.root)
         raise
     is_unchanged = newest.version == known.version
@@ -33,18 +34,17 @@ def check_same(log: CommitLog, known: Root) -> None:
     try:
         if log.read_commit(known.version).write_id == known.write_id:
             return
-    except (FormatError, NotFoundError):  # the commit has expired, or went with its table
+    except (FormatError, NotFoundError):  # the commit has expired, or the table was dropped
         pass
     check_id(log.storage.uri, log.head().root, known)
 
 
 def check_id(uri: str, current: Root, known: Root) -> None:
-    """Raise TableReplacedError if two roots are not of one table."""
+    """Raise TableReplacedError if the current root belongs to another table than the known one."""
     if current.table_id == known.table_id:
         return
     raise TableReplacedError(
-        f"{uri} is another table now, with id {current.table_id}: the one with id "
-        f"{known.table_id}, which this process began with, was dropped and created again; "
-        "nothing more is written. To read into the new one, start the stream again: it reads all "
-        "that Kafka still has"
+        f"{uri} is another table now, with id {current.table_id}. This process began with the "
+        f"table of id {known.table_id}, which was dropped, and writes nothing more. To read into "
+        "the new table, start the stream again: it reads everything that Kafka still has"
     )

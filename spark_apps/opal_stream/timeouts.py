@@ -1,11 +1,11 @@
-"""The time that a stream waits for what fails, and so the time that it may need to end."""
+"""How long a stream waits for a failing store or Kafka, and so how long it may take to end."""
 
 GIVE_UP_S = 60.0  # for a store, unless `--give-up-after` sets another time
-# For Kafka, unless `--broker-timeout` sets another time. Buffered rows wait with it, and nothing
-# of them is lost
+# For Kafka, unless `--broker-timeout` sets another time. Buffered rows wait meanwhile, and are not
+# lost
 BROKER_TIMEOUT, BROKER_TIMEOUT_S = "1h", 3600.0
 _DRAIN_S = 30.0
-SPARK_DRAIN_S = 600.0  # Spark ends behind its micro-batch, however long that takes
+SPARK_DRAIN_S = 600.0  # Spark ends after its micro-batch, which may take long
 _ROUNDS = 5  # a supervisor ends its processes, then its committer, and may need one more committer
 
 

@@ -19,7 +19,7 @@ from typing import Protocol
 from opal_lake.table import Table
 from opal_stream.kafka.applications import known_positions
 from opal_stream.kafka.topics import Partition
-from opal_stream.plan.load import MESSAGE_BYTES, predict_rates, weigh
+from opal_stream.plan.load import MESSAGE_BYTES, predict_rates, weighted_loads
 from opal_stream.plan.spread import Shares, plan_spread, spread_by_count
 from opal_stream.traffic.documents import TrafficFolder
 from opal_stream.traffic.hours import DAY, WEEK, Traffic, Volume, hour_of_week
@@ -115,7 +115,7 @@ def simulate(source: Source, processes: int = 8) -> Outcome:
     sums = [0.0] * len(fields(Outcome))
     for hour in range(LEARN, LEARN + WEEK):
         rates = predict_rates(traffic, source.partitions, hour, 1)
-        loads = weigh(rates)
+        loads = weighted_loads(rates)
         spread, fresh = plan_spread(loads, processes, last_shares), plan_spread(loads, processes)
         by_messages = plan_spread(
             {part: rate.messages for part, rate in rates.items()}, processes, counted

@@ -28,7 +28,7 @@ from opal_spark.streams.decode import Met, decoded_rows, met_in
 from opal_spark.streams.executor import MicroBatchExecutor
 from opal_spark.streams.source import read_ends, source_options
 from opal_stream.errors import KafkaError
-from opal_stream.flush.intake import Intake, refused_columns
+from opal_stream.flush.intake import Intake, new_columns_error
 from opal_stream.flush.options import Setup, Totals
 from opal_stream.flush.positions import StreamPositions
 from opal_stream.kafka.consumed import Consumed
@@ -243,7 +243,7 @@ class SparkStream:
         elif self.options.formats.on_new_columns == "add":
             self._intake.add_or_refuse(met.source, met.columns)
         else:
-            raise refused_columns(met.source, met.names, met.paths)
+            raise new_columns_error(met.source, met.names, met.paths)
 
     def _check_topics(self) -> None:
         self._positions.check_topics()

@@ -30,7 +30,7 @@ _VERBS = (
         Verb(
             name="commit",
             group=GROUP,
-            summary="commit what the processes of a stream gathered (run --commit gathered)",
+            summary="commit the files that a stream's processes gathered (run --commit gathered)",
             example="opal stream commit lake/orders --flush-interval 1s",
             run=commit,
         ),
@@ -40,7 +40,7 @@ _VERBS = (
         Verb(
             name="status",
             group=GROUP,
-            summary="show where the streams of a table stand; alarms are findings",
+            summary="show positions and lag of a table's streams; alarms are findings",
             example=f"opal stream status lake/orders {_KAFKA} --alarm-lag 100000",
             run=status,
         ),
@@ -50,7 +50,7 @@ _VERBS = (
         Verb(
             name="plan",
             group=GROUP,
-            summary="plan which process should read which partitions; a table knows their traffic",
+            summary="plan which process reads which partitions, from known traffic",
             example=f"opal stream plan lake/orders {_KAFKA} --topic orders --processes 3",
             run=plan,
             needs_table=False,
@@ -66,9 +66,11 @@ def commands(verbs: Verbs) -> None:
         "stream", help=summary, description=f"{summary[:1].upper()}{summary[1:]}."
     )
     parser.set_defaults(group=GROUP, example=EXAMPLE)
-    own = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=OpalParser)
+    subparsers = parser.add_subparsers(
+        dest="verb", metavar="VERB", required=True, parser_class=OpalParser
+    )
     for declared, verb in _VERBS:
-        verb_parser = add_command(own, verb)
+        verb_parser = add_command(subparsers, verb)
         verb_parser.set_defaults(parser=verb_parser)
         add_flags(verb_parser, declared)
-    add_monitoring(own)
+    add_monitoring(subparsers)

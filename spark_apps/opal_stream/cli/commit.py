@@ -1,4 +1,4 @@
-"""The verb `opal stream commit`: commit what the processes of a stream gathered."""
+"""The verb `opal stream commit`: commit the files that a stream's processes gathered."""
 
 import argparse
 import logging
@@ -12,7 +12,7 @@ from opal_stream.operations.verbs import Commit
 
 
 def commit(args: argparse.Namespace) -> None:
-    """Commit until nothing is left, or somebody stops it."""
+    """Commit gathered files until stopped, or with --until-empty until none is left."""
     given = operation_of(args, Commit)
     check_kafka()
     from opal_lake.table import Table

@@ -7,7 +7,7 @@ from typing import Any
 MONITORING = {
     "dashboard": ("grafana_dashboard.json", "print a dashboard for Grafana"),
     "alerts": ("prometheus_alerts.yaml", "print alerts for Prometheus"),
-}
+}  # by verb: its file and its summary
 
 
 def add_monitoring(verbs: Any) -> None:

@@ -1,4 +1,4 @@
-"""The verb `opal stream plan`: which process should read which partitions."""
+"""The verb `opal stream plan`: a plan of which process reads which partitions."""
 
 import argparse
 import json
@@ -28,14 +28,15 @@ def plan(args: argparse.Namespace) -> None:
     from opal_lake.table import Table
     from opal_stream.kafka.topics import Topics, chosen_partitions
     from opal_stream.plan.known import KnownTraffic, counted_traffic
-    from opal_stream.plan.load import predict_rates, weigh
+    from opal_stream.plan.load import predict_rates, weighted_loads
     from opal_stream.plan.spread import plan_spread, processes_for
     from opal_stream.traffic.hours import HOUR_MS
 
     connection = connection_of(given)
     if connection is None:
         raise InvalidInputError(
-            "opal stream plan needs --bootstrap-servers, e.g. --bootstrap-servers localhost:9092"
+            "opal stream plan needs --bootstrap-servers, for example "
+            "--bootstrap-servers localhost:9092"
         )
     topics = Topics(connection).describe(list(given.topics)).values()
     partitions = chosen_partitions(topics, ())
@@ -46,7 +47,7 @@ def plan(args: argparse.Namespace) -> None:
         counted = counted_traffic(table, given.name, topics)
     traffic = KnownTraffic(connection).complete(counted, partitions, now_hour)
     rates = predict_rates(traffic, partitions, now_hour, given.hours)
-    loads = weigh(rates)
+    loads = weighted_loads(rates)
     current = _read_current(given.current) if given.current else ()
     processes = given.processes or processes_for(loads, given.capacity or 0)
     spread = plan_spread(loads, processes, current)
@@ -65,13 +66,16 @@ def _document(
     rates: "Mapping[Partition, Volume]",
     unknown: list[str],
 ) -> dict[str, object]:
-    def entry(part: "Partition") -> dict[str, object]:
+    """Return the plan as --json prints it; `unknown` are the partitions without known traffic."""
+
+    def entry(partition: "Partition") -> dict[str, object]:
+        rate = rates[partition]
         return {
-            "topic": part.topic,
-            "partition": part.number,
-            "load": round(loads[part], 3),
-            "messages": round(rates[part].messages, 3),
-            "bytes": round(rates[part].bytes),
+            "topic": partition.topic,
+            "partition": partition.number,
+            "load": round(loads[partition], 3),
+            "messages": round(rate.messages, 3),
+            "bytes": round(rate.bytes),
         }
 
     processes: list[dict[str, object]] = []
@@ -80,7 +84,7 @@ def _document(
             {
                 "load": round(load, 3),
                 "changed": number in spread.changed,
-                "partitions": [entry(part) for part in sorted(share)],
+                "partitions": [entry(partition) for partition in sorted(share)],
             }
         )
     moved = [{"topic": part.topic, "partition": part.number} for part in spread.moved]
@@ -93,6 +97,7 @@ def _document(
 
 
 def _read_current(path: str) -> "list[frozenset[Partition]]":
+    """Return the shares of the processes in a file that --json wrote before."""
     from opal_stream.kafka.topics import Partition
 
     def share_of(entries: "list[Mapping[str, Any]]") -> "frozenset[Partition]":
@@ -106,7 +111,8 @@ def _read_current(path: str) -> "list[frozenset[Partition]]":
         return [share_of(process["partitions"]) for process in processes]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInputError(
-            f"--current {path!r} is not a plan that opal stream plan --json wrote: {error}"
+            f"--current {path!r} is not a plan: {error}; give a file with the output of "
+            "`opal stream plan --json`"
         ) from error
 
 
@@ -132,6 +138,6 @@ def _lines(spread: "Spread", unknown: list[str], style: Style) -> Iterator[str]:
     ]
     yield from text_table(columns, rows, style, output_width(sys.stdout))
     moved = count_text(len(spread.moved), "partition")
-    yield f"the fullest process by the mean: {spread.skew:.2f}; {moved} moved"
+    yield f"skew {spread.skew:.2f} (load of the fullest process / mean load), {moved} moved"
     if unknown:
-        yield style.warn(f"no history yet: {', '.join(unknown)}")
+        yield style.warn(f"partitions without known traffic yet: {', '.join(unknown)}")

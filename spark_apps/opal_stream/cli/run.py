@@ -30,14 +30,14 @@ _MIB = 1 << 20
 
 
 class Running(Protocol):
-    """A stream, an interval run, a supervisor or a committer."""
+    """What a verb runs: a stream, an interval run, a supervisor or a committer."""
 
     def run(self) -> "Totals": ...
     def stop(self) -> None: ...
 
 
 def run(args: argparse.Namespace) -> None:
-    """Read until nothing is left, or somebody stops it."""
+    """Read until stopped, or until an interval or --until-empty has no more messages."""
     given = checked_run(args)
     from opal_stream.flush.interval import IntervalRun
     from opal_stream.flush.stream import Stream
@@ -47,33 +47,40 @@ def run(args: argparse.Namespace) -> None:
         finish(args, given, supervisor_of(args, given, *_opened(args, given)))
         return
     setup = setup_of(args, given)
-    whole = setup.table, setup.connection, setup.options
+    running: Running
     if interval is None:
-        finish(args, given, Stream(*whole, setup.tracker))
+        running = Stream(setup.table, setup.connection, setup.options, setup.tracker)
     else:
-        key = given.partition_key
-        finish(args, given, IntervalRun(*whole, interval, partition_key=key, tracker=setup.tracker))
+        running = IntervalRun(
+            setup.table,
+            setup.connection,
+            setup.options,
+            interval,
+            partition_key=given.partition_key,
+            tracker=setup.tracker,
+        )
+    finish(args, given, running)
 
 
 def checked_run(args: argparse.Namespace) -> Run:
-    """Return the arguments of a run; refuse to go on without the client of Kafka."""
+    """Return the arguments of a run; raise InvalidInputError without the client of Kafka."""
     given = operation_of(args, Run)
     check_kafka()
     return given
 
 
 def check_kafka() -> None:
-    """Refuse to go on without the client of Kafka."""
+    """Raise InvalidInputError if the client of Kafka is not installed."""
     try:
-        import confluent_kafka  # noqa: F401  # reported before anything else is done
+        import confluent_kafka  # noqa: F401  # checked before the verb does anything else
     except ImportError as error:
         raise InvalidInputError(
-            "opal stream needs the extra kafka: pip install 'opal-lake[kafka]'"
+            "opal stream needs the extra kafka; install it: pip install 'opal-lake[kafka]'"
         ) from error
 
 
 def setup_of(args: argparse.Namespace, given: Run) -> "Setup":
-    """Return the checked and open setup of one process."""
+    """Return the setup of one process: its open table, connection, options and tracker."""
     from opal_stream.flush.options import Setup
 
     table, connection, options = _opened(args, given)
@@ -93,13 +100,14 @@ def _opened(args: argparse.Namespace, given: Run) -> "tuple[Table, Connection, S
     options, connection = options_of(given), connection_of(given)
     if connection is None:
         raise InvalidInputError(
-            "opal stream run needs --bootstrap-servers, e.g. --bootstrap-servers localhost:9092"
+            "opal stream run needs --bootstrap-servers, for example "
+            "--bootstrap-servers localhost:9092"
         )
     return Table.open(args.table, store_options(args)), connection, options
 
 
 def finish(args: argparse.Namespace, given: Run | Commit, running: Running) -> None:
-    """Run until it ends, or a signal or the watcher's end stops it; print the totals."""
+    """Run until the work is done, a signal comes, or the watcher ends; then print the totals."""
     from opal_stream.cli.watched import stop_when_left_alone
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -114,6 +122,7 @@ def finish(args: argparse.Namespace, given: Run | Commit, running: Running) -> N
 
 
 def _page(totals: "Totals", table: str, given: Run | Commit) -> str:
+    """Return the line about the totals that a person reads."""
     from opal_stream.gathered.backlog import committer_command
 
     style = Style.of(sys.stdout)
@@ -121,17 +130,26 @@ def _page(totals: "Totals", table: str, given: Run | Commit) -> str:
     lost = f", {count_text(totals.missing, 'offset')} lost" if totals.missing else ""
     if not totals.flushes:
         return f"{style.good('nothing new')} for {table}{lost}"
-    if isinstance(given, Run) and given.commit == "gathered" and not given.has_committer:
+    messages = count_text(totals.records, "message")
+    needs_commit = isinstance(given, Run) and given.commit == "gathered" and not given.has_committer
+    if needs_commit:
         command = committer_command(table, given.name)
-        gathered = style.good("gathered " + count_text(totals.records, "message"))
-        return f"{gathered}{bad}{lost}; {command} commits them"
-    at = "" if totals.version is None else f", version {totals.version:,} of {table}"
-    if open_partitions := getattr(totals, "open", []):
+        gathered = style.good(f"gathered {messages}")
+        return f"{gathered}{bad}{lost}; run `{command}` to commit them"
+    version = ""
+    if totals.version is not None:
+        version = f", version {totals.version:,} of {table}"
+    late = ""
+    open_partitions: list[str] = getattr(totals, "open", [])  # only an interval has them
+    if open_partitions:
         names = ", ".join(open_partitions)
-        lost += f"; no message after the interval yet in {names}: late ones need another run"
-    read = style.good("read " + count_text(totals.records, "message"))
+        late = (
+            f"; {names} had no message after the interval yet: run this again later to read late "
+            "messages of the interval"
+        )
     commits = count_text(totals.flushes, "commit")
-    return f"{read} in {commits}{bad}{lost}{at}"
+    read = style.good(f"read {messages}")
+    return f"{read} in {commits}{bad}{lost}{version}{late}"
 
 
 def options_of(given: Run) -> "StreamOptions":
@@ -165,12 +183,13 @@ def options_of(given: Run) -> "StreamOptions":
 def _partitions(given: Run) -> "tuple[int | Partition, ...]":
     from opal_stream.kafka.topics import Partition
 
+    """Return the chosen partitions; a number alone stands for that partition of every topic."""
     chosen: list[int | Partition] = []
-    for part in given.partitions or ():
-        if isinstance(part, int):
-            chosen.append(part)
+    for given_partition in given.partitions or ():
+        if isinstance(given_partition, int):
+            chosen.append(given_partition)
         else:
-            topic, _, number = part.rpartition("/")
+            topic, _, number = given_partition.rpartition("/")
             chosen.append(Partition(topic=topic, number=int(number)))
     return tuple(chosen)
 
@@ -204,9 +223,9 @@ def tracker_of(
     connection: "Connection | None",
     table: "Table | None" = None,
 ) -> "Tracker":
-    """Return the tracker of a process.
+    """Return the tracker of a process; with `table` it also counts the traffic of topics.
 
-    A process that reads topics, not an interval of them, also counts their traffic.
+    The traffic of an interval is not counted: a repeated run would count it twice.
     """
     from opal_stream.cli.watched import ReportedTotals
     from opal_stream.plan.recorder import TrafficRecorder

@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from opal_stream.tracking.alarms import Alarm
 
 
+# {0} is the table, {1} the stream, {2} its topics
 _NOTHING = (
-    "no stream has committed to {0} yet: check that one runs, and that this is its table; "
-    "--topic NAME asks for what waits there"
+    "no stream has committed to {0} yet: check that a stream runs, and that this is its table; to "
+    "see the messages that wait in a topic, add --topic NAME"
 )
-_NOTHING_OF = (
-    "stream {1} has committed nothing of {2} to {0}; "
-    "--bootstrap-servers asks Kafka for what waits there"
+_NOTHING_OF_TOPICS = (
+    "stream {1} has committed nothing of {2} to {0}; to see the messages that wait there, add "
+    "--bootstrap-servers"
 )
 
 
 def status(args: argparse.Namespace) -> int:
-    """Print the status; return the exit code: alarms are findings."""
+    """Print the status and the alarms; return the exit code FINDINGS if there are alarms."""
     given = operation_of(args, Status)
     check_kafka()
     from opal_lake.table import Table
@@ -56,18 +57,20 @@ def status(args: argparse.Namespace) -> int:
     alarms = find_alarms(statuses, limits, events.read() if events else ())
     if events and events.broken:
         broken = count_text(events.broken, "broken line")
-        note = f"opal stream status: {broken} of tracking events in {given.tracking} left out"
-        print(note, file=sys.stderr)
+        note = f"left out {broken} of tracking events in {given.tracking}"
+        print(f"opal stream status: {note}", file=sys.stderr)
     _print(args, [asdict(entry) for entry in statuses], alarms)
-    # Whoever asks for alarms must not take a stream that never began for a healthy one
-    is_unknown = limits.are_given and not statuses
+    # With limits of alarms, a stream that never began is an alarm, too: it is not healthy
+    has_not_begun = limits.are_given and not statuses
     if not statuses:
-        template = _NOTHING_OF if topics else _NOTHING
+        template = _NOTHING_OF_TOPICS if topics else _NOTHING
         text = template.format(args.table, given.name, ", ".join(topics))
-        if is_unknown:
+        if has_not_begun:
             text = f"start: {text}"
         print(text, file=sys.stderr if args.json else sys.stdout)
-    return FINDINGS if alarms or is_unknown else OK
+    if alarms or has_not_begun:
+        return FINDINGS
+    return OK
 
 
 def _print(
@@ -81,8 +84,9 @@ def _print(
     if entries:
         for line in _lines(entries, style):
             print(line)
-    # Partitions may have an alarm in common: it is printed once
-    for line in dict.fromkeys(f"{style.bad(alarm.kind)}: {alarm.message}" for alarm in alarms):
+    lines = [f"{style.bad(alarm.kind)}: {alarm.message}" for alarm in alarms]
+    # Several partitions may have the same alarm: it is printed once
+    for line in dict.fromkeys(lines):
         print(line)
 
 
@@ -110,6 +114,7 @@ def _lines(entries: list[dict[str, Any]], style: Style) -> Iterator[str]:
 
 
 def _last_commit(entry: dict[str, Any]) -> str | None:
+    """Return the time of the last commit; `before TIME` if only a bound of it is known."""
     committed: str | None = entry["committed"]
     before = entry["committed_before"]
     if committed or before is None:

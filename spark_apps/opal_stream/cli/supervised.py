@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from opal_stream.kafka.topics import Partition
     from opal_stream.supervise.supervisor import Supervisor
 
-# Arguments of the supervisor itself, and those that each process gets in another way
+# Arguments that are not passed on: they are the supervisor's own, or each process gets its own
+# value
 _OF_SUPERVISOR = (
     "processes",
     "capacity",
@@ -29,7 +30,7 @@ _OF_SUPERVISOR = (
 )
 _OF_METRICS = ("metrics_file", "metrics_port", "metrics_host")
 EVERY_VERB = frozenset({"json", "option", "traceback"})
-_OF_READERS = ("until_empty",)  # the committer runs longer than the readers
+_OF_READERS = ("until_empty",)  # not for the committer, which outlives the readers
 
 
 def supervisor_of(
@@ -66,13 +67,16 @@ def supervisor_of(
 
 
 def child_words(args: argparse.Namespace) -> list[str]:
-    """Return the command line of each process: the given flags but the supervisor's."""
+    """Return the command line of each process, without its partitions and metrics.
+
+    It has the flags that were given, except for the supervisor's own.
+    """
     given = args.parser.given_words(args, without=(*_OF_SUPERVISOR, *_OF_METRICS))
     return [*_watched_words("run", args.table), *given]
 
 
 def committer_words(args: argparse.Namespace) -> list[str]:
-    """Return the command line of the committer: the given flags that it knows, too."""
+    """Return the command line of the committer: those of the given flags that it has, too."""
     without = (*_OF_SUPERVISOR, *_OF_METRICS, *_OF_READERS)
     known = EVERY_VERB | {*Commit.fields()}
     given = args.parser.given_words(args, without=without, only=known)

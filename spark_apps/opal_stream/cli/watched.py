@@ -1,8 +1,8 @@
-"""The watched side of a process: it flushes and ends with its watcher, whatever ended that.
+"""The side of a watched process: it flushes and ends when its watcher ends or hangs.
 
-The watcher holds the other end of the standard input, and writes a line now and then. The end of
-the input alone is not enough: another child of the watcher may hold the pipe open, and a watcher
-that hangs closes nothing.
+The watcher holds the other end of the process's standard input, and writes a line now and then. The
+end of the input alone is not a safe sign: another child of the watcher may hold the pipe open, and
+a watcher that hangs does not close it. So silence counts as the watcher's end, too.
 """
 
 import json
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def stop_when_left_alone(stop: Callable[[], None], longest_s: float) -> None:
-    """Call `stop` once, from a thread, when the watcher is silent or gone."""
+    """Start a thread that calls `stop` once the watcher is gone, or silent for `longest_s`."""
     threading.Thread(
         target=_listen,
         args=(stop, sys.stdin.fileno(), longest_s),
@@ -39,20 +39,20 @@ def _listen(stop: Callable[[], None], descriptor: int, longest_s: float) -> None
         ready, _, _ = select.select([descriptor], [], [], longest_s)
         if not ready:
             logger.warning(
-                "nothing was heard from the watcher for %g s: flushing, and ending", longest_s
+                "the watcher has been silent for %g s: this process flushes and ends", longest_s
             )
             break
         if not os.read(descriptor, _CHUNK):
-            logger.warning("the watcher is gone: flushing, and ending")
+            logger.warning("the watcher is gone: this process flushes and ends")
             break
     stop()
 
 
 class ReportedTotals:
-    """The totals so far, which the watcher gets after each flush as a line of JSON.
+    """The totals so far, printed after each flush as a line of JSON for the watcher.
 
-    So they count also if this process is killed. A gap counts with the flush after it: a gap that
-    was not committed is met again.
+    So the totals count even if this process is killed. A gap counts with the flush after it: the
+    next process reports a gap again that was not committed.
     """
 
     def __init__(self) -> None:

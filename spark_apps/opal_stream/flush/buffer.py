@@ -1,4 +1,4 @@
-"""Rows that wait for the next flush, and how far they take each partition."""
+"""Rows that wait for the next flush, and the offsets that they reach in each partition."""
 
 from dataclasses import dataclass, field
 
@@ -24,16 +24,21 @@ class FlushLimits:
 
 @dataclass(slots=True, kw_only=True)
 class Buffer:
-    """The rows and counts of the next flush; messages themselves are not kept."""
+    """The rows and counts of the next flush; the messages themselves are not kept.
+
+    - `row_parts` are the rows of each added batch.
+    - `bytes` are those of keys and values, `bad` the number of bad messages.
+    - `first_at_s` is when the first message came; None for an empty buffer.
+    - `waited_from_s` is when the last flush began, if the first messages came while it ran.
+    """
 
     limits: FlushLimits
-    parts: list[pa.Table] = field(default_factory=list)
+    row_parts: list[pa.Table] = field(default_factory=list)
     consumed: dict[Partition, Consumed] = field(default_factory=dict)
     rows: int = 0
     bytes: int = 0
     bad: int = 0
     first_at_s: float | None = None
-    # When the last flush began, if the first messages came while it ran
     waited_from_s: float | None = None
 
     def add(self, batch: MessageBatch, decoded: Decoded, now_s: float) -> None:
@@ -43,16 +48,16 @@ class Buffer:
         if self.first_at_s is None:
             self.first_at_s = now_s
         if decoded.rows.num_rows:
-            self.parts.append(decoded.rows)
+            self.row_parts.append(decoded.rows)
         self.rows += decoded.rows.num_rows
         self.bad += len(decoded.bad)
         for partition, positions in _by_partition(batch).items():
             self._count(partition, batch, positions)
 
     def reach(self, partition: Partition, offset: int, position: int, now_s: float) -> None:
-        """Move a partition to its end, behind marks of transactions.
+        """Move a partition to the offset of its end, past marks of transactions.
 
-        `position` is where the table stands, for a partition without buffered messages.
+        `position` is where the table stands; it counts where no message is buffered.
         """
         consumed = self.consumed.get(partition)
         reached = position if consumed is None else consumed.high
@@ -66,23 +71,24 @@ class Buffer:
             consumed.high = offset
 
     def rows_for(self, spec: TableSpec) -> pa.Table:
-        """Return the rows with all columns of the table.
+        """Return the buffered rows with all columns of the table.
 
-        Somebody may have added columns after the rows were decoded.
+        Columns that were added to the table after the rows were decoded are null.
         """
-        if self.parts:
-            rows = pa.concat_tables(self.parts, promote_options="default")
+        if self.row_parts:
+            rows = pa.concat_tables(self.row_parts, promote_options="default")
         else:
             rows = arrow_schema(spec.schema).empty_table()
-        given = frozenset(rows.column_names)
+        decoded_names = frozenset(rows.column_names)
         added = [column for column in spec.schema.fields if spec.schema.is_added(column)]
-        missing = [column for column in added if column.name not in given]
+        missing = [column for column in added if column.name not in decoded_names]
         return with_nulls(rows, missing)
 
     def is_due(self, now_s: float, *, has_more: bool = False) -> bool:
         """Return whether to flush now: the buffer is full, or its time has come.
 
-        What came while the last flush ran is read first, if that takes at most the interval.
+        With `has_more` Kafka has more messages, which came while the last flush ran. They are read
+        first, for at most the interval.
         """
         if self.first_at_s is None:
             return False
@@ -103,41 +109,43 @@ class Buffer:
         return self.limits.interval_s - (now_s - from_s)
 
     def clear(self) -> None:
-        self.parts, self.consumed = [], {}
+        self.row_parts, self.consumed = [], {}
         self.rows = self.bytes = self.bad = 0
         self.first_at_s = self.waited_from_s = None
 
     def _count(
         self, partition: Partition, batch: MessageBatch, positions: "range | list[int]"
     ) -> None:
+        """Count a partition's messages, given by their positions in the batch."""
         first, last = batch.offsets[positions[0]], batch.offsets[positions[-1]]
         consumed = self.consumed.setdefault(partition, Consumed(low=first, high=first))
-        size = sum(
-            len(batch.values[position] or b"") + len(batch.keys[position] or b"")
-            for position in positions
-        )
+        size = 0
+        for position in positions:
+            size += len(batch.values[position] or b"") + len(batch.keys[position] or b"")
         consumed.high = last + 1
         consumed.records += len(positions)
         consumed.bytes += size
         self.bytes += size
         timestamps = [batch.timestamps_ms[position] for position in positions]
-        moments = [moment for moment in timestamps if moment >= 0]  # -1 means no timestamp
-        if moments:
-            oldest_ms = min(moments)
+        known_ms = [timestamp for timestamp in timestamps if timestamp >= 0]  # -1 means none
+        if known_ms:
+            oldest_ms = min(known_ms)
             if consumed.oldest_ms < 0 or oldest_ms < consumed.oldest_ms:
                 consumed.oldest_ms = oldest_ms
-            consumed.newest_ms = max(consumed.newest_ms, *moments)
+            consumed.newest_ms = max(consumed.newest_ms, *known_ms)
 
 
 def _by_partition(batch: MessageBatch) -> "dict[Partition, range | list[int]]":
-    """Return the positions of each partition's messages, in the order of offsets."""
-    if len(set(batch.partitions)) == 1 and len(set(batch.topics)) == 1:
+    """Return the positions in the batch of each partition's messages, in the order of offsets."""
+    is_of_one_partition = len(set(batch.partitions)) == 1 and len(set(batch.topics)) == 1
+    if is_of_one_partition:
         only = Partition(topic=batch.topics[0], number=batch.partitions[0])
         return {only: range(len(batch))}
+    # By topic and number: making a Partition for each message would cost more
     by_name: dict[tuple[str, int], list[int]] = {}
-    for position, key in enumerate(zip(batch.topics, batch.partitions, strict=True)):
-        by_name.setdefault(key, []).append(position)
-    return {
-        Partition(topic=topic, number=number): positions
-        for (topic, number), positions in by_name.items()
-    }
+    for position, name in enumerate(zip(batch.topics, batch.partitions, strict=True)):
+        by_name.setdefault(name, []).append(position)
+    by_partition: dict[Partition, range | list[int]] = {}
+    for (topic, number), positions in by_name.items():
+        by_partition[Partition(topic=topic, number=number)] = positions
+    return by_partition

@@ -1,8 +1,9 @@
-"""The committer of a stream: it commits what the processes gathered, each file once.
+"""The committer of a stream: it commits the gathered files of the processes, each file once.
 
 A commit takes every partition from where the table stands to the end of a file, as a stream without
-gathering does. If two committers run by mistake, one is fenced off, looks again, and finds the
-files of the other committed. What cannot be committed holds back its own partition only.
+gathering does. If two committers run by mistake, one is fenced off, lists the folder again, and
+sees that the other has committed the files. A file that cannot be committed holds back its own
+partition only.
 """
 
 import logging
@@ -22,10 +23,10 @@ from opal_lake.table import Table
 from opal_lake.write.ingest_job import ingest
 from opal_stream.backoff import Backoff
 from opal_stream.flush.options import Totals
-from opal_stream.flush.writer import PASSING
-from opal_stream.formats.rows import fitted
+from opal_stream.flush.writer import RETRYABLE
+from opal_stream.formats.rows import fit_rows
 from opal_stream.gathered.file import Header
-from opal_stream.gathered.folder import Chain, GatheredFolder, Listing, in_turn
+from opal_stream.gathered.folder import Chain, GatheredFolder, Listing, ready_chains
 from opal_stream.kafka.applications import Application, check_stream
 from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition
@@ -34,7 +35,8 @@ from opal_stream.timeouts import GIVE_UP_S
 from opal_stream.tracking.events import FlushEvents, Tracker
 
 _CHECK_S = 3.0  # between two checks of an idle committer that the table is the same
-_LOOKS, _LONGEST_PAUSE_S = 4, 0.1  # an idle committer lists the folder 4 times an interval
+_IDLE_LOOKS = 4  # an idle committer lists the folder so often in each interval
+_MAX_SLEEP_S = 0.1  # a signal handler can only set a flag, which is read between two sleeps
 logger = logging.getLogger(__name__)
 
 
@@ -57,19 +59,20 @@ class CommitterOptions:
 
 @dataclass(slots=True, kw_only=True)
 class Gathered:
-    """The files of one commit.
+    """The files of one commit, and the rows, messages and positions that they stand for.
 
-    Of a topic that was created again, old and new partitions go into different commits.
+    A commit has one topic id for each topic name: old and new partitions of a topic that was
+    created again go into different commits.
     """
 
     files: list[Header] = field(default_factory=list)
-    parts: list[pa.Table] = field(default_factory=list)
+    row_parts: list[pa.Table] = field(default_factory=list)
     consumed: dict[Partition, Consumed] = field(default_factory=dict)
     advances: dict[str, Advance] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
 
     def fits(self, header: Header) -> bool:
-        """Return whether a file continues its partition, and is of the same topics."""
+        """Return whether a file continues its partition in this commit, with the same topic id."""
         application = header.application
         advance = self.advances.get(str(application))
         if advance is not None:
@@ -82,10 +85,11 @@ class Gathered:
         application = header.application
         name, partition = str(application), application.partition
         self.files.append(header)
-        self.parts.append(rows)
+        self.row_parts.append(rows)
         self.ids[partition.topic] = application.topic_id
-        first = Advance(start=header.low, end=header.low, first=header.first)
-        self.advances[name] = replace(self.advances.get(name, first), end=header.high)
+        if name not in self.advances:
+            self.advances[name] = Advance(start=header.low, end=header.low, first=header.first)
+        self.advances[name] = replace(self.advances[name], end=header.high)
         if partition in self.consumed:
             self.consumed[partition] = self.consumed[partition].joined(header.consumed)
         else:
@@ -93,17 +97,17 @@ class Gathered:
 
     @property
     def max_bad(self) -> int | None:
-        """The number of rows that may be put aside, None for no limit.
+        """The number of rows that may be put aside; None for no limit.
 
-        Rows that the processes found bad may be put aside, and any bad row if all processes allow
-        that.
+        There is no limit if all processes put bad messages aside. Otherwise only as many rows may
+        be put aside as the processes themselves found bad.
         """
         if all(header.quarantine for header in self.files):
             return None
         return sum(header.bad for header in self.files)
 
     def rows_for(self, spec: TableSpec) -> pa.Table:
-        return pa.concat_tables([fitted(part, spec) for part in self.parts])
+        return pa.concat_tables([fit_rows(rows, spec) for rows in self.row_parts])
 
 
 class Committer:
@@ -121,9 +125,9 @@ class Committer:
         self._tracker = tracker or Tracker()
         self._head = table.log.head()
         self._folder = GatheredFolder(table.storage, self._head.root.table_id)
-        self._stuck: set[str] = set()
-        self._problems: dict[str, str] = {}
-        self._unsure: Gathered | None = None  # of a commit that failed, and may have landed
+        self._stuck: set[str] = set()  # the paths of stuck files in the last listing
+        self._problems: dict[str, str] = {}  # by path: why a file is stuck in two listings
+        self._unsure: Gathered | None = None  # files of a commit that failed, but may have landed
         self._one_by_one = 0  # commits of one file each that are still to be made
         self._check_s = 0.0  # when an idle committer checks that the table is the same
         self._has_more = False
@@ -138,14 +142,15 @@ class Committer:
         backoff: Backoff | None = None
         try:
             while True:
-                # Read before the turn: what is gathered until `stop` is committed
-                is_last, began_s = self._stopping, time.monotonic()
+                # Read before the turn, so that files gathered before `stop` are still committed
+                is_last = self._stopping
+                began_s = time.monotonic()
                 try:
                     files = self._turn()
                     backoff = None
-                except PASSING as error:
+                except RETRYABLE as error:
                     backoff = backoff or Backoff(
-                        what="a look for gathered files, or their commit,",
+                        what="listing or committing gathered files",
                         give_up_s=self.options.give_up_s,
                     )
                     backoff.wait(error, lambda: None)
@@ -154,7 +159,7 @@ class Committer:
                     continue
                 if is_last or (self.options.until_empty and not files):
                     break
-                looks = 1 if files else _LOOKS
+                looks = 1 if files else _IDLE_LOOKS
                 self._pause(began_s + self.options.interval_s / looks)
         finally:
             self._tracker.close()
@@ -167,16 +172,15 @@ class Committer:
     def _pause(self, until_s: float) -> None:
         if self.options.until_empty:
             return
-        # In short steps: a signal handler can only set a flag
         while not self._stopping:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return
-            time.sleep(min(left_s, _LONGEST_PAUSE_S))
+            time.sleep(min(left_s, _MAX_SLEEP_S))
 
     def _turn(self) -> int:
         """List the folder, make at most one commit, and return the number of its files."""
-        # The folder before the head: a file that is committed in between is in the head
+        # The folder before the head: rows of a file that is committed in between are in the head
         listing = self._folder.look()
         now_s = time.monotonic()
         is_due = bool(listing.paths) or now_s >= self._check_s
@@ -200,7 +204,7 @@ class Committer:
         )
 
     def _chains(self, listing: Listing) -> Iterator[Chain]:
-        """Yield what can be committed of each partition of this stream."""
+        """Yield the files of each partition of this stream that can be committed now."""
         overtaken = listing.overtaken(self._head.positions)
         for application in listing.headers:
             if application.stream != self.options.name or application in overtaken:
@@ -210,20 +214,22 @@ class Committer:
                 yield chain
 
     def _read(self, listing: Listing) -> Gathered:
-        """Read the first file of each partition, then the second ones, up to a limit.
+        """Read the rows of one commit, and note whether files are left for the next one.
 
-        A topic that was created again waits until the files of the topic before are committed.
+        It takes the first file of each partition, then the second ones, up to the limit of bytes.
         """
         chains = list(self._chains(listing))
-        ready = in_turn(chains)
+        ready = ready_chains(chains)
         files: list[Header] = []
-        for rank in zip_longest(*(chain.files for chain in ready)):
-            files += [header for header in rank if header is not None]
+        for nth_files in zip_longest(*(chain.files for chain in ready)):
+            files += [header for header in nth_files if header is not None]
         count = 1 if self._one_by_one else self._enough(files)
         self._has_more = count < len(files) or len(ready) < len(chains)
         gathered, blocked = Gathered(), set[Application]()
         for header, rows in self._folder.read_rows(files[:count], self._head.spec):
-            if header.application in blocked or rows is None or not gathered.fits(header):
+            is_blocked = header.application in blocked
+            # A file that is gone or damaged holds back the later files of its partition
+            if is_blocked or rows is None or not gathered.fits(header):
                 blocked.add(header.application)
                 self._has_more = True
             else:
@@ -231,7 +237,7 @@ class Committer:
         return gathered
 
     def _enough(self, files: list[Header]) -> int:
-        """Return how many files one commit reads, at least one."""
+        """Return how many of the files fill one commit, at least one."""
         size = 0
         for count, header in enumerate(files):
             if size >= self.options.bytes:
@@ -245,9 +251,12 @@ class Committer:
         A listing takes time: a file is stuck only if two listings in a row say so.
         """
         stuck = listing.stuck(self._head.positions, self.options.name)
-        self._has_more |= not stuck.keys() <= self._stuck
+        newly_stuck = stuck.keys() - self._stuck
+        if newly_stuck:
+            self._has_more = True  # the next listing follows immediately, and confirms them
         problems = {path: reason for path, reason in stuck.items() if path in self._stuck}
-        for path in sorted(problems.keys() - self._problems.keys()):
+        unlogged = problems.keys() - self._problems.keys()
+        for path in sorted(unlogged):
             logger.warning("%s", problems[path])
         self._stuck, self._problems = set(stuck), problems
         self._tracker.stuck(len(problems))
@@ -267,24 +276,26 @@ class Committer:
                 self.table, lambda spec, _: gathered.rows_for(spec), operation, hurried=True
             )
         except FencedError as error:
-            logger.warning("another committer was faster, and this one looks again: %s", error)
+            logger.warning(
+                "another committer was faster; this one lists the folder again: %s", error
+            )
             return
-        except PASSING:  # it may have landed: the next turn looks
+        except RETRYABLE:  # the commit may have landed: the next turn checks that
             self._unsure = gathered
             raise
         except InvalidInputError as error:
             self._has_more = True
-            if len(files) > 1:  # the bad one is found by commits of one file each
+            if len(files) > 1:  # commits of one file each find the bad file
                 self._one_by_one = len(files)
                 return
             self._one_by_one = 0
             self._folder.refuse(
                 files[0],
-                f"its rows cannot go into the table: {error}\nOr delete it, and start its stream "
+                f"the table refuses its rows: {error}\nOr delete the file, and start its stream "
                 "again with --on-bad-message quarantine",
             )
             return
-        # Only after the commit: until then they are the only copy
+        # Only after the commit: until then the files may be the only copy of their messages
         self._folder.delete([header.path for header in files])
         self._count(gathered, result, time.monotonic() - began_s)
 

@@ -1,4 +1,7 @@
-"""The intake of messages: new schemas, new columns, and messages that stop the stream."""
+"""The intake of messages: it decodes them, learns new schemas, and adds new columns.
+
+It also stops the stream at a message that the options do not accept.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,15 +25,16 @@ _NO_COLUMN = (
     "a map in JSON, a union of several types, a decimal of more than 38 digits, "
     "or an object without members"
 )
-MAX_REFUSED = 1_000  # refused columns that are remembered: each message may have other names
+# The refused columns that are remembered. There may be more: each message may have other names
+MAX_REFUSED = 1_000
 logger = logging.getLogger(__name__)
 
 
 class Intake:
-    """The decoder of a stream, kept at the table's current columns.
+    """The decoder of a stream, which follows the table's current columns.
 
-    `settle` commits what was read so far, `settle_before` also what a batch holds before a
-    position.
+    `settle()` commits the messages that were read before the current batch. `settle_before(batch,
+    position)` commits them together with the messages of the batch before a position.
     """
 
     def __init__(
@@ -49,9 +53,9 @@ class Intake:
         self._settle_before = settle_before
 
     def take(self, batch: MessageBatch) -> Iterator[tuple[MessageBatch, Decoded]]:
-        """Yield a batch in parts, each of which ends before a new schema.
+        """Yield a batch in parts, each with its rows; a part ends where a new schema begins.
 
-        What was read by older schemas is settled before a new one is learned.
+        Messages of older schemas are settled before a new one is learned.
         """
         while len(batch):
             unseen = self.decoder.unseen(batch)
@@ -65,26 +69,33 @@ class Intake:
             batch = batch.slice(unseen)
 
     def follow(self, spec: TableSpec | None) -> None:
-        """Use the table's current columns: somebody may have added some."""
+        """Decode for the columns of `spec` from now on, if they have changed."""
         if spec is not None and spec.schema != self.decoder.spec.schema:
             self.decoder = self.decoder.renewed(spec)
 
     def _decoded(self, batch: MessageBatch) -> Decoded:
+        """Return the rows of a batch; add its new columns to the table if the options say so.
+
+        Raises BadMessageError or NewColumnsError for the first message that stops the stream, after
+        the messages before it were committed.
+        """
         remembered = self.decoder.refused
-        # Not while a batch is decoded: it may need all that it has refused itself
+        # Not while a batch is decoded: it may need all the columns that it made the table refuse
         while len(remembered) > MAX_REFUSED:
-            del remembered[next(iter(remembered))]
+            oldest = next(iter(remembered))
+            del remembered[oldest]
         decoded = self.decoder.decode(batch)
-        unfit: NewColumnsError | None = None
-        while decoded.new is not None and self._formats.on_new_columns == "add" and unfit is None:
+        adds_columns = self._formats.on_new_columns == "add"
+        failed_add: NewColumnsError | None = None
+        while decoded.new is not None and adds_columns and failed_add is None:
             try:
                 self.add_or_refuse(batch.source(decoded.new.first), decoded.new.columns)
                 decoded = self.decoder.decode(batch)
             except NewColumnsError as error:
-                unfit = error
-        refused: dict[int, str] = {}
+                failed_add = error
+        refused: dict[int, str] = {}  # by position: why a bad message stops the stream
         if self._on_bad_message == "fail":
-            # Those with new columns are bad by --on-new-columns, which puts them aside
+            # Messages that are bad for their new columns are put aside by --on-new-columns
             refused = {bad.position: bad.reason for bad in decoded.bad if not bad.has_new_columns}
         new = decoded.new
         stops = [*refused]
@@ -96,19 +107,20 @@ class Intake:
         self._settle_before(batch, first)
         if new is None or first in refused:
             _refuse(batch, first, refused[first])
-        raise unfit or refused_columns(
-            batch.source(first), new.names.get(first, ()), new.paths(first)
-        )
+        if failed_add is not None:
+            raise failed_add
+        raise new_columns_error(batch.source(first), new.names.get(first, ()), new.paths(first))
 
     def learn(self, value: bytes | None, key: bytes | None = None) -> None:
-        """Learn the schemas that a message names, for the table's current columns."""
+        """Learn the schemas of a message's value and key; use the table's current columns."""
         self.decoder.learn(value, key)
         self.follow(self._table.log.head().spec)
 
     def add_or_refuse(self, source: str, columns: pa.Schema) -> None:
-        """Add the columns, or remember which cannot be added.
+        """Add columns to the table, or remember which of them it refuses.
 
-        Messages with those are put aside where bad messages are; otherwise NewColumnsError.
+        `source` names the first message that has them. Raises NewColumnsError for a refused column,
+        unless bad messages are put aside: then messages with it are bad.
         """
         try:
             self.add_columns(source, columns)
@@ -116,30 +128,38 @@ class Intake:
         except NewColumnsError:
             if self._on_bad_message != "quarantine":
                 raise
-        unfit = _unfit(self._table.log.head().spec.schema, columns)
-        reasons = {column: unfit[column.name] for column in columns if column.name in unfit}
-        self._remember(source, reasons)
-        fit = pa.schema([column for column in columns if column.name not in unfit])
-        if not len(fit):
+        reason_by_name = _why_unfit(self._table.log.head().spec.schema, columns)
+        unfit: dict[pa.Field, str] = {}
+        fit: list[pa.Field] = []
+        for column in columns:
+            if column.name in reason_by_name:
+                unfit[column] = reason_by_name[column.name]
+            else:
+                fit.append(column)
+        self._remember(source, unfit)
+        if not fit:
             return
         try:
-            self.add_columns(source, fit)
-        except NewColumnsError as error:
+            self.add_columns(source, pa.schema(fit))
+        except NewColumnsError as error:  # each column fits alone, but not all together
             self._remember(source, dict.fromkeys(fit, str(error.__cause__)))
 
     def _remember(self, source: str, reasons: Mapping[pa.Field, str]) -> None:
         """Remember why columns cannot be added, and log each reason once."""
         for column, reason in reasons.items():
             self.decoder.refused[column.name, str(column.type)] = reason
-        for reason in dict.fromkeys(reasons.values()):
-            names = [column.name for column, other in reasons.items() if other == reason]
+        names_by_reason: dict[str, list[str]] = {}
+        for column, reason in reasons.items():
+            names_by_reason.setdefault(reason, []).append(column.name)
+        for reason, names in names_by_reason.items():
             text = new_columns_text(names)
             logger.warning("%s: %s: %s. Such messages are put aside", source, text, reason)
 
     def add_columns(self, source: str, columns: pa.Schema) -> None:
-        """Add columns to the table; settle what was read before the message first.
+        """Add columns to the table; settle the messages before the one at `source` first.
 
-        Another process may add the same columns at the same time.
+        Another process may add the same columns at the same time. Raises NewColumnsError if the
+        table refuses one.
         """
         self._settle()
         log = self._table.log
@@ -150,31 +170,32 @@ class Intake:
             )
         except (InvalidInputError, RecursionError) as error:
             pronoun = "it" if len(columns) == 1 else "them"
-            unfit = f"{new_columns_text(columns.names)}, and cannot get {pronoun}"
+            problem = f"{new_columns_text(columns.names)}, and cannot get {pronoun}"
             raise NewColumnsError(
-                f"{source}: {unfit}: {error}. Leave them out with --on-new-columns ignore, or put "
-                "such messages aside with --on-new-columns quarantine"
+                f"{source}: {problem}: {error}. Leave such columns out with --on-new-columns "
+                "ignore, or put such messages aside with --on-new-columns quarantine"
             ) from error
         names = ", ".join(columns.names)
-        logger.warning("%s: columns that the table has now: %s", source, names)
+        logger.warning("%s: added to the table: columns %s", source, names)
         self.follow(head.spec)
 
 
 def _check_types(columns: Iterable[pa.Field]) -> None:
+    """Raise InvalidInputError for a column of type null: its values have no type of a table."""
     for column in columns:
         if pa.types.is_null(column.type):
             raise InvalidInputError(f"{column.name!r} is {_NO_COLUMN}")
 
 
-def _unfit(schema: Schema, columns: pa.Schema) -> dict[str, str]:
-    """Return why columns cannot be added, by name."""
+def _why_unfit(schema: Schema, columns: pa.Schema) -> dict[str, str]:
+    """Return by name why columns cannot be added; columns that can be added are left out."""
     unfit: dict[str, str] = {}
     spellings: dict[str, str] = {}
     for column in columns:
         try:
             _check_types([column])
             plan_added(schema, unknown_columns(schema, pa.schema([column])))
-            # Two new columns may differ in case only: the second one is unfit
+            # Of two new columns whose names differ in case only, the second one is unfit
             spelling = spellings.setdefault(column.name.casefold(), column.name)
             check_names(dict.fromkeys([spelling, column.name]))
         except InvalidInputError as error:
@@ -190,22 +211,20 @@ def _refuse(batch: MessageBatch, position: int, reason: str) -> NoReturn:
     )
 
 
-def refused_columns(
+def new_columns_error(
     source: str, names: Sequence[str], paths: Sequence[str] = ()
 ) -> NewColumnsError:
-    """Return the error of a message with new columns, and the ways to accept it.
+    """Return the error of a message with new columns; it names the options that accept them.
 
     `paths` are new members of nested columns, which no table can get.
     """
-    choices = (
-        "add, ignore, or quarantine to put such messages aside; or add them by opal add-columns"
+    remedy = (
+        "Add the columns with --on-new-columns add or by opal add-columns, leave them out with "
+        "--on-new-columns ignore, or put such messages aside with --on-new-columns quarantine"
     )
     if paths:
-        choices = (
-            "ignore leaves the members out, quarantine puts such messages aside, "
-            "and add takes only columns"
+        remedy = (
+            "Leave the members out with --on-new-columns ignore, or put such messages aside with "
+            "--on-new-columns quarantine"
         )
-    return NewColumnsError(
-        f"{source}: {new_columns_text(names, paths)}. Choose what happens to new columns: "
-        f"--on-new-columns {choices}"
-    )
+    return NewColumnsError(f"{source}: {new_columns_text(names, paths)}. {remedy}")

@@ -1,8 +1,8 @@
-"""A run that reads an interval of time once: for a job of a day, which may run again.
+"""A run that reads the messages of an interval of time once, such as the job of a day.
 
 It neither reads nor moves positions of a stream, so that intervals may be read in any order. A
-commit is identified by the offsets that it holds. Commits are cut by numbers and sizes of messages,
-never by time: a repeated run makes the same commits, and finds them in the table.
+commit is identified by the offsets of its messages. Commits are cut by the number and size of
+messages, never by time. So a repeated run cuts the same commits, and finds them in the table.
 """
 
 import hashlib
@@ -33,9 +33,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class IntervalTotals(Totals):
-    """The totals of an interval, with the offsets that were read.
+    """The totals of an interval.
 
-    Partitions are open that had no message after the interval yet.
+    - `ranges` are the first offset of each partition, and the offset after its last one.
+    - `open` are the partitions without a message after the interval: late ones may still come.
     """
 
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -90,13 +91,13 @@ class IntervalRun:
             broker_timeout_s=options.broker_timeout_s,
         )
         self._ids: dict[str, str] = {}
-        # Of the next commit. By message, not by row as in the buffer: also a message that makes no
-        # row must cut a repeat at the same offset
+        # The messages and bytes of the next commit. The buffer counts rows instead: but a message
+        # without a row must count, too, so that a repeated run cuts at the same offset
         self._messages = self._message_bytes = 0
         self._stopping = False
 
     def stop(self) -> None:
-        """End at once. The next run reads again what is not committed."""
+        """End immediately. The next run reads uncommitted messages again."""
         self._stopping = True
 
     def run(self) -> IntervalTotals:
@@ -112,11 +113,17 @@ class IntervalRun:
         return self.totals
 
     def _resolve(self) -> dict[Partition, OffsetRange]:
+        """Return the offsets of the interval by partition, and note them in the totals."""
         topics = Topics(self._connection).describe(self.options.topics)
         self._ids = {name: topic.id for name, topic in topics.items()}
-        reach = self._source.reach(chosen_partitions(topics.values(), self.options.partitions))
+        partitions = chosen_partitions(topics.values(), self.options.partitions)
+        reach = self._source.reach(partitions)
         ranges = resolve_ranges(
-            self._source.consumer, self._connection, reach, self._interval, self.options.policies
+            self._source.consumer,
+            self._connection,
+            reach,
+            self._interval,
+            self.options.policies,
         )
         for partition, offsets in sorted(ranges.items()):
             self.totals.ranges[str(partition)] = (offsets.low, offsets.high)
@@ -126,16 +133,17 @@ class IntervalRun:
 
     def _read(self, partition: Partition, offsets: OffsetRange) -> None:
         for batch in self._batches(partition, offsets):
-            rest = batch
-            while len(rest):
-                fits = self._fitting(rest)
-                self._take(rest.slice(0, fits))
-                rest = rest.slice(fits)
+            unread = batch
+            while len(unread):
+                count = self._count_that_fits(unread)
+                self._take(unread.slice(0, count))
+                unread = unread.slice(count)
 
     def _batches(self, partition: Partition, offsets: OffsetRange) -> Iterator[MessageBatch]:
-        """Yield the messages of a range.
+        """Yield the messages of a range in batches.
 
-        Its end may hold marks of transactions, which are not messages.
+        Offsets at its end may be marks of transactions: then Kafka gives no message for them, but
+        reports that the partition has ended.
         """
         self._source.assign({partition: offsets.low})
         heard_s = time.monotonic()
@@ -144,24 +152,24 @@ class IntervalRun:
         while not is_over:
             if self._stopping:
                 raise StoppedError(
-                    f"{partition}: stopped before the interval was read; run it again, "
-                    "what is committed is not read twice"
+                    f"{partition}: the run was stopped before the interval was read; run it again: "
+                    "it reads the rest, and commits no message twice"
                 )
             fetched = self._source.fetch(_POLL_S)
             silent_s = time.monotonic() - heard_s
             if silent_s > reported_s + _REPORT_S:
                 reported_s = silent_s
                 logger.warning(
-                    "%s: Kafka has given nothing for %.0f s; waiting", partition, silent_s
+                    "%s: Kafka has sent no message for %.0f s; waiting", partition, silent_s
                 )
             if fetched.suspect or silent_s > self.options.broker_timeout_s:
                 raise KafkaError(
-                    f"{partition}: Kafka does not give what it had at offset {offsets.low}; "
-                    "run this again"
+                    f"{partition}: Kafka does not send the messages that it had from offset "
+                    f"{offsets.low} on; run the interval again"
                 )
             inside = sum(offset < offsets.high for offset in fetched.batch.offsets)
-            is_over = _is_over(fetched.batch, inside, offsets.high)
-            is_over = is_over or fetched.ended.get(partition, -1) >= offsets.high
+            has_partition_ended = fetched.ended.get(partition, -1) >= offsets.high
+            is_over = has_partition_ended or _reaches(fetched.batch, inside, offsets.high)
             yield fetched.batch.slice(0, inside)
             if len(fetched.batch):
                 reported_s = 0.0
@@ -169,8 +177,8 @@ class IntervalRun:
                 heard_s = time.monotonic()
         self._source.drop(partition)
 
-    def _fitting(self, batch: MessageBatch) -> int:
-        """Return how many of the messages the commit still holds, at least one."""
+    def _count_that_fits(self, batch: MessageBatch) -> int:
+        """Return how many messages of a batch fill up the next commit, at least one."""
         limits = self.options.limits
         messages, size = self._messages, self._message_bytes
         for position, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
@@ -184,10 +192,8 @@ class IntervalRun:
         for part, decoded in self._intake.take(batch):
             self._buffer.add(part, decoded, time.monotonic())
         self._messages += len(batch)
-        self._message_bytes += sum(
-            len(key or b"") + len(value or b"")
-            for key, value in zip(batch.keys, batch.values, strict=True)
-        )
+        for key, value in zip(batch.keys, batch.values, strict=True):
+            self._message_bytes += len(key or b"") + len(value or b"")
         limits = self.options.limits
         if self._messages >= limits.rows or self._message_bytes >= limits.bytes:
             self._flush()
@@ -201,7 +207,7 @@ class IntervalRun:
         if result.version is not None:
             self.totals.version = result.version
         if result.repeated:
-            logger.warning("version %s holds these offsets already", result.version)
+            logger.warning("version %s has these offsets already", result.version)
         else:
             consumed, bad = dict(self._buffer.consumed), self._buffer.bad
             self.totals.add_flush(consumed.values(), bad=bad, version=result.version)
@@ -219,23 +225,29 @@ class IntervalRun:
 
     def _token(self) -> str:
         """Return the token of the commit: a hash of its offsets and of the partition key."""
-        parts: list[str] = []
+        ranges: list[str] = []
         for partition, consumed in sorted(self._buffer.consumed.items()):
-            topic = f"{partition.topic}@{self._ids[partition.topic]}"
-            parts.append(f"{topic}/{partition.number}:{consumed.low}-{consumed.high}")
-        digest = hashlib.sha256(repr((self._key, parts)).encode()).hexdigest()
+            topic_id = self._ids[partition.topic]
+            name = f"{partition.topic}@{topic_id}/{partition.number}"
+            ranges.append(f"{name}:{consumed.low}-{consumed.high}")
+        # The exact text counts: a repeated run of a later release must find its commits
+        text = repr((self._key, ranges))
+        digest = hashlib.sha256(text.encode()).hexdigest()
         return f"kafka:{self.options.name}/{digest[:32]}"
 
 
-def _is_over(batch: MessageBatch, inside: int, end: int) -> bool:
-    """Return whether a batch with `inside` messages of a range reaches its end."""
+def _reaches(batch: MessageBatch, inside: int, end: int) -> bool:
+    """Return whether a batch reaches the end of a range.
+
+    The first `inside` messages of the batch belong to the range.
+    """
     if inside < len(batch):
         return True
     return inside > 0 and batch.offsets[inside - 1] == end - 1
 
 
 def _nothing(*_: object) -> None:
-    """Do nothing where a new schema begins.
+    """Do nothing where a new schema begins: do not cut the commit there.
 
-    A cut there would be missing in a repeat, which knows the schema from the start.
+    A repeated run knows the schema from the start, and would not cut there.
     """

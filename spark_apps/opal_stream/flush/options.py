@@ -19,10 +19,11 @@ from opal_stream.tracking.events import Tracker
 class StreamOptions:
     """The options of a stream: its topics, and how they are read.
 
-    Without `partitions` the stream reads all of the topics, also those that are added later.
-    A flush either makes a commit itself (`commit="direct"`), or leaves that to the committer of
-    many processes ("gathered"). Then nothing more is read while files of `gathered_bytes` wait for
-    the committer; 0 means no limit.
+    - Without `partitions` the stream reads all partitions of the topics, later ones included.
+    - `commit` is "direct" if each flush makes a commit. It is "gathered" if a flush writes files,
+      which one committer commits for many processes.
+    - While gathered files of `gathered_bytes` wait for the committer, no message is read. 0 means
+      no limit.
     """
 
     topics: Sequence[str]
@@ -47,7 +48,7 @@ class StreamOptions:
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """The totals of a run; `missing` offsets were deleted before they were read."""
+    """The totals of a run; Kafka deleted the `missing` offsets before they were read."""
 
     records: int = 0
     bad: int = 0
@@ -56,7 +57,7 @@ class Totals:
     missing: int = 0
 
     def add_flush(self, consumed: Iterable[Consumed], *, bad: int, version: int | None) -> None:
-        """Count a flush of these messages; `version` is None where it made no commit."""
+        """Count a flush of these messages; `version` is None if the flush made no commit."""
         self.flushes += 1
         self.records += sum(part.records for part in consumed)
         self.bad += bad

@@ -1,13 +1,14 @@
 """A flush without a commit: each partition's rows go into a file for the committer.
 
-The file is named by its first offset, so that of two processes that read a partition only one can
-go on. The name alone is not enough where the committer has committed and deleted the other's file:
-so each flush checks that the table stands where a file of this process ends.
+A file is named by its first offset. So if two processes read one partition, only one of them can
+write the next file. The name alone is not enough if the committer has already committed and deleted
+the other process's file. So each flush also checks that the table stands where a file of this
+process ends.
 """
 
 import secrets
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -20,9 +21,9 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.result import JobResult
 from opal_lake.storage.protocol import READERS
 from opal_stream.errors import BadMessageError, TakenOverError
-from opal_stream.flush.writer import PASSING, Batch, Writer, taken_over
+from opal_stream.flush.writer import RETRYABLE, Batch, Writer, taken_over_error
 from opal_stream.formats.batch import from_partition
-from opal_stream.formats.rows import fitted
+from opal_stream.formats.rows import fit_rows
 from opal_stream.gathered.backlog import Gate
 from opal_stream.gathered.file import MAX_BEFORE, Header
 from opal_stream.gathered.folder import GatheredFolder
@@ -45,14 +46,14 @@ class Publisher(Writer):
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     _folder: GatheredFolder | None = field(init=False, default=None)
     _head: Snapshot | None = field(init=False, default=None)
-    # Offsets at which this process's files begin or end, and those that it found at its start
+    # Offsets where this process's files, and the files that it found at its start, begin or end
     _bounds: dict[Application, set[int]] = field(init=False, default_factory=dict)
     # Known topic ids, by stream and topic name
     _topics: Mapping[tuple[str, str], set[str]] = field(init=False, default_factory=dict)
 
     def read_positions(self) -> Mapping[str, int]:
         """Return where the table will stand when all gathered files are committed."""
-        # The files before the head: what is committed in between is in the head
+        # The files before the head: rows of a file that is committed in between are in the head
         listing = self.folder.look()
         positions = self._read_head().positions
         ends = listing.ends(positions)
@@ -68,36 +69,42 @@ class Publisher(Writer):
     def flush(
         self, batch: Batch, before_commit: Callable[[], None], while_waiting: Callable[[], None]
     ) -> JobResult | None:
-        """Publish a batch. Files of a flush that fails halfway stay, and count."""
+        """Write a file for each partition of a batch.
+
+        If the flush fails halfway, the files that it wrote stay, and the partitions count as read.
+        """
         if not batch.consumed:
             return None
-        backoff, unpublished = self.backoff(), dict(batch.consumed)
+        backoff = self.backoff()
+        unpublished = dict(batch.consumed)
         for partition, consumed in unpublished.items():
-            self._bounds.setdefault(self.applications[partition], set()).add(consumed.high)
+            bounds = self._bounds.setdefault(self.applications[partition], set())
+            bounds.add(consumed.high)
         while unpublished:
             try:
                 before_commit()
                 head = self._read_head()
                 rows = self._checked(batch, head.spec)
+                writes: dict[Partition, Future[None]] = {}
                 with ThreadPoolExecutor(READERS) as pool:
-                    published = {
-                        partition: pool.submit(self._publish, partition, consumed, rows, head)
-                        for partition, consumed in unpublished.items()
-                    }
-                for partition, outcome in published.items():
-                    outcome.result()
+                    for partition, consumed in unpublished.items():
+                        writes[partition] = pool.submit(
+                            self._publish, partition, consumed, rows, head
+                        )
+                for partition, write in writes.items():
+                    write.result()
                     self.positions[partition] = unpublished.pop(partition).high
-            except TakenOverError:  # also a ConflictError, which would be tried again
+            except TakenOverError:  # a ConflictError, too, but another attempt would not help
                 raise
-            except PASSING as error:
+            except RETRYABLE as error:
                 backoff.wait(error, while_waiting)
         return JobResult(operation="ingest", table=self.table.uri)
 
     @property
     def folder(self) -> GatheredFolder:
-        """The table's folder of gathered files.
+        """The folder of gathered files of the table that this process began with.
 
-        It accepts files of the table id that was read first: a table created again has another id.
+        It refuses files of a table that was created again at the same URI: its id is another one.
         """
         if self._folder is None:
             self._folder = GatheredFolder(self.table.storage, self._read_head().root.table_id)
@@ -112,39 +119,45 @@ class Publisher(Writer):
         return self._head
 
     def _checked(self, batch: Batch, spec: TableSpec) -> pa.Table:
-        """Return the rows of a batch; refuse what the committer would refuse.
+        """Return the rows of a batch; raise BadMessageError for rows that a commit would reject.
 
-        Only this process knows what becomes of bad messages.
+        The check is made here, as the committer does not know --on-bad-message of this process.
         """
-        rows = fitted(batch.rows_for(spec), spec)
+        rows = fit_rows(batch.rows_for(spec), spec)
         rejects = Rejects(keep=False)
-        # The committer fills values that did not change: it knows what came before
+        # Values that did not change are not checked: only the committer can look them up
         complete = rows.drop_columns([UNCHANGED])
         split_bad_rows(complete, spec, rejects)
         if self.on_bad_message != "quarantine" and rejects.counts.total() > batch.bad:
             raise BadMessageError(
-                "messages cannot go into the table, and nothing of them was committed: "
-                f"{dict(rejects.counts)}, as {rejects.examples[:1]}. Correct the source, or put "
-                "such messages aside with --on-bad-message quarantine"
+                "the table refuses rows of these messages, and none of them was committed: "
+                f"{dict(rejects.counts)}, for example {rejects.examples[:1]}. Correct the source, "
+                "or put such messages aside with --on-bad-message quarantine"
             )
         return rows
 
     def _publish(
         self, partition: Partition, consumed: Consumed, rows: pa.Table, head: Snapshot
     ) -> None:
-        application, begin = self.applications[partition], self.positions[partition]
-        committed, bounds = head.positions.get(str(application)), self._bounds[application]
+        """Write the file of one partition; `rows` are those of all partitions of the batch.
+
+        Raises TakenOverError if another process writes files or commits for the partition.
+        """
+        application = self.applications[partition]
+        begin = self.positions[partition]
+        committed = head.positions.get(str(application))
+        bounds = self._bounds[application]
         if committed is not None and committed not in bounds:
-            raise taken_over(
+            raise taken_over_error(
                 partition,
                 f"the table stands at offset {committed}, where no file of this process ends",
             )
         if committed == consumed.high:
-            return  # an attempt that seemed to fail was committed
+            return  # an earlier attempt seemed to fail, but its file was written and committed
         if committed is not None:
             bounds -= {bound for bound in bounds if bound < committed}
-        # The file begins where the last one ends, so that a gap which the stream passes over does
-        # not break the chain
+        # The file begins where the last one ends: so offsets that the stream passes over do not
+        # break the chain of files
         span = consumed if begin is None else replace(consumed, low=begin)
         header = Header(
             table_id=head.root.table_id,
@@ -155,14 +168,16 @@ class Publisher(Writer):
             after=self._ids_before(application),
             quarantine=self.on_bad_message == "quarantine",
         )
-        part = rows
+        own_rows = rows
         if len(self.applications) > 1:
             is_own = from_partition(rows[SOURCE], partition.topic, partition.number)
-            part = rows.filter(is_own)
-        size = self.folder.put(header, part)
-        self.gate.wrote(size)
+            own_rows = rows.filter(is_own)
+        size = self.folder.put(header, own_rows)
+        self.gate.count_file(size)
         if not size and self._writer_of(header.path) != self.name:
-            raise taken_over(partition, f"gathered rows from offset {span.low} on exist already")
+            raise taken_over_error(
+                partition, f"gathered rows from offset {span.low} on exist already"
+            )
 
     def _ids_before(self, application: Application) -> tuple[str, ...] | None:
         """Return the ids of earlier topics of the name; None if they are too many to list."""
@@ -175,4 +190,4 @@ class Publisher(Writer):
         try:
             return self.folder.read_header(path).writer
         except NotFoundError as error:
-            raise ConflictError(f"{path} was committed and deleted meanwhile") from error
+            raise ConflictError(f"{path} was committed and deleted meanwhile; try again") from error

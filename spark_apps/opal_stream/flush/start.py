@@ -1,8 +1,8 @@
 """The start of a stream that reads only new messages (`start="latest"`).
 
-One commit fixes the start for all partitions of a topic, before any of them is read: whoever reads
-a partition later begins there and leaves nothing out. Partitions that are added after that commit
-are read from their first message.
+One commit fixes the start of all partitions of a topic, before any of them is read. A process that
+reads a partition later begins there, and leaves no message out. Partitions that are added after
+that commit are read from their first message.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from opal_lake.table import Table
 from opal_lake.write.ingest_job import ingest
 from opal_stream.backoff import Backoff
 from opal_stream.flush.options import StreamOptions
-from opal_stream.flush.writer import PASSING
+from opal_stream.flush.writer import RETRYABLE
 from opal_stream.kafka.applications import Application, begun_topics, start_name
 from opal_stream.kafka.topics import Partition, Reach, Topic, chosen_partitions
 
@@ -32,19 +32,19 @@ def fix_start(
     read_positions: Callable[[], Mapping[str, int]],
     reach_of: ReachOf,
 ) -> None:
-    """Commit the ends of the topics that the stream has never read.
+    """Commit the current ends of the topics that the stream has never read.
 
-    If another process was first, its commit counts.
+    `reach_of` asks Kafka for the ends. If another process commits first, its commit counts.
     """
-    backoff = Backoff(what="the commit of where the stream begins", give_up_s=options.give_up_s)
+    backoff = Backoff(what="the commit of the stream's start", give_up_s=options.give_up_s)
     while new := never_read(topics, read_positions(), options.name):
         positions = _ends(new, options.name, reach_of(chosen_partitions(new, ())))
         operation = Ingest(_no_rows, positions=positions, metadata="inline")
         try:
             ingest(table, _no_rows, operation, hurried=True)
-        except FencedError:  # another process was first: its commit is read
+        except FencedError:  # another process was first: the loop reads its positions
             continue
-        except PASSING as error:  # the commit may have landed: the positions are read again
+        except RETRYABLE as error:  # the commit may have landed: the loop reads the positions
             backoff.wait(error, lambda: None)
 
 
@@ -66,8 +66,8 @@ def _ends(
 ) -> dict[str, Advance]:
     """Return the positions that fix the start at the ends of the topics.
 
-    A table has no position 0, where an empty partition begins in any case. So a position of its own
-    records that the topic has begun.
+    An empty partition gets no position: a table does not store 0, where reading begins anyway. So
+    each topic gets a position of its own, which records that the stream has begun it.
     """
     ids = {topic.name: topic.id for topic in topics}
     advances = {start_name(stream, name): Advance(start=0, end=1) for name in ids}

@@ -1,4 +1,4 @@
-"""The loop of a stream: fetch, decode, flush, until nothing is left or somebody stops it."""
+"""The loop of a stream: fetch, decode and flush, until nothing is left or it is stopped."""
 
 import logging
 import time
@@ -21,7 +21,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """The pace of the loop, in seconds, and the most messages of one fetch."""
+    """The pace of the loop.
+
+    `poll_s` is the longest wait of a fetch, and `look_s` the time between two checks of the topics.
+    A fetch returns at most `max_at_once` messages.
+    """
 
     poll_s: float = 0.1
     look_s: float = 5.0
@@ -60,13 +64,14 @@ class Stream:
             max_at_once=self._tuning.max_at_once,
         )
         self._buffer = Buffer(limits=options.limits)
-        self._next: dict[Partition, int] = {}
-        self._targets: dict[Partition, int] = {}  # where a run until empty ends
-        self._ended: dict[Partition, int] = {}  # where Kafka had nothing more to read
+        self._next: dict[Partition, int] = {}  # the next offset to read
+        self._targets: dict[Partition, int] = {}  # the offset at which a run until empty ends
+        self._ended: dict[Partition, int] = {}  # the offset at which Kafka had no more messages
         self._suspects: set[Partition] = set()
-        self._looked_s = time.monotonic()
-        self._away_s: float | None = None  # since when Kafka does not answer
-        self._flush_began_s: float | None = None  # of a flush since which nothing was fetched
+        self._topics_checked_s = time.monotonic()
+        self._unreachable_since_s: float | None = None  # None while Kafka answers
+        # When the last flush began; None once messages were fetched after it
+        self._flush_began_s: float | None = None
         self._stopping = False
 
     def stop(self) -> None:
@@ -77,7 +82,7 @@ class Stream:
         """Read until stopped, or until empty: up to the ends that Kafka had at the start."""
         try:
             self._begin()
-            while not (self._stopping or (self.options.until_empty and self._has_caught_up())):
+            while not self._is_over():
                 self._turn()
             self._flush()
         finally:
@@ -85,10 +90,17 @@ class Stream:
             self._tracker.close()
         return self.totals
 
+    def _is_over(self) -> bool:
+        """Return whether the run was stopped, or has read everything until empty."""
+        if self._stopping:
+            return True
+        return self.options.until_empty and self._has_caught_up()
+
     def _begin(self) -> None:
         self._read_also(self._positions.describe(self._source.reach))
 
     def _read_also(self, partitions: list[Partition]) -> None:
+        """Begin to read more partitions."""
         reach = self._source.reach(partitions)
         begins = self._positions.begin(partitions, reach)
         self._targets |= {partition: reach[partition].high for partition in partitions}
@@ -96,6 +108,7 @@ class Stream:
         self._source.assign(begins)
 
     def _turn(self) -> None:
+        """Fetch once; then flush, or check the topics, if that is due."""
         now_s = time.monotonic()
         is_held_back = self._is_held_back(now_s)
         wait_s = self._tuning.poll_s
@@ -105,13 +118,14 @@ class Stream:
         self._take(fetched)
         if self._buffer.is_due(time.monotonic(), has_more=fetched.is_full) and not is_held_back:
             self._flush()
-        elif now_s - self._looked_s > self._tuning.look_s:
-            self._look_around()
+        elif now_s - self._topics_checked_s > self._tuning.look_s:
+            self._check_topics_and_ends()
 
     def _is_held_back(self, now_s: float) -> bool:
-        """Return whether the committer is too far behind, and pause or resume fetching.
+        """Return whether the committer is too far behind; pause or resume fetching accordingly.
 
-        What was fetched before is flushed once the committer is closer, or at the end.
+        Messages that were fetched before are flushed once the committer has caught up, or at the
+        end.
         """
         is_held_back = self._writer.is_held_back(now_s)
         if is_held_back:
@@ -121,7 +135,7 @@ class Stream:
         return is_held_back
 
     def _fetch(self, timeout_s: float) -> Fetched:
-        """Fetch messages. Those that came during a flush have waited since its start."""
+        """Fetch messages. Messages that came during a flush count as waiting since its start."""
         if self._flush_began_s is None:
             return self._source.fetch(timeout_s)
         fetched = self._source.fetch(0.0)
@@ -131,6 +145,7 @@ class Stream:
         return fetched
 
     def _take(self, fetched: Fetched) -> None:
+        """Buffer the rows of fetched messages, flush a full buffer, and note ended partitions."""
         for batch, decoded in self._intake.take(fetched.batch):
             self._buffer.add(batch, decoded, time.monotonic())
             for partition, consumed in self._buffer.consumed.items():
@@ -142,16 +157,15 @@ class Stream:
         self._ended |= fetched.ended
         for partition, offset in fetched.ended.items():
             if partition in self._next:
-                committed = self._writer.positions[partition]
-                position = self._next[partition] if committed is None else committed
+                position = self._position(partition)
                 self._buffer.reach(partition, offset, position, time.monotonic())
                 self._next[partition] = max(self._next[partition], offset)
         self._suspects |= fetched.suspect
         if self._suspects:
-            self._look_into(sorted(self._suspects))
+            self._find_cause(sorted(self._suspects))
 
     def _flush_before(self, batch: MessageBatch, position: int) -> None:
-        """Flush what precedes a message that stops the stream; a restart begins at it."""
+        """Flush the messages before one that stops the stream; a restart begins at that one."""
         before = batch.slice(0, position)
         self._buffer.add(before, self._intake.decoder.decode(before), time.monotonic())
         self._flush()
@@ -164,6 +178,7 @@ class Stream:
         self._source.resume()
         if result is None:
             return
+        # Copies: the buffer is cleared below
         consumed = {
             partition: replace(counts) for partition, counts in self._buffer.consumed.items()
         }
@@ -186,25 +201,23 @@ class Stream:
         """Report lag and stalls, and whether the committer holds this process back."""
         gate = self._positions.gate
         if gate is not None:
-            self._tracker.gathered(gate.backlog.files, gate.shut_s())
-        positions = {partition: self._position(partition) for partition in self._writer.positions}
-        ends = {
-            partition: (positions[partition], end)
-            for partition, end in self._source.ends(positions).items()
-        }
+            self._tracker.gathered(gate.backlog.files, gate.shut_duration_s())
+        positions = {partition: self._position(partition) for partition in self._next}
+        position_and_end: dict[Partition, tuple[int, int]] = {}
+        for partition, end in self._source.ends(positions).items():
+            position_and_end[partition] = positions[partition], end
         in_transaction: set[Partition] = set()
         if not self._source.paused:
-            # Kafka reported an end before the actual one: an open transaction begins there. What
-            # is read and not flushed yet is lag, too, but waits for no transaction
-            for partition, (position, end) in ends.items():
-                if position >= end:
-                    continue
-                if self._ended.get(partition) == self._next[partition] == position:
+            # Kafka reported an end before the actual one: an open transaction begins there.
+            # Messages that are read but not flushed are lag, too, but wait for no transaction
+            for partition, (position, end) in position_and_end.items():
+                is_flushed = self._next[partition] == position
+                if position < end and is_flushed and self._ended.get(partition) == position:
                     in_transaction.add(partition)
-        self._tracker.seen(ends, in_transaction)
+        self._tracker.seen(position_and_end, in_transaction)
 
     def _position(self, partition: Partition) -> int:
-        """Return where the table stands, or else the next offset to read."""
+        """Return where the table stands; the next offset to read if it has no position."""
         committed = self._writer.positions[partition]
         if committed is None:
             return self._next[partition]
@@ -218,44 +231,48 @@ class Stream:
     def _check_topics(self) -> None:
         """Raise if a topic is not the one that was read; begin new partitions."""
         new = self._positions.check_topics()
-        self._looked_s, self._away_s = time.monotonic(), None
+        self._topics_checked_s = time.monotonic()
+        self._unreachable_since_s = None
         if new:
             logger.info("new partitions: %s", ", ".join(map(str, new)))
             self._read_also(new)
 
-    def _look_around(self) -> None:
-        """Look at topics and ends now and then, also while no message comes.
+    def _check_topics_and_ends(self) -> None:
+        """Check topics and ends now and then, also while no message comes.
 
-        New messages may be in new partitions.
+        New messages may be in new partitions, which only this check finds.
         """
-        self._source.ask_ends(self._writer.positions)
+        self._source.ask_ends(self._next)
         self._report_ends()
         try:
             self._check_topics()
         except KafkaError as error:
-            self._looked_s = time.monotonic()
-            self._bear(error)
+            self._topics_checked_s = time.monotonic()
+            self._tolerate(error)
 
-    def _bear(self, error: KafkaError) -> None:
-        """Go on without Kafka for a while: librdkafka reconnects on its own."""
+    def _tolerate(self, error: KafkaError) -> None:
+        """Log an error of Kafka; raise it once Kafka has not answered for `broker_timeout_s`.
+
+        librdkafka reconnects on its own.
+        """
         now_s = time.monotonic()
-        if self._away_s is None:
-            self._away_s = now_s
-        if now_s - self._away_s > self.options.broker_timeout_s:
+        if self._unreachable_since_s is None:
+            self._unreachable_since_s = now_s
+        if now_s - self._unreachable_since_s > self.options.broker_timeout_s:
             raise error
         logger.warning("%s", error)
 
-    def _look_into(self, suspect: list[Partition]) -> None:
-        """Find out why Kafka lacks what was asked for.
+    def _find_cause(self, suspect: list[Partition]) -> None:
+        """Find out why Kafka lacks an offset that the stream asked for; continue, or raise.
 
-        The topic is gone or another one, or retention was faster than the stream.
+        Either the topic was deleted or created again, or retention was faster than the stream.
         """
         self._flush()
         try:
             self._check_topics()
             reach = self._source.reach(suspect)
         except KafkaError as error:  # the next turn tries again
-            self._bear(error)
+            self._tolerate(error)
             return
         positions = {partition: self._position(partition) for partition in suspect}
         begins = self._positions.begin_at(positions, reach)

@@ -1,6 +1,7 @@
 """A flush: rows and positions in one commit.
 
-A store that fails is tried again. If another process was first, this one stops.
+A commit is tried again while the store fails. If another process has committed for a partition,
+this one stops.
 """
 
 import logging
@@ -33,7 +34,8 @@ from opal_stream.kafka.topics import Partition
 from opal_stream.same_table import check_id, check_same
 from opal_stream.timeouts import BROKER_TIMEOUT_S, GIVE_UP_S
 
-PASSING = (StorageError, CommitUnknownError, ConflictError, ClockError)
+# Errors after which a commit is tried again, or checked whether it has landed
+RETRYABLE = (StorageError, CommitUnknownError, ConflictError, ClockError)
 logger = logging.getLogger(__name__)
 
 
@@ -49,9 +51,9 @@ class Batch(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Writer:
-    """The writer of a stream's commits, which tracks where the table stands.
+    """The writer of a stream's commits.
 
-    A position is None for a partition of which the table has none.
+    `positions` are where the table stands in each partition; None if it has no position there.
     """
 
     event: ClassVar[str] = "flush"
@@ -63,61 +65,62 @@ class Writer:
     is_ending: Callable[[], bool] = lambda: False
     applications: dict[Partition, Application] = field(default_factory=dict)
     positions: dict[Partition, int | None] = field(default_factory=dict)
-    spec: TableSpec | None = None  # the table's, as of the last commit
-    _root: Root | None = field(init=False, default=None)  # as it was when this process began
+    spec: TableSpec | None = None  # the table's spec at the last commit
+    _root: Root | None = field(init=False, default=None)  # the table's root when the process began
 
     def read_positions(self) -> Mapping[str, int]:
-        """Return the positions at which reading goes on, by application."""
+        """Return the positions at which reading continues, by application."""
         head = self.table.log.head()
-        self._root = self._root or head.root
+        if self._root is None:
+            self._root = head.root
         check_id(self.table.uri, head.root, self._root)
         return head.positions
 
     def backoff(self) -> Backoff:
-        """Return the pauses of one flush."""
+        """Return the backoff of one flush."""
         return Backoff(
             what="a flush",
             give_up_s=self.give_up_s,
-            broker_s=self.broker_timeout_s,
+            broker_give_up_s=self.broker_timeout_s,
             is_ending=self.is_ending,
         )
 
     def is_held_back(self, now_s: float) -> bool:
-        """Return whether nothing more is to be read for now."""
+        """Return whether reading has to wait for a committer; a direct writer has none."""
         return False
 
     def flush(
         self, batch: Batch, before_commit: Callable[[], None], while_waiting: Callable[[], None]
     ) -> JobResult | None:
-        """Commit a batch, and wait out failures of the store.
+        """Commit a batch, and wait out failures of the store; None if the batch is empty.
 
-        `before_commit` raises if the batch must not be committed any more.
+        `before_commit` raises if the batch must not be committed any more. `while_waiting` is
+        called before each pause.
         """
-        advances = {
-            str(self.applications[partition]): self._advance(partition, consumed.low, consumed.high)
-            for partition, consumed in batch.consumed.items()
-        }
+        advances: dict[str, Advance] = {}
+        for partition, consumed in batch.consumed.items():
+            name = str(self.applications[partition])
+            advances[name] = self._advance(partition, consumed.low, consumed.high)
         if not advances:
             return None
         backoff = self.backoff()
-        result, is_first = None, True
+        # The advances of earlier attempts: before the first failure none can have landed
+        tried: dict[str, Advance] | None = None
+        result: JobResult | None = None
         while result is None:
             try:
                 before_commit()
                 result = self._ingest(batch, Ingest(batch, positions=advances))
             except FencedError as error:
-                # Before the first failure nothing of this flush can have landed
                 result = self._own_commit(
-                    error,
-                    None if is_first else advances,
-                    lambda passing: backoff.wait(passing, while_waiting),
+                    error, tried, lambda passing: backoff.wait(passing, while_waiting)
                 )
-            except PASSING as error:
+            except RETRYABLE as error:
                 if self._has_landed(advances):
-                    result = _landed(self.table)
+                    result = _landed_result(self.table)
                     continue
                 backoff.wait(error, while_waiting)
-                is_first = False
+                tried = advances
         for partition, consumed in batch.consumed.items():
             self.positions[partition] = consumed.high
         return result
@@ -125,26 +128,26 @@ class Writer:
     def flush_once(
         self, batch: Batch, token: str, partition_key: str | None, while_waiting: Callable[[], None]
     ) -> JobResult:
-        """Commit a batch under a token, or find its commit. No position is moved."""
+        """Commit a batch under a token, or find its earlier commit; move no position."""
         backoff = self.backoff()
         is_first = True
         while True:
             operation = Ingest(batch, token=token, partition_key=partition_key)
             try:
                 result = self._ingest(batch, operation)
-            except PASSING as error:
+            except RETRYABLE as error:
                 backoff.wait(error, while_waiting)
                 is_first = False
                 continue
             if is_first:
                 return result
-            # An attempt that seemed to fail may have landed: the commit is this run's own
+            # The commit that was found is of this run: an attempt that seemed to fail has landed
             return replace(result, repeated=False)
 
     def _advance(self, partition: Partition, low: int, high: int) -> Advance:
-        """Return the advance from where the table stands.
+        """Return the advance of a partition from where the table stands to `high`.
 
-        That can be before the first message, where the caller continues over a gap.
+        The table may stand before `low`, the first message, if the stream passes over a gap.
         """
         position = self.positions[partition]
         if position is None:
@@ -152,13 +155,14 @@ class Writer:
         return Advance(start=position, end=high)
 
     def _ingest(self, batch: Batch, operation: Ingest) -> JobResult:
-        accepts_all = self.on_bad_message == "quarantine"
-        # With "fail" a batch may hold bad messages, too: those that --on-new-columns puts aside
+        """Commit a batch once; raise BadMessageError for rows that the table refuses."""
+        on_bad_rows, max_bad = "fail", None
+        if self.on_bad_message == "quarantine":
+            on_bad_rows = "quarantine"
+        elif batch.bad:  # messages with new columns, which --on-new-columns puts aside
+            on_bad_rows, max_bad = "quarantine", batch.bad
         operation = replace(
-            operation,
-            metadata="inline",
-            on_bad_rows="quarantine" if accepts_all or batch.bad else "fail",
-            reject_threshold=batch.bad if batch.bad and not accepts_all else None,
+            operation, metadata="inline", on_bad_rows=on_bad_rows, reject_threshold=max_bad
         )
         try:
             return ingest(
@@ -170,7 +174,7 @@ class Writer:
             )
         except InvalidInputError as error:
             raise BadMessageError(
-                f"messages cannot go into the table, and nothing of them was committed: {error}"
+                f"the table refuses these messages, and none of them was committed: {error}"
             ) from error
 
     def _rows(self, batch: Batch, spec: TableSpec) -> Rows:
@@ -183,10 +187,10 @@ class Writer:
         advances: dict[str, Advance] | None,
         wait: Callable[[Exception], None],
     ) -> JobResult:
-        """Return the commit before a fence, if an earlier attempt of this flush made it.
+        """Return the result of the commit that fenced this one off, if this flush made it.
 
-        `advances` are those of the earlier attempts, None if there were none. Raises TakenOverError
-        for a commit of another process. A store that fails is asked again.
+        `advances` are those of earlier attempts of the flush, None before the first one. Raises
+        TakenOverError if another process made the commit. Asks again while the store fails.
         """
         while True:
             try:
@@ -194,22 +198,22 @@ class Writer:
                     check_same(self.table.log, self._root)
                 if advances is None or not self._stands_at(advances):
                     raise self._taken_over(error) from error
-                return _landed(self.table)
-            except TakenOverError:  # also a ConflictError, which would be tried again
+                return _landed_result(self.table)
+            except TakenOverError:  # a ConflictError, too, but another attempt would not help
                 raise
-            except PASSING as passing:
+            except RETRYABLE as passing:
                 wait(passing)
 
     def _has_landed(self, advances: dict[str, Advance]) -> bool:
         try:
             return self._stands_at(advances)
-        except PASSING:
+        except RETRYABLE:
             return False
 
     def _stands_at(self, advances: dict[str, Advance]) -> bool:
         """Return whether the table stands at the ends of the advances.
 
-        Then the same messages are in it, whoever committed them.
+        If so, their messages are committed, by this process or another one.
         """
         positions = self.table.log.head().positions
         return all(positions.get(name) == advance.end for name, advance in advances.items())
@@ -220,17 +224,20 @@ class Writer:
         progress = (
             f"the table stands at offset {error.position}, this process left it at {error.expected}"
         )
-        return taken_over(partition, progress, f" ({error})")
+        return taken_over_error(partition, progress, f" ({error})")
 
 
-def taken_over(partition: Partition | None, progress: str, more: str = "") -> TakenOverError:
-    """Return the error of a partition that another process reads for the same table."""
+def taken_over_error(partition: Partition | None, progress: str, more: str = "") -> TakenOverError:
+    """Return the error of a partition that another process reads for the same table.
+
+    `progress` says how far the table and this process are. `more` is put at the end.
+    """
     return TakenOverError(
-        f"{partition}: another process reads it for this table: {progress}. Nothing was committed "
-        f"twice. Stop one of the two, or give them different --partitions{more}"
+        f"{partition}: another process reads it for this table: {progress}. No message was "
+        f"committed twice. Stop one of the two, or give them different --partitions{more}"
     )
 
 
-def _landed(table: OpenTable) -> JobResult:
+def _landed_result(table: OpenTable) -> JobResult:
     """Return the result of a commit that landed although its attempt seemed to fail."""
     return JobResult(operation="ingest", table=table.uri, repeated=True)

@@ -20,7 +20,7 @@ from opal_stream.formats.debezium_json import (
     ENVELOPE,
     NO_ROW,
     OPERATIONS,
-    unknown_operation,
+    unknown_operation_error,
 )
 from opal_stream.formats.parser import Parsed
 from opal_stream.formats.references import RegisteredSchema
@@ -31,11 +31,11 @@ from opal_stream.formats.registry import (
     first_unseen,
     schema_id,
 )
+from opal_stream.formats.schemas.additions import Additions, find_additions, merge_additions
 from opal_stream.formats.schemas.avro_members import members_of_record
 from opal_stream.formats.schemas.avro_schema import AvroSchema, Node, branches, is_record
 from opal_stream.formats.schemas.avro_types import record_columns
 from opal_stream.formats.schemas.new_columns import Known, NewColumns
-from opal_stream.formats.schemas.of_schemas import Additions, find_additions, merge_additions
 from opal_stream.formats.unavailable import Placeholder
 
 Record = dict[str, Any]
@@ -141,7 +141,7 @@ class AvroParser:
         for group in groups:
             positions += group.positions
         parsed.positions = sorted(positions)
-        parsed.rows = _in_order(tables, positions)
+        parsed.rows = _join_in_order(tables, positions)
         if self._debezium:
             parsed.deleted = _deletes(groups, positions)
             parsed.unchanged = _unchanged(groups, parsed.positions)
@@ -223,7 +223,7 @@ class AvroParser:
         """
         operation = record.get("op")
         if operation not in OPERATIONS:
-            raise unknown_operation(operation)
+            raise unknown_operation_error(operation)
         name = "before" if operation == "d" else "after"
         node, row = schema.chosen(schema.fields(event).get(name, "null"), record.get(name))
         if not isinstance(row, dict) or not is_record(node):
@@ -335,7 +335,7 @@ def _deletes(groups: Sequence[_Group], positions: Sequence[int]) -> pa.Array:
     for group in groups:
         is_delete += [event["op"] == "d" for event in group.events]
     table = pa.table({"deleted": pa.array(is_delete, pa.bool_())})
-    return _in_order([table], positions)["deleted"].combine_chunks()
+    return _join_in_order([table], positions)["deleted"].combine_chunks()
 
 
 def _unchanged(groups: Sequence[_Group], positions: Sequence[int]) -> list[tuple[str, ...]] | None:
@@ -362,7 +362,7 @@ def _unfit(filled: _Filled, values: Sequence[Any]) -> dict[int, str]:
     return unfit
 
 
-def _in_order(tables: Sequence[pa.Table], positions: Sequence[int]) -> pa.Table:
+def _join_in_order(tables: Sequence[pa.Table], positions: Sequence[int]) -> pa.Table:
     """Join tables, and sort their rows by their positions in the batch."""
     if not tables:
         return pa.table({})

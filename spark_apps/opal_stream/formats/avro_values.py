@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.definition.schema import type_name
-from opal_stream.formats.json_lines import of_microseconds
+from opal_stream.formats.json_lines import without_extra_digits
 from opal_stream.formats.schemas.avro_schema import AvroSchema, Node, base_type, branches, is_record
 from opal_stream.formats.schemas.avro_types import logical_type
 from opal_stream.formats.schemas.connect import (
     CONNECT_TIMES,
     DATES,
     TIMES_OF_DAY,
-    of_scale,
-    scaled,
+    decimals_of_scale,
+    scaled_decimal,
 )
 
 # As fastavro reads them: null or of one type, with the marks of `AvroSchema`
@@ -104,7 +104,7 @@ class Conversions:
                 (positions, converts[branch](inners))
                 for branch, (positions, inners) in groups.items()
             ]
-            return in_order(parts, kind)
+            return join_in_order(parts, kind)
 
         return convert
 
@@ -182,7 +182,7 @@ class Conversions:
         return base_type(kind) in bases and logical_type(kind) is None
 
 
-def in_order(parts: Sequence[tuple[Sequence[int], pa.Array]], kind: pa.DataType) -> pa.Array:
+def join_in_order(parts: Sequence[tuple[Sequence[int], pa.Array]], kind: pa.DataType) -> pa.Array:
     """Join arrays, each given with the positions of its values in the whole."""
     if len(parts) == 1:
         return parts[0][1]
@@ -348,8 +348,8 @@ def _decimals(values: Values, scale: int, kind: pa.DataType) -> pa.Array:
         None if value is None else int.from_bytes(value, "big", signed=True) for value in values
     ]
     if pa.types.is_decimal(kind) and scale <= _MAX_SCALE:
-        return of_scale(wholes, scale).cast(kind)
-    decimals = [None if whole is None else scaled(whole, scale) for whole in wholes]
+        return decimals_of_scale(wholes, scale).cast(kind)
+    decimals = [None if whole is None else scaled_decimal(whole, scale) for whole in wholes]
     return _of_decimals(decimals, kind)
 
 
@@ -363,7 +363,7 @@ def _variable(values: Values, kind: pa.DataType) -> pa.Array:
             decimals.append(None)
             continue
         whole = int.from_bytes(value["value"], "big", signed=True)
-        decimals.append(scaled(whole, value["scale"]))
+        decimals.append(scaled_decimal(whole, value["scale"]))
     return _of_decimals(decimals, kind)
 
 
@@ -408,7 +408,7 @@ def _moments_of_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
     A text without a zone is in UTC. A column without a zone accepts no text with one.
     """
-    texts = of_microseconds(texts)
+    texts = without_extra_digits(texts)
     if kind.tz is None:
         return texts.cast(kind)
     has_zone = pc.match_substring_regex(texts, _WITH_ZONE)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from opal_lake.errors import InvalidInputError
 from opal_stream.formats.batch import Headers, MessageBatch
-from opal_stream.formats.json_lines import of_microseconds
+from opal_stream.formats.json_lines import without_extra_digits
 
 KEY, KEY_MEMBER, HEADER, SOURCE_MEMBER = "@key", "@key.", "@header.", "@source."
 PLAIN = ("@topic", "@partition", "@offset", "@timestamp", KEY)
@@ -52,7 +52,7 @@ def message_column(batch: MessageBatch, path: str, kind: pa.DataType) -> pa.Arra
     if path == "@topic":
         return pa.array(batch.topics, pa.string()).cast(kind)
     name = path.removeprefix(HEADER)
-    return of_bytes([_header(headers, name) for headers in batch.headers], kind)
+    return array_of_bytes([_header(headers, name) for headers in batch.headers], kind)
 
 
 def _timestamps(batch: MessageBatch, kind: pa.DataType) -> pa.Array:
@@ -75,19 +75,19 @@ def _header(headers: Headers, name: str) -> bytes | None:
     return None
 
 
-def of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+def array_of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     """Return bytes in a column's type: as they are, or what their text says."""
     if pa.types.is_binary(kind):
         return pa.array(values, kind)
     texts = pa.array([None if value is None else value.decode() for value in values], pa.string())
     if pa.types.is_timestamp(kind):
-        texts = of_microseconds(texts)
+        texts = without_extra_digits(texts)
     if kind == pa.string():
         return texts
     return pc.cast(texts, kind)
 
 
-def each(
+def column_and_problems(
     count: int, path: str, kind: pa.DataType, part: Callable[[int, int], pa.Array]
 ) -> tuple[pa.Array, dict[int, str]]:
     """Return all values of a column, and what is wrong with some.

@@ -57,7 +57,7 @@ class DebeziumJsonParser:
                 position: self._schemas.columns(values[position], unit)
                 for position in parsed.new.names
             }
-            parsed.new = parsed.new.of_types(types)
+            parsed.new = parsed.new.with_schema_types(types)
         return parsed
 
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
@@ -169,7 +169,7 @@ def _with_hint(reason: str) -> str:
     return reason
 
 
-def unknown_operation(name: object) -> ValueError:
+def unknown_operation_error(name: object) -> ValueError:
     """Return the error of an event that is not a change of a row."""
     known = ", ".join(OPERATIONS)
     return ValueError(
@@ -183,7 +183,7 @@ def check_operations(operations: pa.Array) -> pa.Array:
     known = pc.is_in(operations, pa.array(OPERATIONS))
     if not pc.all(known).as_py():
         other = operations.filter(pc.invert(known))[0].as_py()
-        raise unknown_operation(other)
+        raise unknown_operation_error(other)
     return pc.equal(operations, "d")
 
 

@@ -1,7 +1,7 @@
 """The decoder of messages to rows of a table.
 
-It joins the columns of the value and of the message, marks deletes, reads tombstones, and sets bad
-messages apart.
+It joins the columns that a value fills with those that the message itself fills. It marks deletes,
+reads tombstones, and separates bad messages from good ones.
 """
 
 import json
@@ -23,26 +23,27 @@ from opal_stream.formats.columns import (
     KEY_MEMBER,
     SOURCE_MEMBER,
     check_columns,
-    each,
+    column_and_problems,
     message_column,
 )
 from opal_stream.formats.keys import KeyReader
 from opal_stream.formats.parser_by_format import parser_of
 from opal_stream.formats.rows import row_schema
 from opal_stream.formats.schemas.new_columns import (
+    Known,
     NewColumns,
-    apart_by_case,
-    apart_by_column,
-    apart_by_member,
+    split_by_case,
+    split_by_member,
+    split_by_refused_column,
 )
-from opal_stream.formats.unavailable import unavailable_value
+from opal_stream.formats.unavailable import missing_value_error
 from opal_stream.operations.reading import FormatOptions
 
 
 def row_form_of(options: FormatOptions) -> JsonForm | None:
-    """Return how messages that are put aside can be read again.
+    """Return the form by which messages that were put aside can be read again from their values.
 
-    None where a row is made of more than the value of its message.
+    None if a row is made of more than the value of its message.
     """
     is_plain = options.format == "json" and not options.columns
     if is_plain:
@@ -52,9 +53,10 @@ def row_form_of(options: FormatOptions) -> JsonForm | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadMessage:
-    """A bad message: its position in the batch, its source, and what is wrong.
+    """A bad message: its position in the batch, its source, and what is wrong with it.
 
-    One with new columns may be put aside where other bad messages are not.
+    With `has_new_columns` it is bad for these only, and may be put aside where other bad messages
+    stop the stream.
     """
 
     position: int
@@ -65,14 +67,15 @@ class BadMessage:
 
 @dataclass(slots=True, kw_only=True)
 class Decoded:
-    """The rows of a batch as an ingest reads them, bad ones among them.
+    """The rows of a batch as an ingest reads them; bad messages have rows with notes.
 
-    `new` are columns that the table lacks: the caller decides what happens to them.
+    - `skipped` counts ignored tombstones.
+    - `new` are columns that the table lacks; the caller decides what happens to them.
     """
 
     rows: pa.Table
     bad: list[BadMessage]
-    skipped: int = 0  # tombstones that are ignored
+    skipped: int = 0
     new: NewColumns | None = None
 
 
@@ -90,16 +93,19 @@ class Decoder:
         self._columns = check_columns(
             options.columns, self._schema, debezium=self._format.is_debezium
         )
-        columns_of_value = [column for column in self._schema if column.name not in self._columns]
-        types = {column.name: column.type for column in columns_of_value}
-        known = None if options.on_new_columns == "ignore" else frozenset(self._schema.names)
+        names_of_value = [name for name in self._schema.names if name not in self._columns]
+        types = {name: self._type(name) for name in names_of_value}
+        known: Known = None
+        if options.on_new_columns != "ignore":
+            known = frozenset(self._schema.names)
         self.parser = parser_of(options, types, self._members(SOURCE_MEMBER), known=known)
         self._keys = self._members(KEY_MEMBER)
         self.key_reader = KeyReader(options)
         self._reads_all_keys = bool(self._keys) or KEY in self._columns.values()
         # Debezium's delete event before a tombstone has deleted the row already
         self._skips_tombstones = self._format.is_debezium or options.on_tombstone == "ignore"
-        self._tombstone_keys: dict[str, pa.DataType] = {}  # columns that a tombstone's key fills
+        # The key columns that a tombstone's key fills, with their types
+        self._tombstone_keys: dict[str, pa.DataType] = {}
         if spec.deletes is not None and not self._skips_tombstones:
             key_names = [key.name for key in spec.keys if key.name not in self._columns]
             self._tombstone_keys = {name: self._type(name) for name in key_names}
@@ -112,15 +118,18 @@ class Decoder:
 
     def unseen(self, batch: MessageBatch) -> int | None:
         """Return the position of the first message whose value or key has a new schema."""
-        keys = [
+        read_keys = [
             key if self._reads_key(value) else None
             for value, key in zip(batch.values, batch.keys, strict=True)
         ]
-        firsts = (self.parser.unseen(batch.values), self.key_reader.unseen(keys))
-        return min((position for position in firsts if position is not None), default=None)
+        first_value = self.parser.unseen(batch.values)
+        first_key = self.key_reader.unseen(read_keys)
+        if first_value is None or first_key is None:
+            return first_key if first_value is None else first_value
+        return min(first_value, first_key)
 
     def learn(self, value: bytes | None, key: bytes | None = None) -> None:
-        """Learn the schemas of a message that `unseen` named; the heads are enough."""
+        """Learn the schemas of a message that `unseen` returned; the first bytes are enough."""
         if value is not None:
             self.parser.learn(value)
         if key is not None and self._reads_key(value):
@@ -139,14 +148,15 @@ class Decoder:
         return new
 
     def decode(self, batch: MessageBatch) -> Decoded:
-        """Return the rows of a batch."""
+        """Return the rows of a batch, its bad messages and its new columns."""
         parts: list[pa.Table] = []
         new: NewColumns | None = None
         bad: list[tuple[int, str]] = []
         full = [position for position, value in enumerate(batch.values) if value is not None]
         empty = [position for position, value in enumerate(batch.values) if value is None]
         if full:
-            rows, wrong, new = self._rows(batch if not empty else batch.take(full))
+            with_values = batch if not empty else batch.take(full)
+            rows, wrong, new = self._rows(with_values)
             if new is not None:
                 new = new.moved(full)
             parts.append(rows)
@@ -176,7 +186,10 @@ class Decoder:
     def _rows(
         self, batch: MessageBatch
     ) -> tuple[pa.Table, list[tuple[int, str]], NewColumns | None]:
-        """Return the rows of messages that have a value, bad ones, and new columns."""
+        """Decode messages that have a value.
+
+        Returns the rows, the positions of bad messages with what is wrong, and the new columns.
+        """
         parsed = self.parser.parse([value for value in batch.values if value is not None])
         bad, rows = list(parsed.bad), parsed.rows
         positions = parsed.positions
@@ -184,30 +197,36 @@ class Decoder:
             return self.row_schema.empty_table(), bad, None
         new, unfit = self._fit(parsed.new)
         bad += unfit
-        messages = batch if len(positions) == len(batch) else batch.take(positions)
+        messages = batch
+        if len(positions) < len(batch):
+            messages = batch.take(positions)
         of_messages, wrong = self._of_messages(messages, rows)
-        given = frozenset(rows.column_names)
+        parsed_names = frozenset(rows.column_names)
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
         for name in self._schema.names:
             if name in of_messages:
                 columns[name] = of_messages[name]
-            elif name in given:
+            elif name in parsed_names:
                 columns[name] = rows[name]
             else:
                 columns[name] = pa.nulls(len(positions), self._type(name))
         table = pa.table(columns)
         deleted, unanswered = self._deleted(table, parsed.deleted)
-        wrong = unanswered | wrong
+        wrong = unanswered | wrong  # a reason on the right counts, if a row has several
         if parsed.unchanged is not None:
-            table, without = self._with_unchanged(table, parsed.unchanged, parsed.deleted)
-            wrong = without | wrong
+            table, lacking = self._with_unchanged(table, parsed.unchanged, parsed.deleted)
+            wrong = lacking | wrong
         bad += [(positions[row], reason) for row, reason in wrong.items()]
-        return *self._finish(table, deleted, messages, positions, bad), new
+        good_rows, all_bad = self._finish(table, deleted, messages, positions, bad)
+        return good_rows, all_bad, new
 
     def _deleted(
         self, table: pa.Table, of_events: pa.Array | None
     ) -> tuple[pa.Array | None, dict[int, str]]:
-        """Return which rows are deletes, and why the condition has no answer for some."""
+        """Return which rows are deletes, and by row why the delete condition has no answer.
+
+        `of_events` are the deletes that change events mark; None for formats without marks.
+        """
         if self._condition is None:
             return of_events, {}
         answers = self._condition.answers(table)
@@ -222,10 +241,10 @@ class Decoder:
     def _with_unchanged(
         self, table: pa.Table, unchanged: Sequence[tuple[str, ...]], deleted: pa.Array | None
     ) -> tuple[pa.Table, dict[int, str]]:
-        """Note the columns that an ingest fills; return also the rows that need them now.
+        """Add a note to each row with the columns that did not change; an ingest fills them.
 
-        A row cannot be ordered without its keys, delta and tie-breaks. A delete needs no other
-        values.
+        Returns the table, and by row what is wrong: a row cannot be ordered without its keys, delta
+        and tie-breaks. A delete needs no other values, and gets no note.
         """
         ordering = [*self.spec.keys, self.spec.delta, *self.spec.tie_break]
         needed = {column.name for column in ordering}
@@ -238,25 +257,29 @@ class Decoder:
         for row, names in enumerate(unchanged):
             missing = needed.intersection(names)
             if missing:
-                wrong[row] = str(unavailable_value(min(missing)))
+                wrong[row] = str(missing_value_error(min(missing)))
             is_lacking = names and not is_deleted[row]
             texts.append(json.dumps(names) if is_lacking else None)
         return table.append_column(UNCHANGED, pa.array(texts, pa.string())), wrong
 
     def _fit(self, new: NewColumns | None) -> tuple[NewColumns | None, list[tuple[int, str]]]:
-        """Return the new columns to decide on, and the messages that are bad for theirs."""
+        """Return the new columns on which the caller decides, and the bad messages.
+
+        A message is bad if one of its new columns or members cannot be added, or if new columns are
+        put aside.
+        """
         wrong: dict[int, str] = {}
         if new is not None:
-            new, wrong = apart_by_case(new, self._schema.names, filled=self._columns)
+            new, wrong = split_by_case(new, self._schema.names, filled=self._columns)
         if new is not None and self.options.on_new_columns == "add":
-            new, never = apart_by_member(new)
+            new, never = split_by_member(new)
             wrong |= never
         if new is not None and self.refused:
-            new, unfit = apart_by_column(new, self.refused)
+            new, unfit = split_by_refused_column(new, self.refused)
             wrong |= unfit
         if new is not None and self.options.on_new_columns == "add" and new.is_of_schemas:
-            # Once the table has these, the messages with others may be bad
-            new = new.of_first()
+            # One schema at a time: once its columns are added, other messages may be bad
+            new = new.of_first_message()
         if new is not None and self.options.on_new_columns == "quarantine":
             wrong |= {position: new.text(position) for position in new.positions}
         return new, list(wrong.items())
@@ -264,51 +287,62 @@ class Decoder:
     def _of_messages(
         self, messages: MessageBatch, rows: pa.Table
     ) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        """Return the columns of the messages themselves, and what is wrong with some."""
+        """Return the columns that the messages themselves fill, and by row what is wrong.
+
+        `rows` has the members of change events that columns ask for.
+        """
         columns: dict[str, pa.Array] = {}
         wrong: dict[int, str] = {}
         of_keys = pa.table({})
         if self._keys:
             of_keys, wrong = self.key_reader.members(messages.keys, self._keys)
-        given = frozenset(rows.column_names)
+        event_paths = frozenset(rows.column_names)
         for name, path in self._columns.items():
             kind = self._type(name)
             unfit: dict[int, str] = {}
-            if path in given:  # a member of Debezium's event
-                part = partial(_event_part, rows[path].combine_chunks(), kind)
-                columns[name], unfit = each(len(messages), path, kind, part)
+            if path in event_paths:
+                values_between = partial(_event_values, rows[path].combine_chunks(), kind)
+                columns[name], unfit = column_and_problems(
+                    len(messages), path, kind, values_between
+                )
             elif path.startswith(KEY_MEMBER):
                 columns[name] = of_keys[path.removeprefix(KEY_MEMBER)]
             elif path == KEY:
                 columns[name], unfit = self.key_reader.whole(messages.keys, kind)
             else:
-                part = partial(_part, messages, path, kind)
-                columns[name], unfit = each(len(messages), path, kind, part)
+                values_between = partial(_message_values, messages, path, kind)
+                columns[name], unfit = column_and_problems(
+                    len(messages), path, kind, values_between
+                )
             wrong |= unfit
         return columns, wrong
 
     def _tombstones(self, batch: MessageBatch) -> tuple[pa.Table, list[tuple[int, str]]]:
-        """Return the deletes of the keys of messages without a value."""
+        """Return a row for each message without a value, which deletes its key, and bad ones."""
         if self.spec.deletes is None:
-            reason = "a tombstone deletes its key, but the table has no delete condition"
+            reason = (
+                "a tombstone deletes its key, but the table has no delete condition: ignore "
+                "tombstones with --on-tombstone ignore"
+            )
             bad = [(position, reason) for position in range(len(batch))]
             return self.row_schema.empty_table(), bad
         columns: dict[str, pa.Array | pa.ChunkedArray] = {
             name: pa.nulls(len(batch), self._type(name)) for name in self._schema.names
         }
-        wrong: dict[int, str] = {}
-        of_messages, without = self._of_messages(batch, pa.table({}))
+        of_messages, wrong = self._of_messages(batch, pa.table({}))
         columns |= of_messages
-        wrong |= without
         if self._tombstone_keys:
-            of_keys, without = self.key_reader.key_columns(batch.keys, self._tombstone_keys)
+            of_keys, wrong_keys = self.key_reader.key_columns(batch.keys, self._tombstone_keys)
             columns |= of_keys
-            wrong |= without
-        delta, kind = self.spec.delta.name, self._type(self.spec.delta.name)
-        if delta not in self._columns and pa.types.is_timestamp(kind):
-            columns[delta] = message_column(batch, "@timestamp", kind)
-        elif delta not in self._columns:
-            wrong = dict.fromkeys(range(len(batch)), _without_delta(delta, kind)) | wrong
+            wrong |= wrong_keys
+        delta = self.spec.delta.name
+        kind = self._type(delta)
+        if delta not in self._columns:
+            if pa.types.is_timestamp(kind):
+                columns[delta] = message_column(batch, "@timestamp", kind)
+            else:
+                without_delta = dict.fromkeys(range(len(batch)), _without_delta(delta, kind))
+                wrong = without_delta | wrong
         deleted = pa.array([True] * len(batch))
         positions = list(range(len(batch)))
         return self._finish(pa.table(columns), deleted, batch, positions, list(wrong.items()))
@@ -321,9 +355,10 @@ class Decoder:
         positions: Sequence[int],
         bad: list[tuple[int, str]],
     ) -> tuple[pa.Table, list[tuple[int, str]]]:
-        """Return rows with the marks that an ingest reads, without bad ones, and these.
+        """Return the good rows with the notes that an ingest reads, and all bad messages.
 
-        `positions` are those of the rows in the batch.
+        `bad` are the bad messages so far; rows with a null key or delta are bad, too. `positions`
+        are those of the rows in the batch.
         """
         reasons = dict(bad)
         for column in (*self.spec.keys, self.spec.delta):
@@ -351,9 +386,9 @@ class Decoder:
         return table.select(schema.names).cast(schema), sorted(reasons.items())
 
     def _bad_rows(self, batch: MessageBatch, bad: Sequence[tuple[int, str]]) -> pa.Table:
-        """Return rows of nulls with notes: what is wrong, the source and the content.
+        """Return a row of nulls for each bad message, which an ingest puts aside.
 
-        The ingest puts them aside.
+        Its notes say what is wrong, and hold the source and the content of the message.
         """
         positions = [position for position, _ in bad]
         notes: dict[str, pa.Array] = {
@@ -362,10 +397,12 @@ class Decoder:
             ROW: pa.array([batch.shown(position) for position in positions], pa.string()),
         }
         schema = self.row_schema
-        columns = {
-            column.name: notes.get(column.name, pa.nulls(len(bad), column.type))
-            for column in schema
-        }
+        columns: dict[str, pa.Array] = {}
+        for column in schema:
+            if column.name in notes:
+                columns[column.name] = notes[column.name]
+            else:
+                columns[column.name] = pa.nulls(len(bad), column.type)
         return pa.table(columns, schema=schema)
 
     @property
@@ -375,11 +412,11 @@ class Decoder:
 
     @property
     def _notes(self) -> list[str]:
-        """The notes of a row; only change events may lack values that did not change."""
+        """The names of a row's notes; only change events have the note of unchanged columns."""
         return [name for name in NOTES if name != UNCHANGED or self._format.is_debezium]
 
     def _members(self, prefix: str) -> dict[str, pa.DataType]:
-        """Return the members that columns ask for under a prefix, with the columns' types."""
+        """Return the members that paths with this prefix name, with the types of their columns."""
         members: dict[str, pa.DataType] = {}
         for name, path in self._columns.items():
             if path.startswith(prefix):
@@ -393,8 +430,8 @@ class Decoder:
 def _without_delta(name: str, kind: pa.DataType) -> str:
     path = "@timestamp" if pa.types.is_date(kind) else "@offset"
     return (
-        f"a tombstone has no value for the delta column {name!r}, which is not a timestamp: "
-        f"fill it from each message, as by --column {name}={path}"
+        f"a tombstone has no value for the delta column {name!r}, which is not a timestamp: fill "
+        f"the column from each message, for example by --column {name}={path}"
     )
 
 
@@ -404,12 +441,17 @@ def _bad_message(batch: MessageBatch, position: int, reason: str, *, has_new: bo
     )
 
 
-def _event_part(column: pa.Array, kind: pa.DataType, start: int, stop: int) -> pa.Array:
-    part = column.slice(start, stop - start)
+def _event_values(column: pa.Array, kind: pa.DataType, start: int, stop: int) -> pa.Array:
+    """Return a part of an event's column in another type."""
+    values = column.slice(start, stop - start)
     if pa.types.is_timestamp(kind) and pa.types.is_integer(column.type):
-        part = part.cast(pa.timestamp("ms", tz=kind.tz))  # Debezium's own times are milliseconds
-    return part.cast(kind)
+        # Debezium's own times are milliseconds
+        values = values.cast(pa.timestamp("ms", tz=kind.tz))
+    return values.cast(kind)
 
 
-def _part(messages: MessageBatch, path: str, kind: pa.DataType, start: int, stop: int) -> pa.Array:
+def _message_values(
+    messages: MessageBatch, path: str, kind: pa.DataType, start: int, stop: int
+) -> pa.Array:
+    """Return a part of the column that a path of messages fills."""
     return message_column(messages.slice(start, stop), path, kind)

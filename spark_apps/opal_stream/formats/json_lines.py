@@ -1,9 +1,9 @@
-"""JSON values to rows: joined to lines, and parsed by Arrow at once.
+"""The parser of JSON values to rows: it joins the values to lines, which Arrow parses at once.
 
-A timestamp may be ISO text, in UTC without a zone, or a number of the stream's unit since 1970; a
-date may be text, or days since 1970. Which of the two forms a column has is learned from the
-values. Columns without a member are null. Members that the table lacks are left out, and reported
-if the columns of the table are known.
+A timestamp is either ISO text (without a zone in UTC), or a number of the stream's unit since 1970.
+A date is either text, or a number of days since 1970. The parser learns from the values which form
+a column has. A column without a member is null. Members that the table lacks are left out, and
+reported if the parser knows the table's columns.
 """
 
 import json
@@ -35,11 +35,15 @@ _NANOSECONDS = r"\.\d{7,}(Z|[+-]\d\d(?::?\d\d)?)?$"
 _NOT_A_TIME = "Failed to convert JSON to timestamp"
 _CHANGED = re.compile(r"Column\(/(?P<path>.+)\) changed from (string to number|number to string)")
 _NO_FORM = re.compile(r"Column\(/(?P<path>.+)\) changed from (string|number) to (?P<kind>\w+)")
-SchemaOf = Callable[[pa.Schema], pa.Schema]  # from the columns to what is around them
+# Puts columns into the schema of the object around them
+SchemaOf = Callable[[pa.Schema], pa.Schema]
 
 
 class TypedJson:
-    """A reader of columns of these types, and of those that are not `known`."""
+    """A reader of columns of the given types.
+
+    If the table's columns are `known`, it also reads the members that are not among them.
+    """
 
     def __init__(
         self, types: Mapping[str, pa.DataType], time_unit: str = "ms", known: Known = None
@@ -47,30 +51,34 @@ class TypedJson:
         for name, kind in types.items():
             if _has_map(kind):
                 raise InvalidInputError(
-                    f"column {name!r} is a map, or has one in it, which only streams of Avro fill"
+                    f"column {name!r} is a map, or has one in it, and only streams of Avro fill "
+                    "maps: choose an Avro format, or another type of column"
                 )
         self.types = dict(types)
         self.time_unit = time_unit
         self.known = known
-        # Columns whose members that the table lacks are to be reported
+        # Nested columns: their members that the table lacks are reported
         self.nested = {} if known is None else nested_types(types)
-        self.forms: Forms = {}  # how the next values write columns, as far as a schema says it
-        self._other: set[str] = set()  # columns whose values come in the other of the two forms
-        self._as_text: set[str] = set()  # times that may have more digits than microseconds
+        self.forms: Forms = {}  # the forms of columns that a schema in the next values names
+        # Columns in the less usual form: timestamps as numbers, dates as numbers of days
+        self._other: set[str] = set()
+        # Timestamps that are read as text first, as they may have more digits than microseconds
+        self._as_text: set[str] = set()
 
     def schema(self) -> pa.Schema:
-        """Return the columns in the types in which the values hold them."""
+        """Return the columns in their raw types."""
         return pa.schema([(name, self.raw_type(name)) for name in self.types])
 
     def read(
         self, values: Sequence[bytes], schema_of: SchemaOf = lambda columns: columns
     ) -> pa.Table:
-        """Return a row for each value, with columns that are not converted yet.
+        """Return a row for each value, with columns in their raw types.
 
-        `schema_of` puts the columns into the schema of what is around them.
+        `schema_of` puts the columns into the schema of the object around them. If a column turns
+        out to have its other form, the values are read again.
         """
         others = "ignore" if self.known is None else "infer"
-        turned: set[str] = set()
+        changed_forms: set[str] = set()
         while True:
             try:
                 return _read_lines(values, schema_of(self.schema()), others)
@@ -80,25 +88,28 @@ class TypedJson:
                 if _NOT_A_TIME in text and times:
                     self._as_text |= times
                     continue
-                if (refusal := self._refusal(text)) is not None:
+                refusal = self._refusal(text)
+                if refusal is not None:
                     raise refusal from error
                 changed = _CHANGED.search(text)
-                column = changed["path"].rpartition("/")[2] if changed else ""
-                if column in turned or not _has_two_forms(self.types.get(column)):
-                    raise  # both forms in one batch: its halves are parsed apart
-                turned.add(column)
+                column = _column_of(changed["path"]) if changed else ""
+                has_both_forms = column in changed_forms
+                if has_both_forms or not _has_two_forms(self.types.get(column)):
+                    raise  # the caller parses the halves of the batch separately
+                changed_forms.add(column)
                 self._other ^= {column}
 
     def _refusal(self, error: str) -> ValueError | None:
-        """Return the error of a value in neither form; None for another mistake.
+        """Return the error of a time that is neither text nor number; None for other mistakes.
 
-        The reason must not depend on the form that other messages of the batch have.
+        Arrow's own message names the form of the messages before it. This one does not depend on
+        other messages of the batch.
         """
         match = _NO_FORM.search(error)
         if match is None or match["kind"] in ("string", "number"):
             return None
         path = match["path"]
-        if not _has_two_forms(self.types.get(path.rpartition("/")[2])):
+        if not _has_two_forms(self.types.get(_column_of(path))):
             return None
         return ValueError(
             f"JSON parse error: Column(/{path}) is {match['kind']}, not a text or a number"
@@ -109,10 +120,11 @@ class TypedJson:
         return pa.table({name: self._convert(name, column) for name, column in columns.items()})
 
     def raw_type(self, name: str) -> pa.DataType:
-        """Return the type in which the values hold a column."""
+        """Return the type in which Arrow reads a column from JSON, before its conversion."""
         kind = self.types[name]
-        if (raw := self._schema_type(name)) is not None:
-            return raw
+        type_by_schema = self._schema_type(name)
+        if type_by_schema is not None:
+            return type_by_schema
         if name in self._other:
             if pa.types.is_timestamp(kind):
                 return pa.int64()
@@ -126,7 +138,7 @@ class TypedJson:
         return {name for name, kind in self.types.items() if pa.types.is_timestamp(kind)}
 
     def _schema_type(self, name: str) -> pa.DataType | None:
-        """Return the raw type of a column by a schema in the values, if they have one."""
+        """Return the raw type of a column by the schema in the values; None if there is none."""
         if name not in self.forms:
             return None
         try:
@@ -147,11 +159,11 @@ class TypedJson:
         return column.cast(kind)
 
     def _of_texts(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return times of texts by Arrow's parser of JSON.
+        """Return the times of texts; raise ValueError for nanoseconds that are not 0.
 
-        It accepts no more digits than those of microseconds.
+        Arrow's parser of JSON reads the texts, so that they mean the same as in a message.
         """
-        texts = of_microseconds(column)
+        texts = without_extra_digits(column)
         if texts.equals(column):
             self._as_text.discard(name)  # the next batch is read without this detour
         lines = [json.dumps({"v": text}).encode() for text in texts.to_pylist()]
@@ -168,8 +180,8 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0)
 
 
-def of_microseconds(texts: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Return texts without zeros behind the microseconds.
+def without_extra_digits(texts: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return texts of times without the zeros after the microseconds.
 
     Raises ValueError for other digits there: a table does not store them.
     """
@@ -177,8 +189,13 @@ def of_microseconds(texts: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.A
     too_long = pc.fill_null(pc.match_substring_regex(short, _NANOSECONDS), False)
     if pc.any(too_long).as_py():
         text = short.filter(too_long)[0].as_py()
-        raise ValueError(f"the time {text!r} is more exact than the microseconds of a table")
+        raise ValueError(f"the time {text!r} has nanoseconds, but a table stores only microseconds")
     return short
+
+
+def _column_of(path: str) -> str:
+    """Return the column of a path in Arrow's messages, such as `payload/after/at`."""
+    return path.rpartition("/")[2]
 
 
 def _has_two_forms(kind: pa.DataType | None) -> bool:
@@ -186,16 +203,17 @@ def _has_two_forms(kind: pa.DataType | None) -> bool:
 
 
 def _read_lines(values: Sequence[bytes], schema: pa.Schema, others: str) -> pa.Table:
-    """Return a row for each value.
+    """Return a row for each value; raise ValueError if a value is not exactly one object.
 
-    Each value must begin an object, and Arrow must count as many rows as values: then each row is
-    that of its value. `others` is what Arrow does with members that the schema lacks.
+    Each value must begin with a brace, and Arrow must return as many rows as values: then each row
+    is that of its value. With `others` "infer" Arrow returns members that the schema lacks, too;
+    with "ignore" it skips them.
     """
-    if others == "infer":  # members that are skipped may nest as deep as they are
+    if others == "infer":  # Arrow skips deep members safely, but infers their types recursively
         for value in values:
             check_depth(value)
     lines = b"\n".join(values)
-    # In JSON a line break can only be space between tokens
+    # A line break in JSON is only space between tokens: a string cannot contain one
     if lines.count(b"\n") != len(values) - 1:
         lines = b"\n".join(value.replace(b"\n", b" ") for value in values)
     if not all(value.startswith(b"{") for value in values):
@@ -214,6 +232,7 @@ def _read_lines(values: Sequence[bytes], schema: pa.Schema, others: str) -> pa.T
 
 
 def _object(value: bytes) -> bytes:
+    """Return a value without space around it, on one line; raise ValueError if no object begins."""
     stripped = value.strip().replace(b"\n", b" ")
     if not stripped.startswith(b"{"):
         raise ValueError("the message is not a JSON object")
@@ -241,11 +260,9 @@ class JsonParser:
 
     def _parse(self, values: Sequence[bytes]) -> Parsed:
         rows = self._json.read(values)
-        columns = zip(rows.column_names, rows.columns, strict=True)
-        others = {
-            name: one_array(column) for name, column in columns if is_new(name, self._json.known)
-        }
-        new = inferred_columns(others) if others else None
+        new_names = [name for name in rows.column_names if is_new(name, self._json.known)]
+        new_values = {name: one_array(rows[name]) for name in new_names}
+        new = inferred_columns(new_values) if new_values else None
         if self._json.nested:
             nested = {name: one_array(rows[name]) for name in self._json.nested}
             new = with_members(new, members_of_values(nested, self._json.nested))

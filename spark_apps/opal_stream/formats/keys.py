@@ -1,6 +1,6 @@
-"""Keys of messages: a whole key as one column, or the members of a key that is an object.
+"""Keys of messages: a whole key fills one column, or the members of an object fill several.
 
-A whole key of JSON or Avro means what a member of a value means that is written like it.
+A whole key of JSON or Avro is converted like a member of a value with the same text or bytes.
 """
 
 import json
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_stream.format_names import FORMATS
-from opal_stream.formats.columns import KEY, each, of_bytes
+from opal_stream.formats.columns import KEY, array_of_bytes, column_and_problems
 from opal_stream.formats.json_lines import JsonParser
 from opal_stream.formats.parser import Parsed, Parser
 from opal_stream.formats.references import RegisteredSchema
@@ -30,14 +30,14 @@ from opal_stream.operations.reading import FormatOptions
 Keys = Sequence[bytes | None]
 Types = Mapping[str, pa.DataType]
 Wrong = dict[int, str]  # by the position of a key: what is wrong with it
-_WHOLE = "key"  # the column of whole keys
+_WHOLE = "key"  # the name of the column of whole keys
 _SPACES = b" \t\r\n"
 _SHOWN_BYTES = 40
 
 
 @dataclass(slots=True)
 class _Kinds:
-    """The positions of keys by what they are; null keys are in none."""
+    """The positions of keys by kind: texts, plain values, objects and wrong ones; null in none."""
 
     texts: list[int] = field(default_factory=list)
     plain: list[int] = field(default_factory=list)
@@ -46,33 +46,35 @@ class _Kinds:
 
 
 class KeyReader:
-    """A reader of keys in the format of the values, or in their own.
+    """A reader of keys in the format of the values, or in a format of their own.
 
-    Where the stream names no format of keys, a key may also be a plain text. A key that would be
-    another value as JSON than as text is refused then.
+    If the stream names no format of keys, a key may also be plain text. Then a key is refused that
+    could be JSON or text, and would mean something else as the other.
     """
 
     def __init__(self, options: FormatOptions) -> None:
         self._options = options
         self._is_guessed = options.key_format is None
-        self._form = FORMATS.get(options.key_format or options.format)  # None for plain texts
+        format_name = options.key_format or options.format
+        self._form = FORMATS.get(format_name)  # None for "string": plain texts
         self._registry: SchemaRegistry | None = None
         if self._form is not None and self._form.is_registered:
             kind = AVRO if self._form.is_avro else JSON
             self._registry = SchemaRegistry(options.registry or "", kind)
         self._parsers: dict[tuple[tuple[str, pa.DataType], ...], Parser] = {}
-        # For Avro, by the head of keys: whether they are records, or why their schema is refused
+        # For Avro, by the first bytes of keys, which name their schema: whether the keys are
+        # records, or why the schema is refused
         self._records: dict[bytes, bool] = {}
         self._refused: dict[bytes, str] = {}
 
     def unseen(self, keys: Keys) -> int | None:
-        """Return the position of the first key with a schema that was never asked for."""
+        """Return the position of the first key whose schema was never asked for; None if none."""
         if self._registry is None:
             return None
         return first_unseen(self._registry, list(keys))
 
     def learn(self, key: bytes) -> None:
-        """Ask the registry for the schema of a key; its head is enough."""
+        """Ask the registry for the schema of a key; the key's first bytes are enough."""
         if self._registry is None:
             return
         with suppress(ValueError):  # reading the key reports what is wrong with its schema
@@ -84,26 +86,32 @@ class KeyReader:
         if self._is_guessed and self._registry is None:
             kinds.texts = sorted(kinds.texts + kinds.objects)
         else:
-            reason = "key: it is an object; fill the column from a member of it, as @key.id"
+            reason = "key: it is an object; fill the column from a member of it, such as @key.id"
             kinds.wrong |= dict.fromkeys(kinds.objects, reason)
         return self._whole(keys, kinds, kind)
 
     def members(self, keys: Keys, types: Types) -> tuple[pa.Table, Wrong]:
-        """Return members of the keys by name; null where a key lacks one."""
+        """Return members of the keys by name; null for a key without the member."""
         present = [position for position, key in enumerate(keys) if key]
         parsed = self._parser(types).parse([key for key in keys if key])
-        wrong = {present[position]: f"key: {reason}" for position, reason in parsed.bad}
-        rows = {present[position]: row for row, position in enumerate(parsed.positions)}
-        if not rows:
+        wrong = {present[index]: f"key: {reason}" for index, reason in parsed.bad}
+        # By position of a key: the number of its row in what was parsed
+        row_by_position: dict[int, int] = {}
+        for row, index in enumerate(parsed.positions):
+            row_by_position[present[index]] = row
+        if not row_by_position:
             nulls = {name: pa.nulls(len(keys), kind) for name, kind in types.items()}
             return pa.table(nulls), wrong
         members = parsed.rows.select(list(types))
-        return members.take(_row_numbers(rows, len(keys))), wrong
+        return members.take(_row_numbers(row_by_position, len(keys))), wrong
 
     def key_columns(self, keys: Keys, types: Types) -> tuple[dict[str, pa.Array], Wrong]:
-        """Return the columns that keys fill: a plain key one, an object its members."""
+        """Return the columns of `types` from the keys.
+
+        An object fills the columns with its members. A plain key fills the only column, and is
+        wrong if there are several.
+        """
         kinds = self._kinds(keys)
-        wrong = dict(kinds.wrong)
         objects: list[bytes | None] = [None] * len(keys)
         for position in kinds.objects:
             objects[position] = keys[position]
@@ -111,14 +119,16 @@ class KeyReader:
         columns = {name: rows[name].combine_chunks() for name in types}
         if len(types) > 1:
             reason = f"key: one value cannot fill the columns {', '.join(types)}"
-            plain = dict.fromkeys([*kinds.texts, *kinds.plain], reason)
-            return columns, wrong | wrong_objects | plain
+            wrong_plain = dict.fromkeys([*kinds.texts, *kinds.plain], reason)
+            return columns, kinds.wrong | wrong_objects | wrong_plain
         [(name, kind)] = types.items()
-        whole, unfit = self._whole(keys, kinds, kind)
+        whole_keys, wrong_whole = self._whole(keys, kinds, kind)
         is_object = pa.array([key is not None for key in objects])
-        return {name: pc.if_else(is_object, columns[name], whole)}, unfit | wrong_objects
+        column = pc.if_else(is_object, columns[name], whole_keys)
+        return {name: column}, wrong_whole | wrong_objects
 
     def _kinds(self, keys: Keys) -> _Kinds:
+        """Sort the positions of keys by kind."""
         kinds = _Kinds()
         for position, key in enumerate(keys):
             if key is None:
@@ -144,7 +154,7 @@ class KeyReader:
         return kinds
 
     def _is_formatted(self, key: bytes) -> bool:
-        """Return whether a key begins as the format of the values does."""
+        """Return whether a key begins like a value in the format of the stream."""
         if self._registry is not None:
             return key[:1] == b"\0"
         return _first(key) == b"{"
@@ -171,27 +181,30 @@ class KeyReader:
         """Return the texts and the plain values among the keys; null elsewhere."""
         wrong = dict(kinds.wrong)
         texts = [keys[position] for position in kinds.texts]
-        text_column, wrong_texts = each(
-            len(texts), KEY, kind, lambda start, stop: of_bytes(texts[start:stop], kind)
+        text_column, wrong_texts = column_and_problems(
+            len(texts), KEY, kind, lambda start, stop: array_of_bytes(texts[start:stop], kind)
         )
-        for position, reason in wrong_texts.items():
-            wrong[kinds.texts[position]] = reason
-        positions, parts = list(kinds.texts), [text_column]
+        for index, reason in wrong_texts.items():
+            wrong[kinds.texts[index]] = reason
+        # The texts first, then the plain values; `positions` are those of the keys in this order
+        arrays = [text_column]
+        positions = list(kinds.texts)
         if kinds.plain:
             parser = self._parser({_WHOLE: kind}, is_whole=True)
             parsed = parser.parse([keys[position] or b"" for position in kinds.plain])
-            for position, reason in parsed.bad:
-                wrong[kinds.plain[position]] = f"key: {reason}"
-            positions += [kinds.plain[position] for position in parsed.positions]
+            for index, reason in parsed.bad:
+                wrong[kinds.plain[index]] = f"key: {reason}"
+            positions += [kinds.plain[index] for index in parsed.positions]
             if parsed.positions:
-                parts += parsed.rows[_WHOLE].chunks
-        rows = {position: row for row, position in enumerate(positions)}
-        return pa.concat_arrays(parts).take(_row_numbers(rows, len(keys))), wrong
+                arrays += parsed.rows[_WHOLE].chunks
+        row_by_position = {position: row for row, position in enumerate(positions)}
+        row_numbers = _row_numbers(row_by_position, len(keys))
+        return pa.concat_arrays(arrays).take(row_numbers), wrong
 
     def _parser(self, types: Types, *, is_whole: bool = False) -> Parser:
         """Return the parser for some members, or for whole keys; each is made once."""
         columns = tuple(types.items())
-        if is_whole:  # a member may have the name of the column of whole keys
+        if is_whole:  # apart from a parser of a member with the same name
             columns = (("", pa.null()), *columns)
         if columns not in self._parsers:
             self._parsers[columns] = self._new_parser(types, is_whole=is_whole)
@@ -234,14 +247,16 @@ class WholeJsonParser(JsonParser):
 def _why_no_plain_json(value: bytes) -> str | None:
     """Return why a text is not one plain value of JSON; None if it is one.
 
-    A text of several values is refused: it would become further members of the row.
+    The text is put into an object: several values in it would become further members of that.
     """
     if _first(value) in (b"[", b"{"):
         return "it is a list or an object, not a plain value"
     try:
         json.loads(value.decode())
     except ValueError as error:
-        return f"{_shown(value)} is not JSON: {error}; is it a text, --key-format string?"
+        return (
+            f"{_shown(value)} is not JSON: {error}; if keys are plain text, use --key-format string"
+        )
     return None
 
 
@@ -251,8 +266,8 @@ def _is_json_text(key: bytes) -> bool:
 
 def _two_readings(key: bytes) -> str:
     return (
-        f"key: {_shown(key)} is a value of JSON, or a text that looks like one; choose by "
-        "--key-format: json (or the format of the registry), or string"
+        f"key: {_shown(key)} is a value of JSON, or a text that looks like one; choose with "
+        "--key-format json (or the format of the registry), or --key-format string"
     )
 
 
@@ -267,12 +282,13 @@ def _shown(key: bytes) -> str:
     return f"{text[:_SHOWN_BYTES]}..."
 
 
-def _row_numbers(rows: Mapping[int, int], count: int) -> pa.Array:
-    """Return the row of each key; null for a key without one."""
-    return pa.array([rows.get(position) for position in range(count)], pa.int64())
+def _row_numbers(row_by_position: Mapping[int, int], count: int) -> pa.Array:
+    """Return the row number of each of `count` keys; null for a key without a row."""
+    return pa.array([row_by_position.get(position) for position in range(count)], pa.int64())
 
 
 def _is_of_records(registered: RegisteredSchema) -> bool:
+    """Return whether values of an Avro schema can be records."""
     from opal_stream.formats.schemas.avro_schema import AvroSchema, branches, is_record
 
     schema = AvroSchema(registered.text, registered.references)

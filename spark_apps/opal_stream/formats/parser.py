@@ -1,4 +1,4 @@
-"""The parser of a format, and what it makes of the values of messages."""
+"""The interface of a format's parser, and the result of parsing the values of messages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,19 +6,19 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from opal_stream.formats.schemas.new_columns import NewColumns, merged
+from opal_stream.formats.schemas.new_columns import NewColumns, merge_new_columns
 
-BadValues = list[tuple[int, str]]  # position in what was parsed, and what is wrong
+BadValues = list[tuple[int, str]]  # the position among the parsed values, and what is wrong
 
 
 @dataclass(slots=True, kw_only=True)
 class Parsed:
-    """The rows of values, one for each of `positions`, with the values' columns.
+    """The rows of the good values, and their positions among the parsed values.
 
-    - `deleted` rows are deletes; None if the format does not mark them.
-    - `new` are columns that the table lacks, if the parser knows those of the table.
-    - `unchanged` are for each row the columns whose values the message lacks, as they did not
-      change; None if no row lacks any.
+    - `deleted` says for each row whether it is a delete; None if the format does not mark deletes.
+    - `new` are columns that the table lacks; None also if the parser does not know the table's.
+    - `unchanged` are for each row the columns that the message leaves out because they did not
+      change; None if no row has such columns.
     """
 
     rows: pa.Table
@@ -35,9 +35,9 @@ class Parser(Protocol):
     def parse(self, values: Sequence[bytes]) -> Parsed: ...
 
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
-        """Return the position of the first value with a new schema.
+        """Return the position of the first value with a new schema; None if none has one.
 
-        What comes before it is flushed, then the new schema is learned.
+        The caller flushes the values before it, then calls `learn` with it.
         """
         ...
 
@@ -55,9 +55,9 @@ def halve_until_good(
     parse: Callable[[Sequence[bytes]], Parsed],
     errors: tuple[type[Exception], ...],
 ) -> Parsed:
-    """Parse all values at once; where that fails, parse halves.
+    """Parse all values at once; if that raises one of `errors`, parse their halves, and so on.
 
-    So a few bad values cost a few steps, and the good ones are still parsed many at a time.
+    So a few bad values cost a few steps, and most good values are still parsed many at a time.
     """
     parts: list[Parsed] = []
     bad: BadValues = []
@@ -83,6 +83,7 @@ def halve_until_good(
 
 
 def _joined(parts: Sequence[Parsed], good: list[int], bad: BadValues) -> Parsed:
+    """Join results; `good` are the positions of all their rows."""
     if not parts:
         return Parsed(rows=pa.table({}), positions=good, bad=bad)
     deleted = [part.deleted for part in parts]
@@ -94,15 +95,16 @@ def _joined(parts: Sequence[Parsed], good: list[int], bad: BadValues) -> Parsed:
         positions=good,
         bad=bad,
         deleted=None if None in deleted else pa.concat_arrays(deleted),
-        new=merged(part.new for part in parts),
+        new=merge_new_columns(part.new for part in parts),
         unchanged=unchanged if any(unchanged) else None,
     )
 
 
 def _one_line(error: Exception) -> str:
-    """Return the reason without the number of the row, which is that of the batch.
+    """Return the first line of an error, without Arrow's row number.
 
-    So messages with the same mistake are counted together.
+    The number differs, but messages with the same mistake must be counted together.
     """
-    text = str(error).strip().splitlines()[0].removesuffix(" in row 0")
-    return text[:300] or type(error).__name__
+    first_line = str(error).strip().splitlines()[0]
+    reason = first_line.removesuffix(" in row 0")[:300]
+    return reason or type(error).__name__

@@ -18,9 +18,10 @@ Types = Mapping[str, pa.DataType]
 
 
 def parser_of(chosen: FormatOptions, types: Types, source: Types, *, known: Known = None) -> Parser:
-    """Return the parser of values.
+    """Return the parser of values in the chosen format.
 
-    `known` are all columns of the table, if others are to be reported.
+    - `types` are the columns that values fill, `source` the members of an event's source.
+    - `known` are all columns of the table; None if the parser need not report others.
     """
     form = FORMATS[chosen.format]
     unit = chosen.time_unit

@@ -12,10 +12,10 @@ from opal_stream.formats.registry import (
     first_unseen,
     schema_id,
 )
+from opal_stream.formats.schemas.additions import Additions, find_additions, merge_additions
 from opal_stream.formats.schemas.json_types import json_schema_columns
 from opal_stream.formats.schemas.members import members_of_types
 from opal_stream.formats.schemas.new_columns import Known
-from opal_stream.formats.schemas.of_schemas import Additions, find_additions, merge_additions
 
 
 class RegistryJsonParser:

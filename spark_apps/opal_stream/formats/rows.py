@@ -18,7 +18,7 @@ def row_schema(spec: TableSpec, notes: Sequence[str] = NOTES) -> pa.Schema:
     return pa.schema(fields)
 
 
-def fitted(rows: pa.Table, spec: TableSpec) -> pa.Table:
+def fit_rows(rows: pa.Table, spec: TableSpec) -> pa.Table:
     """Return rows with all columns of the table, and all notes.
 
     Notes, and columns that the table got later, may be missing. Raises ValueError for rows of

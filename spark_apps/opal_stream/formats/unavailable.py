@@ -26,7 +26,7 @@ from opal_stream.format_names import UNAVAILABLE
 REMEDY = "set REPLICA IDENTITY FULL at its table"
 _HEX = "hex:"  # begins a placeholder that is given in hexadecimal digits, as Debezium takes it
 _ESCAPES = (rb"\u", rb"\/")
-_LEAST_BYTES = 8  # a shorter placeholder may as well be a value, above all its hexadecimal digits
+_MIN_BYTES = 8  # a shorter placeholder may as well be a value, above all its hexadecimal digits
 _SPACE = re.compile(r"[ \t\n\r]*")
 _SIDES = ("before", "after")
 _DECODER = json.JSONDecoder()
@@ -35,7 +35,7 @@ _MAX_DIGITS = 38
 _ROW = tuple[dict[str, Any], dict[str, tuple[int, int]]]
 
 
-def unavailable_value(column: str) -> ValueError:
+def missing_value_error(column: str) -> ValueError:
     """Return the error of a column whose value is needed, and did not change."""
     return ValueError(
         f"the event lacks the value of column {column!r}, which did not change: {REMEDY}"
@@ -242,9 +242,9 @@ def _bytes_of(given: str) -> bytes:
         raise InvalidInputError(
             "unavailable_value is empty; give the unavailable.value.placeholder of the connector"
         )
-    if len(data) < _LEAST_BYTES:
+    if len(data) < _MIN_BYTES:
         raise InvalidInputError(
-            f"unavailable_value={given!r} is shorter than {_LEAST_BYTES} bytes, and may as well be "
+            f"unavailable_value={given!r} is shorter than {_MIN_BYTES} bytes, and may as well be "
             "a value; set unavailable.value.placeholder of the connector to a longer text, and "
             "give the same here"
         )

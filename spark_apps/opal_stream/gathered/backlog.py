@@ -10,7 +10,7 @@ from opal_lake.storage.protocol import Storage
 
 # The size that a file counts with at least: many small files take the committer as long as few
 # large ones
-LEAST_BYTES = 64 << 10
+MIN_FILE_BYTES = 64 << 10
 MIB = 1 << 20
 _LOOK_S, _REPORT_S = 2.0, 60.0
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Backlog:
     def read(cls, storage: Storage, stream: str) -> "Backlog":
         """List the folder of a stream."""
         entries = storage.list(layout.gathered_prefix(f"kafka:{stream}/"))
-        sizes = [max(LEAST_BYTES, entry.size) for entry in entries]
+        sizes = [max(MIN_FILE_BYTES, entry.size) for entry in entries]
         return cls(files=len(sizes), weight=sum(sizes))
 
     def __str__(self) -> str:
@@ -55,9 +55,9 @@ class Gate:
         self.backlog = Backlog()
         self.shut_since_s: float | None = None
 
-    def wrote(self, size: int) -> None:
+    def count_file(self, size: int) -> None:
         """Count a file that this process has written since the last look."""
-        self._written += max(LEAST_BYTES, size)
+        self._written += max(MIN_FILE_BYTES, size)
 
     def is_shut(self, now_s: float) -> bool:
         """Return whether the gate is shut.
@@ -92,7 +92,7 @@ class Gate:
             logger.warning("reading goes on after %.0f s", now_s - self.shut_since_s)
             self.shut_since_s = None
 
-    def shut_s(self) -> float:
+    def shut_duration_s(self) -> float:
         """Return for how many seconds the gate has been shut."""
         if self.shut_since_s is None:
             return 0.0

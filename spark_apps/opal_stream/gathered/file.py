@@ -42,7 +42,7 @@ from opal_lake.decoding import decoding
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, PreReleaseError
 from opal_lake.log.commit import FORMAT_VERSION, canonical_json, seal, unseal
-from opal_stream.formats.rows import fitted
+from opal_stream.formats.rows import fit_rows
 from opal_stream.kafka.applications import Application, parse_application
 from opal_stream.kafka.consumed import Consumed
 
@@ -148,7 +148,7 @@ def decode_rows(data: bytes, path: str, header: Header, spec: TableSpec) -> pa.T
         if len(rows) > header.plain_size:
             raise ValueError(f"{header.plain_size:,} bytes claim to hold {len(rows):,} rows")
         rows.validate(full=True)
-        return fitted(rows, spec)
+        return fit_rows(rows, spec)
 
 
 def _check_messages(plain: pa.Buffer) -> None:

@@ -75,7 +75,7 @@ def chain_from(position: int | None, headers: Sequence[Header]) -> Chain:
     return Chain(position=position, files=files, loose=loose)
 
 
-def in_turn(chains: Sequence[Chain]) -> list[Chain]:
+def ready_chains(chains: Sequence[Chain]) -> list[Chain]:
     """Return the chains that can be committed now; each has at least one file.
 
     A topic that was created again waits for the files of the topic before. Where all topics of a
@@ -83,7 +83,7 @@ def in_turn(chains: Sequence[Chain]) -> list[Chain]:
     """
     ids = ids_by_name([chain.files[0].application for chain in chains])
     waiting: list[bool] = []
-    going: set[tuple[str, str]] = set()
+    topics_with_ready_chains: set[tuple[str, str]] = set()
     for chain in chains:
         first = chain.files[0]
         application = first.application
@@ -91,10 +91,13 @@ def in_turn(chains: Sequence[Chain]) -> list[Chain]:
         is_waiting = not others.isdisjoint(first.after or ())
         waiting.append(is_waiting)
         if not is_waiting:
-            going.add(application.stream_topic)
+            topics_with_ready_chains.add(application.stream_topic)
     ready: list[Chain] = []
     for chain, is_waiting in zip(chains, waiting, strict=True):
-        if not is_waiting or chain.files[0].application.stream_topic not in going:
+        if (
+            not is_waiting
+            or chain.files[0].application.stream_topic not in topics_with_ready_chains
+        ):
             ready.append(chain)
     return ready
 

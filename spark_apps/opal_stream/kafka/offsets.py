@@ -64,7 +64,7 @@ def check_topic_ids(
     if policies.on_new_topic == "continue":
         return
     for application in changed_topics(known, ids):
-        raise changed_topic(
+        raise changed_topic_error(
             application.partition,
             known[application],
             application.topic_id,
@@ -88,7 +88,9 @@ def changed_topics(known: Collection[Application], ids: Mapping[str, str]) -> li
     ]
 
 
-def changed_topic(partition: Partition, position: int, was: str, now: str) -> TopicChangedError:
+def changed_topic_error(
+    partition: Partition, position: int, was: str, now: str
+) -> TopicChangedError:
     """Return the error of a topic that was deleted and created again."""
     return TopicChangedError(
         f"{partition}: the table stands at offset {position} of the topic with id {was}, but "

@@ -46,8 +46,8 @@ def resolve_ranges(
     A range begins at the first message of the interval and ends before the first one after it.
     """
     topics = Topics(connection)
-    starts = first_since(consumer, connection, reach, interval.start_ms)
-    ends = first_since(consumer, connection, reach, interval.end_ms)
+    starts = first_offsets_since(consumer, connection, reach, interval.start_ms)
+    ends = first_offsets_since(consumer, connection, reach, interval.end_ms)
     ranges: dict[Partition, OffsetRange] = {}
     for partition, known in reach.items():
         start, end = starts[partition], ends[partition]
@@ -66,7 +66,7 @@ def resolve_ranges(
     return ranges
 
 
-def first_since(
+def first_offsets_since(
     consumer: Consumer, connection: Connection, partitions: Iterable[Partition], moment_ms: int
 ) -> dict[Partition, int | None]:
     """Return the first offset at or after a time, or None, by partition."""

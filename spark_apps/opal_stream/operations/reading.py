@@ -1,4 +1,4 @@
-"""The arguments of reading that `opal stream run`, `Kafka(...)` and YAML share."""
+"""The arguments of a stream that `opal stream run`, `Kafka(...)` and YAML share."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,30 +18,37 @@ _PARTITION = re.compile(r"(?:.+/)?[0-9]+")
 
 
 def _topics(name: str, value: Any) -> list[str]:
+    """Return the topics, each once, of one name or of a list of names."""
     topics = [value] if isinstance(value, str) else value
-    is_list = isinstance(topics, Sequence) and all(isinstance(topic, str) for topic in topics)
-    if not is_list or not all(topics) or not topics:
+    is_list_of_names = isinstance(topics, Sequence) and all(map(_is_name, topics))
+    if not is_list_of_names or not topics:
         raise InvalidInputError(
-            f"{name}={value!r} names no topic: a stream reads at least one topic, as 'orders'"
+            f"{name}={value!r} is not a list of topics: give at least one name, for example orders"
         )
     return list(dict.fromkeys(topics))
 
 
+def _is_name(topic: Any) -> bool:
+    return isinstance(topic, str) and bool(topic)
+
+
 def _partitions(name: str, value: Any) -> list[int | str]:
-    """Return numbers, and `topic/number` where a stream reads several topics."""
-    parts = value.split(",") if isinstance(value, str) else value
-    texts = [str(part).strip() for part in parts]
+    """Return partitions: a number, or `topic/number` in a stream of several topics."""
+    items = value.split(",") if isinstance(value, str) else value
+    texts = [str(item).strip() for item in items]
     if not any(texts):
         raise InvalidInputError(
-            f"{name} is empty; write numbers, as 0,1,2, or leave it out to read all"
+            f"{name} is empty; give numbers such as 0,1,2, or leave {name} out to read all "
+            "partitions"
         )
     partitions: list[int | str] = []
     for text in texts:
-        if not text:  # behind a comma at the end
+        if not text:  # after a comma at the end
             continue
         if not _PARTITION.fullmatch(text):
             raise InvalidInputError(
-                f"{name}: {text!r} is not a partition; write numbers, as 0,1,2, or orders/0,users/1"
+                f"{name}: {text!r} is not a partition; give numbers such as 0,1,2, or topics with "
+                "numbers such as orders/0,users/1"
             )
         partitions.append(int(text) if text.isdecimal() else text)
     return list(dict.fromkeys(partitions))
@@ -65,88 +72,89 @@ def needs_registry(format_name: str, key_format: str | None) -> bool:
 class FormatOptions(Declared):
     """The options of reading messages.
 
-    `columns` come from the message: `{"at": "@timestamp"}`. `on_new_columns` also applies to
-    members that nested columns lack. They cannot be added: with "add" such messages are bad.
+    - `columns` fill columns from the message itself: `{"at": "@timestamp"}`.
+    - `on_new_columns` also applies to new members of nested columns. A table cannot add a member:
+      with "add" such messages are bad.
     """
 
     title: ClassVar[str] = "a stream"
 
-    format: Annotated[str, one_of(*FORMATS), Help("of the messages")] = "json"
+    format: Annotated[str, one_of(*FORMATS), Help("the format of the messages")] = "json"
     key_format: Annotated[
         str | None,
         one_of(*KEY_FORMATS),
-        Help("of the keys, if it is another one; string reads the whole key as text"),
+        Help("the format of keys, if they have another one; string reads the whole key as text"),
     ] = None
     registry: Annotated[
         str | None,
         Help(
-            "the schema registry, as http://registry:8081; its SCHEMA_REGISTRY_LOGIN=user:password "
-            "is in the environment, or in Airflow's connection",
+            "the schema registry, such as http://registry:8081; the environment, or Airflow's "
+            "connection, has its login as SCHEMA_REGISTRY_LOGIN=user:password",
             "URL",
         ),
     ] = None
     columns: Annotated[
         Mapping[str, str],
         Help(
-            "a column from the message itself, as at=@timestamp: "
-            "@key, @offset, @header.NAME and more",
+            "fill a column from the message itself, for example at=@timestamp; "
+            "also @key, @offset, @header.NAME and more",
             "NAME=@WHAT",
             flag="column",
         ),
     ] = field(default_factory=dict)
-    time_unit: Annotated[str, one_of("s", "ms", "us", "ns"), Help("of times that are numbers")] = (
-        "ms"
-    )
+    time_unit: Annotated[
+        str, one_of("s", "ms", "us", "ns"), Help("the unit of times that are numbers")
+    ] = "ms"
     on_new_columns: Annotated[
         OnNewColumns,
-        Help("columns of messages that the table lacks; quarantine puts the messages aside"),
+        Help("what to do with columns that the table lacks; quarantine puts their messages aside"),
     ] = "fail"
     on_tombstone: Annotated[
         str,
         one_of("delete", "ignore"),
-        Help("null values: delete the row of the message's key, or ignore them"),
+        Help("what to do with a message without a value: delete the row of its key, or ignore it"),
     ] = "delete"
     unavailable_value: Annotated[
         str,
         Help(
             "the unavailable.value.placeholder of Debezium's connector, of at least 8 bytes: "
-            "such values stay as they are",
+            "the table keeps its own value where a message has this one",
             "TEXT",
         ),
     ] = UNAVAILABLE
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Refuse options that the format does not use."""
+        """Raise InvalidInputError for options that the format does not use."""
         super().check_together(given, is_open)
         form = FORMATS[given["format"]]
         if given["registry"] and not needs_registry(given["format"], given["key_format"]):
             registered = [name for name, other in FORMATS.items() if other.is_registered]
             others = ", ".join(registered)
             raise InvalidInputError(
-                f"registry: messages of format={given['format']} need no schema registry, "
-                f"as {others} do; leave it out"
+                f"registry: messages of format={given['format']} need no schema registry; leave "
+                f"registry out, or choose a format that needs one: {others}"
             )
         columns = given["columns"].items()
         from_key_members = [name for name, path in columns if path.startswith("@key.")]
         if given["key_format"] == "string" and from_key_members:
             raise InvalidInputError(
-                f"columns: {from_key_members[0]} is a member of the key, and key_format='string' "
-                "has none; write @key, or another key_format"
+                f"columns: {from_key_members[0]} is filled from a member of the key, but with "
+                "key_format='string' a key has no members; use @key, or another key_format"
             )
         if given["unavailable_value"] != UNAVAILABLE and not form.is_debezium:
             raise InvalidInputError(
-                "unavailable_value is a setting of Debezium's connectors, and messages of "
+                "unavailable_value is a setting of Debezium's connectors, but messages of "
                 f"format={given['format']} are not their change events; leave it out"
             )
 
     def chosen(self) -> Format:
-        """Return the properties of the format; refuse one whose registry is missing."""
+        """Return the properties of the format; raise InvalidInputError without its registry."""
         chosen = FORMATS[self.format]
         if needs_registry(self.format, self.key_format) and self.registry is None:
             name = self.format if chosen.is_registered else self.key_format
             raise InvalidInputError(
-                f"format {name!r} needs the address of a schema registry: "
+                f"format {name!r} needs a schema registry: give its address, for example "
                 "--registry http://host:8081"
             )
         return chosen
@@ -154,12 +162,12 @@ class FormatOptions(Declared):
 
 @declaration
 class Policies(Declared):
-    """The policies for messages that cannot be read any more."""
+    """The policies for messages that can no longer be read."""
 
     title: ClassVar[str] = "a stream"
 
-    on_gap: Annotated[OnLoss, Help("when Kafka has deleted what was not read")] = "fail"
-    on_new_topic: Annotated[OnLoss, Help("when the topic was deleted and made again")] = "fail"
+    on_gap: Annotated[OnLoss, Help("when Kafka has deleted messages that were not read")] = "fail"
+    on_new_topic: Annotated[OnLoss, Help("when the topic was deleted and created again")] = "fail"
 
 
 @declaration
@@ -169,7 +177,7 @@ class KafkaPlace(Declared):
     title: ClassVar[str] = "a stream"
 
     bootstrap_servers: Annotated[
-        str | None, Help("the address of Kafka, as localhost:9092", "HOST:PORT,...")
+        str | None, Help("the address of Kafka, such as localhost:9092", "HOST:PORT,...")
     ] = None
 
 
@@ -179,41 +187,49 @@ class Reading(Policies, FormatOptions, KafkaPlace):
 
     title: ClassVar[str] = "a stream"
 
-    topics: Annotated[Topics, Help("what to read; repeat for more", flag="topic")]
-    name: Annotated[str, Help("of the stream: another name reads the topic again", "NAME")] = "main"  # type: ignore[misc]  # of the stream
+    topics: Annotated[Topics, Help("a topic to read; repeat the flag for more", flag="topic")]
+    name: Annotated[  # type: ignore[misc]  # Declared has a function of this name
+        str, Help("the name of the stream: another name reads the topic again", "NAME")
+    ] = "main"
     partitions: Annotated[
         Partitions | None,
-        Help("only these numbers, or orders/0,users/1 of several topics (default: all, also new)"),
+        Help(
+            "read only these partitions, such as 0,1, or of several topics orders/0,users/1 "
+            "(default: all, later ones included)"
+        ),
     ] = None
     start: Annotated[
         str,
         one_of("earliest", "latest"),
         Help("where the stream begins in a topic that it has never read"),
     ] = "earliest"
-    flush_interval: Annotated[Span, Help("commit so long after a first message")] = "1s"
-    flush_rows: Annotated[RowCount, Help("or after so many rows")] = 1_000_000
-    flush_mb: Annotated[Count, Help("or after so many MiB of messages")] = 64
+    flush_interval: Annotated[Span, Help("commit this long after the first message")] = "1s"
+    flush_rows: Annotated[RowCount, Help("commit earlier after this many rows")] = 1_000_000
+    flush_mb: Annotated[Count, Help("commit earlier after this many MiB of messages")] = 64
     broker_timeout: Annotated[
         PositiveSpan,
-        Help("how long to wait for a Kafka that has answered before, and no longer does"),
+        Help("how long to wait for Kafka if it has answered before, and no longer does"),
     ] = BROKER_TIMEOUT
     processes: Annotated[
-        Count | None, Help("read with so many processes, which share the partitions by load")
+        Count | None, Help("read with this many processes, which share the partitions by load")
     ] = None
     commit: Annotated[
         str,
         one_of("direct", "gathered"),
-        Help("by each process that reads, or for many by one `opal stream commit`"),
+        Help(
+            "direct: each reading process commits; gathered: processes write files, which one "
+            "`opal stream commit` commits"
+        ),
     ] = "direct"
-    spark: Annotated[bool, Help("read with Spark: for more than processes can read")] = False
+    spark: Annotated[bool, Help("read with Spark, for streams too large for processes")] = False
     spark_conf: Annotated[
         Mapping[str, str],
-        Help("settings of Spark, as spark.driver.memory=8g", "NAME=VALUE", flag="conf"),
+        Help("a setting of Spark, such as spark.driver.memory=8g", "NAME=VALUE", flag="conf"),
     ] = field(default_factory=dict)
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Refuse what has no effect, or does not go with an interval or with Spark."""
+        """Raise InvalidInputError for arguments without an effect, and for clashes."""
         super().check_together(given, is_open)
         if given["spark_conf"] and not given["spark"]:
             raise InvalidInputError(

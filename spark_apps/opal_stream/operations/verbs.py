@@ -14,7 +14,7 @@ from opal_stream.timeouts import GIVE_UP_S
 SETTINGS = "OPAL_KAFKA_SETTINGS"  # the environment variable that holds settings of librdkafka
 GATHERED_MB = 1024
 _MAX_PORT = 65_535
-_NAME = "of the stream"
+_NAME = "the name of the stream"
 
 # Metrics need no login: serving them to other machines is a choice of the user
 METRICS_HOST = "127.0.0.1"
@@ -23,14 +23,17 @@ METRICS_HOST = "127.0.0.1"
 def _port(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_PORT:
         raise InvalidInputError(
-            f"{name}={value!r} is not a port; give one up to {_MAX_PORT}, or 0 for any that is free"
+            f"{name}={value!r} is not a port; give a number up to {_MAX_PORT}, or 0 for any free "
+            "port"
         )
     return value
 
 
 def _number(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidInputError(f"{name}={value!r}; write a whole number from 0")
+        raise InvalidInputError(
+            f"{name}={value!r} is not a valid number; give a whole number, 0 or more"
+        )
     return value
 
 
@@ -43,12 +46,14 @@ class KafkaAccess(KafkaPlace):
     """The address of Kafka, and the settings of its client."""
 
     kafka: Annotated[
-        Mapping[str, str], Help("a setting of librdkafka; repeat for more", "NAME=VALUE")
+        Mapping[str, str], Help("a setting of librdkafka; repeat the flag for more", "NAME=VALUE")
     ] = field(default_factory=dict)
     kafka_settings: Annotated[
         str | None,
         Help(
-            f"settings of librdkafka, also secrets: lines of name=value; or in {SETTINGS}", "FILE"
+            "a file with settings of librdkafka, secrets included, as lines of name=value; the "
+            f"environment variable {SETTINGS} may hold such lines, too",
+            "FILE",
         ),
     ] = None
 
@@ -57,22 +62,22 @@ class KafkaAccess(KafkaPlace):
 class Reported(KafkaAccess):
     """The arguments of every process that commits: how it ends, and where it reports."""
 
-    until_empty: Annotated[bool, Help("end when everything that existed at the start is done")] = (
-        False
-    )
+    until_empty: Annotated[
+        bool, Help("end when all messages or files that existed at the start are committed")
+    ] = False
     give_up_after: Annotated[Span, Help("how long to wait for a store that fails")] = (
         f"{GIVE_UP_S:g}s"
     )
     watched: Annotated[
         PositiveSpan | None,
-        Help("flush and end when the standard input is silent for so long, or closed"),
+        Help("flush and end when the standard input is closed, or silent for this long"),
     ] = None
     tracking: Annotated[
         str | None,
         Help("write a line of JSON for each partition of each commit into this folder", "FOLDER"),
     ] = None
     tracking_topic: Annotated[
-        str | None, Help("send the lines of --tracking to this topic", "NAME")
+        str | None, Help("send the lines that --tracking describes to this topic", "NAME")
     ] = None
     metrics_file: Annotated[
         str | None, Help("write Prometheus metrics into this file after each commit", "FILE")
@@ -80,12 +85,15 @@ class Reported(KafkaAccess):
     metrics_port: Annotated[Port | None, Help("serve Prometheus metrics on this port")] = None
     metrics_host: Annotated[
         str,
-        Help("address that serves the metrics; 0.0.0.0: every address of this machine", "ADDRESS"),
+        Help(
+            "the address that serves the metrics; 0.0.0.0 means every address of this machine",
+            "ADDRESS",
+        ),
     ] = METRICS_HOST
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Refuse an address of metrics that are not served, and a topic without Kafka."""
+        """Raise InvalidInputError for `metrics_host` without a port, or a topic without Kafka."""
         super().check_together(given, is_open)
         changed = cls.changed(given)
         check_needs(changed, {"metrics_host": ("metrics_port",)})
@@ -100,26 +108,29 @@ class Run(Reading, Reported):
 
     start_timestamp: Annotated[
         str | None,
-        Help("read an interval of time instead: from its first message on", "TIME"),
+        Help("read an interval of time instead, from the first message at or after TIME", "TIME"),
     ] = None
     end_timestamp: Annotated[
         str | None,
-        Help("up to and without the first message of this time, which must be past", "TIME"),
+        Help("end the interval before the first message at or after TIME, a past time", "TIME"),
     ] = None
     partition_key: Annotated[
-        str | None, Help("of the rows of an interval, for consumers by partition", "KEY")
+        str | None,
+        Help("the partition key of an interval's rows, for consumers by partition", "KEY"),
     ] = None
-    on_bad_message: Annotated[OnBadMessage, Help("messages that no row can be made of")] = "fail"
+    on_bad_message: Annotated[
+        OnBadMessage, Help("what to do with a message that cannot become a row")
+    ] = "fail"
     capacity: Annotated[
-        Count | None, Help("or with enough processes that each reads at most N messages/s")
+        Count | None, Help("read with enough processes that each reads at most N messages/s")
     ] = None
     replan_interval: Annotated[
         PositiveSpan,
-        Help("with several processes: how often to plan again which process reads what"),
+        Help("with several processes: how often to plan again which partitions each reads"),
     ] = "10m"
     stall_after: Annotated[
         PositiveSpan,
-        Help("with several processes: restart one whose partition makes no progress for this long"),
+        Help("with several processes: restart one if a partition of it stalls for this long"),
     ] = "5m"
     no_committer: Annotated[
         bool,
@@ -135,7 +146,7 @@ class Run(Reading, Reported):
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Refuse half an interval, and what only several processes use."""
+        """Raise InvalidInputError for half an interval, and for arguments without an effect."""
         super().check_together(given, is_open)
         fleet = ("processes", "capacity")
         check_needs(cls.changed(given), {"replan_interval": fleet, "stall_after": fleet})
@@ -148,15 +159,18 @@ class Run(Reading, Reported):
             )
         if given["no_committer"] and not (has_fleet and is_gathered):
             raise InvalidInputError(
-                "no_committer is for several processes whose commits are gathered; leave it out"
+                "no_committer does nothing without several processes and commit='gathered'; add "
+                "both, or leave no_committer out"
             )
         ends = {name: given[name] for name in ("start_timestamp", "end_timestamp")}
         missing = [name for name, value in ends.items() if not value]
         if len(missing) == 1:
-            raise InvalidInputError(f"an interval has two ends: {missing[0]} is missing; add it")
+            raise InvalidInputError(
+                f"an interval needs start_timestamp and end_timestamp: add {missing[0]}"
+            )
         if missing and given["partition_key"] is not None:
             raise InvalidInputError(
-                "partition_key is for the rows of an interval: "
+                "partition_key does nothing without an interval: "
                 "give start_timestamp and end_timestamp, too"
             )
 
@@ -178,35 +192,36 @@ class Run(Reading, Reported):
 
 @declaration
 class Commit(Reported):
-    """Commit what the processes of a stream gathered."""
+    """Commit the files that a stream's processes gathered."""
 
     title: ClassVar[str] = "opal stream commit"
 
     name: Annotated[str, Help(_NAME, "NAME")] = "main"  # type: ignore[misc]  # of the stream
     flush_interval: Annotated[Span, Help("the pause between two commits")] = "1s"
-    flush_mb: Annotated[Count, Help("or after so many MiB of rows")] = 64
+    flush_mb: Annotated[Count, Help("commit earlier after this many MiB of rows")] = 64
 
 
 @declaration
 class Status(KafkaAccess):
-    """Report where the streams of a table stand, and what is wrong with them."""
+    """Report positions and lag of a table's streams, and their alarms."""
 
     title: ClassVar[str] = "opal stream status"
 
     topics: Annotated[
-        Topics | None, Help("ask for what waits there; repeat for more", flag="topic")
+        Topics | None,
+        Help("show the messages that wait in a topic; repeat the flag for more", flag="topic"),
     ] = None
     name: Annotated[str, Help(_NAME, "NAME")] = "main"  # type: ignore[misc]  # of the stream
-    alarm_lag: Annotated[Number | None, Help("a lag of more messages is an alarm")] = None
+    alarm_lag: Annotated[Number | None, Help("raise an alarm for a lag of more messages")] = None
     alarm_stall: Annotated[
-        Span | None, Help("a message that waits so long while nothing moves is an alarm")
+        Span | None, Help("raise an alarm for a message that waits this long while nothing moves")
     ] = None
     tracking: Annotated[str | None, Help("the folder of the tracking events", "FOLDER")] = None
-    gathered_mb: Annotated[Number, Help("the --gathered-mb of the stream")] = GATHERED_MB
+    gathered_mb: Annotated[Number, Help("the value of the stream's --gathered-mb")] = GATHERED_MB
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Refuse what means nothing without Kafka or a topic."""
+        """Raise InvalidInputError for arguments that do nothing without Kafka or a topic."""
         super().check_together(given, is_open)
         kafka = ("bootstrap_servers",)
         needs = dict.fromkeys(("kafka", "kafka_settings", "alarm_lag", "alarm_stall"), kafka)
@@ -215,24 +230,27 @@ class Status(KafkaAccess):
 
 @declaration
 class Plan(KafkaAccess):
-    """Plan which process should read which partitions in the coming hours."""
+    """Plan which process reads which partitions in the coming hours."""
 
     title: ClassVar[str] = "opal stream plan"
 
-    topics: Annotated[Topics, Help("a topic to plan for; repeat for more", flag="topic")]
+    topics: Annotated[Topics, Help("a topic to plan for; repeat the flag for more", flag="topic")]
     name: Annotated[str, Help(_NAME, "NAME")] = "main"  # type: ignore[misc]  # of the stream
-    processes: Annotated[Count | None, Help("spread over so many processes")] = None
+    processes: Annotated[Count | None, Help("spread over this many processes")] = None
     capacity: Annotated[
-        Count | None, Help("or over enough processes that each reads at most N messages/s")
+        Count | None, Help("spread over enough processes that each reads at most N messages/s")
     ] = None
-    hours: Annotated[Count, Help("for N hours")] = 1
+    hours: Annotated[Count, Help("plan for the next N hours")] = 1
     current: Annotated[
-        str | None, Help("an earlier plan of --json; only as much moves as makes it even", "FILE")
+        str | None,
+        Help(
+            "an earlier plan of --json: move only as many partitions as an even load needs", "FILE"
+        ),
     ] = None
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Refuse both or none of a number of processes and a load of each."""
+        """Raise InvalidInputError unless one of `processes` and `capacity` is given."""
         super().check_together(given, is_open)
         if bool(given["processes"]) == bool(given["capacity"]):
-            raise InvalidInputError("a plan needs one of processes and capacity")
+            raise InvalidInputError("a plan needs either processes or capacity: give one of them")

@@ -6,7 +6,7 @@ It reaches back as far as the topic is kept. Sizes of messages are not known her
 from collections.abc import Sequence
 
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.ranges import first_since
+from opal_stream.kafka.ranges import first_offsets_since
 from opal_stream.kafka.topics import Partition, reach_of
 from opal_stream.traffic.hours import HOUR_MS, WEEK, Traffic, Volume
 
@@ -26,7 +26,7 @@ def read_traffic(
     try:
         reach = reach_of(consumer, connection, partitions)
         firsts = [
-            first_since(consumer, connection, partitions, hour * HOUR_MS)
+            first_offsets_since(consumer, connection, partitions, hour * HOUR_MS)
             for hour in range(first_hour, now_hour + 1)
         ]
     finally:

@@ -7,7 +7,7 @@ from opal_stream.kafka.applications import applications_of
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition, Topic
 from opal_stream.plan.history import read_traffic
-from opal_stream.plan.recorder import size_of
+from opal_stream.plan.recorder import mean_size
 from opal_stream.traffic.documents import TrafficFolder
 from opal_stream.traffic.hours import WEEK, Traffic
 
@@ -65,7 +65,7 @@ def _completed(counted: Traffic | None, history: Traffic | None) -> Traffic | No
     """
     if counted is None or history is None:
         return counted or history
-    size = size_of(counted)
+    size = mean_size(counted)
     means = {
         slot: (weeks, mean._replace(bytes=mean.messages * size))
         for slot, (weeks, mean) in history.means.items()

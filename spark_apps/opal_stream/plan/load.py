@@ -19,7 +19,7 @@ def predict_loads(
     hours: int,
 ) -> dict[Partition, float]:
     """Return the loads of the coming hours."""
-    return weigh(predict_rates(traffic, partitions, first_hour, hours))
+    return weighted_loads(predict_rates(traffic, partitions, first_hour, hours))
 
 
 def predict_rates(
@@ -46,7 +46,7 @@ def predict_rates(
     }
 
 
-def weigh(rates: Mapping[Partition, Volume]) -> dict[Partition, float]:
+def weighted_loads(rates: Mapping[Partition, Volume]) -> dict[Partition, float]:
     """Return the loads: large messages count more, small ones less.
 
     The sum of the loads is the sum of the messages. Messages of unknown size count as those of

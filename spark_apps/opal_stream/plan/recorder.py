@@ -98,8 +98,8 @@ def begin_count(known: Traffic | None, consumed: Consumed, now_hour: int) -> Tra
         return Traffic(hour=first_hour_of(consumed, now_hour), position=consumed.low)
     missed = max(0, consumed.low - known.position)
     if missed:
-        volume = Volume(missed, missed * size_of(known))
-        spread(known, volume, known.hour, max(known.hour, now_hour))
+        volume = Volume(missed, missed * mean_size(known))
+        spread_evenly(known, volume, known.hour, max(known.hour, now_hour))
     return known
 
 
@@ -108,13 +108,13 @@ def count_consumed(traffic: Traffic, consumed: Consumed, now_hour: int) -> None:
 
     A stream that catches up brings many hours at once. Messages without a size count as usual ones.
     """
-    size = consumed.bytes or consumed.records * size_of(traffic)
+    size = consumed.bytes or consumed.records * mean_size(traffic)
     first = first_hour_of(consumed, now_hour)
     newest = now_hour
     if consumed.newest_ms >= 0:
         newest = min(now_hour, consumed.newest_ms // HOUR_MS)
     if newest >= first:  # otherwise all of it is older than what is kept
-        spread(traffic, Volume(consumed.records, size), first, newest)
+        spread_evenly(traffic, Volume(consumed.records, size), first, newest)
     traffic.position = max(traffic.position, consumed.high)
 
 
@@ -124,14 +124,14 @@ def first_hour_of(consumed: Consumed, now_hour: int) -> int:
     return min(now_hour, max(oldest, now_hour - MAX_WEEKS * WEEK))
 
 
-def spread(traffic: Traffic, volume: Volume, first_hour: int, last_hour: int) -> None:
+def spread_evenly(traffic: Traffic, volume: Volume, first_hour: int, last_hour: int) -> None:
     """Add a volume to hours evenly."""
     share = volume.times(1 / (last_hour - first_hour + 1))
     for hour in range(first_hour, last_hour + 1):
         traffic.observe(hour, share)
 
 
-def size_of(traffic: Traffic) -> float:
+def mean_size(traffic: Traffic) -> float:
     """Return the bytes of a usual message, 0 if they are unknown."""
     volumes = [traffic.current, *(mean for _, mean in traffic.means.values())]
     sized = [volume for volume in volumes if volume.bytes]

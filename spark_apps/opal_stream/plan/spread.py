@@ -9,7 +9,7 @@ from opal_lake.errors import InvalidInputError
 from opal_stream.kafka.topics import Partition
 
 EVEN_ENOUGH = 1.15  # load of the fullest process by the mean: below it nothing is moved
-_LEAST_GAIN = 1e-9  # of the load: a smaller gain is an error of rounding, and might be undone again
+_MIN_GAIN = 1e-9  # of the load: a smaller gain is an error of rounding, and might be undone again
 Shares = Sequence[frozenset[Partition]]
 
 
@@ -166,7 +166,7 @@ def _best_step(
                 if back is not None:
                     shift -= loads[back]
                 after = max(sums[fullest] - shift, sums[other] + shift)
-                if shift > 0 and after < sums[fullest] * (1 - _LEAST_GAIN):
+                if shift > 0 and after < sums[fullest] * (1 - _MIN_GAIN):
                     steps.append(_Step(after, int(back is not None), partition, other, back))
     # Without `back`, which has no order where it is None; the first of equals wins
     return min(steps, key=lambda step: step[:4], default=None)

@@ -28,7 +28,7 @@ class Child:
 
 
 @dataclass(slots=True)
-class Sums:
+class EndedTotals:
     """The totals of ended processes; a killed one counts up to its last report."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -47,7 +47,7 @@ class Sums:
         return Totals(**counts, version=self.version)
 
 
-def begin(
+def start_process(
     name: str,
     words: Callable[[], list[str]],
     *,
@@ -74,7 +74,7 @@ def begin(
     return process, asyncio.ensure_future(process.watch())
 
 
-async def end_all(
+async def end_children(
     children: Sequence[Child], *, is_hung: bool = False
 ) -> tuple[list[Outcome], bool]:
     """Ask processes to end; kill those that do not in time.

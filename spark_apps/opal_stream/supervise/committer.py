@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from opal_lake.exit_codes import OK
-from opal_stream.supervise.child import Child, Sums, begin, end_all, failure_of
-from opal_stream.supervise.process import AGAIN_S, RESTARTS, Outcome, Tuning
+from opal_stream.supervise.child import Child, EndedTotals, end_children, failure_of, start_process
+from opal_stream.supervise.process import RESTART_PAUSE_S, RESTARTS, Outcome, Tuning
 from opal_stream.timeouts import drain_s as usual_drain_s
 
 NAME = "committer"
@@ -43,7 +43,7 @@ class WatchedCommitter:
         self._tuning = tuning
         self._child: Child | None = None
         self._restarted = 0
-        self.done = Sums()
+        self.done = EndedTotals()
 
     @property
     def restarts(self) -> int:
@@ -76,7 +76,7 @@ class WatchedCommitter:
         if outcome.failure is not None:
             raise failure_of(child, outcome)
         logger.warning("the committer has ended, though nobody asked it to; started again")
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(RESTART_PAUSE_S)
         await self.restart()
 
     async def restart(self) -> None:
@@ -115,7 +115,7 @@ class WatchedCommitter:
         stop.cancel()
 
     def _start(self, words: Words, restarts: int) -> Child:
-        process, watching = begin(
+        process, watching = start_process(
             NAME,
             words,
             reads="what is gathered",
@@ -130,7 +130,7 @@ class WatchedCommitter:
         child = self._child
         if child is None:
             return Outcome(), False
-        [outcome], is_late = await end_all([child], is_hung=is_hung)
+        [outcome], is_late = await end_children([child], is_hung=is_hung)
         return self._forget(child, outcome), is_late
 
     def _forget(self, child: Child, outcome: Outcome) -> Outcome:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.spread import Shares
-from opal_stream.supervise.child import Child, Sums, begin, end_all
+from opal_stream.supervise.child import Child, EndedTotals, end_children, start_process
 from opal_stream.supervise.process import RESTARTS, Outcome, Tuning
 
 Words = Callable[[int, Collection[Partition]], list[str]]
@@ -45,7 +45,7 @@ class Fleet:
         self._tuning = tuning
         self.children: dict[int, Reader] = {}
         self.shares: list[frozenset[Partition]] = []
-        self.done = Sums()
+        self.done = EndedTotals()
         self._restarted: Counter[int] = Counter()
 
     @property
@@ -88,8 +88,8 @@ class Fleet:
         share = self.shares[number]
         if not share:
             return
-        name, reads = f"process {number}", names_of(share)
-        process, watching = begin(
+        name, reads = f"process {number}", partition_names(share)
+        process, watching = start_process(
             name,
             lambda: self._words(number, share),
             reads=reads,
@@ -104,7 +104,7 @@ class Fleet:
     async def end(self, children: Iterable[Reader], *, is_hung: bool = False) -> list[Outcome]:
         """Let processes flush and end. What a killed one did not flush is read again."""
         ending = list(children)
-        outcomes, _ = await end_all(ending, is_hung=is_hung)
+        outcomes, _ = await end_children(ending, is_hung=is_hung)
         for child, outcome in zip(ending, outcomes, strict=True):
             self._forget(child, outcome)
         return outcomes
@@ -132,5 +132,5 @@ class Fleet:
         self.done.add(outcome)
 
 
-def names_of(share: Collection[Partition]) -> str:
+def partition_names(share: Collection[Partition]) -> str:
     return ", ".join(map(str, sorted(share)))

@@ -10,7 +10,7 @@ LONGEST = 8192  # bytes of a line that are kept
 _CHUNK = 1 << 16
 
 
-async def lines_of(stream: asyncio.StreamReader, longest: int = LONGEST) -> AsyncIterator[str]:
+async def read_lines(stream: asyncio.StreamReader, longest: int = LONGEST) -> AsyncIterator[str]:
     """Yield lines until the stream ends.
 
     Of a line longer than `longest` bytes its beginning comes, with the number of bytes cut.

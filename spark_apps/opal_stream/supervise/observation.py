@@ -157,13 +157,13 @@ class CommitStall:
             self._since_s = seen.at_s
         self._committed, self._waits = committed, seen.has_gathered
 
-    def lasts_s(self, now_s: float) -> float:
+    def duration_s(self, now_s: float) -> float:
         if self._waits:
             return now_s - self._since_s
         return 0.0
 
 
-def arrivals(before: Observation, now: Observation) -> dict[Partition, float]:
+def arrival_rates(before: Observation, now: Observation) -> dict[Partition, float]:
     """Return the messages a second that came between two observations, by partition."""
     span_s = max(1.0, now.at_s - before.at_s)
     rates: dict[Partition, float] = {}

@@ -10,9 +10,9 @@ from opal_stream.flush.options import StreamOptions
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.known import KnownTraffic, counted_traffic
-from opal_stream.plan.load import predict_rates, weigh
+from opal_stream.plan.load import predict_rates, weighted_loads
 from opal_stream.plan.spread import Shares, Spread, plan_spread, processes_for
-from opal_stream.supervise.observation import Observation, arrivals
+from opal_stream.supervise.observation import Observation, arrival_rates
 from opal_stream.traffic.hours import HOUR_MS, Traffic, Volume
 
 CATCH_UP_S = 3600.0  # waiting messages count as if they were to be read within this time
@@ -51,13 +51,13 @@ class Planner:
         now_hour = time.time_ns() // 1_000_000 // HOUR_MS
         partitions = sorted(seen.ends)
         traffic = self._known.complete(self._counted(seen), partitions, now_hour)
-        arrived = {} if self._before is None else arrivals(self._before, seen)
+        arrived = {} if self._before is None else arrival_rates(self._before, seen)
         predicted = predict_rates(traffic, partitions, now_hour, 1)
         rates: dict[Partition, Volume] = {}
         for partition in partitions:
             arrival = arrived.get(partition, 0.0)
             rates[partition] = self._rate(predicted[partition], arrival, seen.lag(partition))
-        loads = weigh(rates)
+        loads = weighted_loads(rates)
         self._before = seen
         return plan_spread(loads, self._count(loads, len(current)), current)
 

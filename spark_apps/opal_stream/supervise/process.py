@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opal_lake.exit_codes import FINAL, MEANINGS, OK, STOPPED
-from opal_stream.supervise.lines import lines_of
+from opal_stream.supervise.lines import read_lines
 from opal_stream.timeouts import drain_s as usual_drain_s
 
 WATCHED_S = 60  # after so long without a beat a process ends
 RESTARTS = 10
-AGAIN_S = 1.0  # before one is started that has ended unasked
+RESTART_PAUSE_S = 1.0  # before one is started that has ended unasked
 _WORKED_S = 60.0  # a process that ran so long has worked: its failures are counted from 1 again
 _KILLED_S = 5.0
 _LAST_LINES, _SHOWN = 5, 200
@@ -108,7 +108,7 @@ class WatchedProcess:
         while True:
             self._began_s = time.monotonic()
             outcome = await self._run_once()
-            outcome.totals = totals = _together(totals, outcome.totals)
+            outcome.totals = totals = _summed(totals, outcome.totals)
             if outcome.failure is None or outcome.is_final or self._stopping:
                 return outcome
             has_worked = time.monotonic() - self._began_s >= _WORKED_S
@@ -178,7 +178,7 @@ class WatchedProcess:
             # child ends alone, as its pipe closes
             if not (reading.done() or self.is_killed):
                 self._signal(signal.SIGTERM)
-                await self._insist(process, reading)
+                await self._kill_if_late(process, reading)
             beats.cancel()
             reading.cancel()
         code = -signal.SIGKILL if process.returncode is None else process.returncode
@@ -212,9 +212,9 @@ class WatchedProcess:
         finally:
             asked.cancel()
         if not reading.done():
-            await self._insist(process, reading)
+            await self._kill_if_late(process, reading)
 
-    async def _insist(
+    async def _kill_if_late(
         self, process: asyncio.subprocess.Process, reading: "asyncio.Future[Any]"
     ) -> None:
         """Kill a process that does not end in time.
@@ -249,7 +249,7 @@ class WatchedProcess:
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
-        async for line in lines_of(process.stderr):
+        async for line in read_lines(process.stderr):
             self.last_lines.append(line)
             self._say(line)
 
@@ -291,7 +291,7 @@ def _parsed(report: str) -> dict[str, Any]:
     return {}
 
 
-def _together(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+def _summed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Return the totals of a process and of its predecessors together."""
     together = {**before, **now}
     for name in COUNTS:
@@ -308,6 +308,6 @@ async def _last_line(process: asyncio.subprocess.Process) -> str:
     """Return the last line of the output, the report of the process."""
     last = ""
     assert process.stdout is not None
-    async for line in lines_of(process.stdout, _LONGEST_TOTALS):
+    async for line in read_lines(process.stdout, _LONGEST_TOTALS):
         last = line or last
     return last

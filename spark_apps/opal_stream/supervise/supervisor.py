@@ -24,11 +24,11 @@ from opal_stream.plan.spread import Spread
 from opal_stream.supervise.child import failure_of
 from opal_stream.supervise.committer import NAME, WatchedCommitter
 from opal_stream.supervise.committer import Words as CommitterWords
-from opal_stream.supervise.fleet import Fleet, names_of
+from opal_stream.supervise.fleet import Fleet, partition_names
 from opal_stream.supervise.metrics import FleetMetrics, Own
 from opal_stream.supervise.observation import CommitStall, Observation, Observer, Stalls
 from opal_stream.supervise.planner import Planner
-from opal_stream.supervise.process import AGAIN_S, RESTARTS
+from opal_stream.supervise.process import RESTART_PAUSE_S, RESTARTS
 from opal_stream.timeouts import drain_s
 
 LOOK_S = 5.0
@@ -158,7 +158,7 @@ class Supervisor:
                 raise failure_of(child, outcome)
             if not self._options.until_empty and not self._stopping:
                 logger.warning("%s has ended, though nobody asked it to; started again", child.name)
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RESTART_PAUSE_S)
                 await self._fleet.restart(child)
 
     async def _look(self, observer: Observer) -> None:
@@ -190,7 +190,7 @@ class Supervisor:
         spread = await asyncio.to_thread(self._planner.plan, seen, self._fleet.shares)
         self._planned_s = time.monotonic()
         for number in spread.changed:
-            share = names_of(spread.shares[number]) or "nothing"
+            share = partition_names(spread.shares[number]) or "nothing"
             logger.info(
                 "process %d reads %s, about %.1f messages/s", number, share, spread.loads[number]
             )
@@ -214,7 +214,7 @@ class Supervisor:
                 await self._fleet.restart(child)
         if self._committer is None:
             return
-        idle_s = min(self._committer.up_s, self._commit_stall.lasts_s(seen.at_s))
+        idle_s = min(self._committer.up_s, self._commit_stall.duration_s(seen.at_s))
         if idle_s >= limit_s:
             logger.warning(
                 "the committer has committed nothing for %g s though files wait; started again",
@@ -253,7 +253,7 @@ class Supervisor:
                 up[NAME] = float(committer.up_s > 0)
         stalled: dict[int | str, float] = {}
         if self._options.commit == "gathered" and not is_over:
-            stalled[NAME] = round(self._commit_stall.lasts_s(time.monotonic()), 1)
+            stalled[NAME] = round(self._commit_stall.duration_s(time.monotonic()), 1)
         loads: dict[int | str, float] = {}
         for number, load in enumerate(self._spread.loads):
             loads[number] = round(load, 3)

@@ -219,12 +219,12 @@ class Tracker:
         for listener in self._listeners:
             listener.close()
         for sink, outage in self._sinks:
-            with outage.bridged():
+            with outage.tolerated():
                 sink.close()
         if self._metrics is not None:
             self._metrics.close()
 
     def _send(self, events: Sequence[Event]) -> None:
         for sink, outage in self._sinks:
-            with outage.bridged():
+            with outage.tolerated():
                 sink.send(events)

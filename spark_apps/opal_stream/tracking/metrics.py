@@ -246,7 +246,7 @@ class MetricsFile:
         if self._path is None:
             return
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with self._outage.bridged():
+        with self._outage.tolerated():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 part.write_text(text(), encoding="utf-8")

@@ -19,7 +19,7 @@ class Outage:
     failed: int = 0
 
     @contextmanager
-    def bridged(self) -> Iterator[None]:
+    def tolerated(self) -> Iterator[None]:
         """Log a failure of the write within, instead of raising it."""
         try:
             yield

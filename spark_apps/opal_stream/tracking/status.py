@@ -24,7 +24,7 @@ from opal_stream.kafka.applications import (
 )
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import (
-    changed_topic,
+    changed_topic_error,
     changed_topics,
     next_offset,
     plan_begin,
@@ -246,7 +246,7 @@ class _Look:
         partition, topic = application.partition, self.kafka.topics.get(application.partition.topic)
         if application in self.changed:
             current_id = "" if topic is None else topic.id
-            return str(changed_topic(partition, reached, application.topic_id, current_id))
+            return str(changed_topic_error(partition, reached, application.topic_id, current_id))
         if topic is None and partition.topic in self.kafka.topics:
             return (
                 f"{partition}: Kafka has no topic {partition.topic!r} any more, and the table "

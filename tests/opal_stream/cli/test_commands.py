@@ -130,7 +130,7 @@ def test_a_process_that_leaves_its_commits_to_another_one(
     assert main(words) == OK
     assert (
         capsys.readouterr().out
-        == f"gathered 2 messages; opal stream commit {table.uri} commits them\n"
+        == f"gathered 2 messages; run `opal stream commit {table.uri}` to commit them\n"
     )
     assert main(["stream", "commit", table.uri, "--until-empty", "--json", *watched]) == OK
     assert json.loads(capsys.readouterr().out) == {
@@ -397,7 +397,7 @@ T = ["run", "{table}", "--topic", "t"]
 @pytest.mark.parametrize(
     "words, message",
     [
-        (T, "opal stream run needs --bootstrap-servers, e.g. --bootstrap-servers localhost:9092"),
+        (T, "opal stream run needs --bootstrap-servers, for example --bootstrap-servers localhost"),
         ([*AT_1, "--flush-interval", "soon"], "--flush-interval='soon' is not a duration"),
         ([*AT_1, "--partitions", "0,x"], "partitions: 'x' is not a partition"),
         ([*AT_1, "--partitions", "t/x"], "partitions: 't/x' is not a partition"),
@@ -425,9 +425,9 @@ T = ["run", "{table}", "--topic", "t"]
         ),
         ([*AT_1, "--kafka-settings", "/no/file"], "cannot be read"),
         ([*AT_1, "--name", "a/b"], "not a name of a stream"),
-        ([*AT_1, "--start-timestamp", "1"], "--end-timestamp is missing"),
+        ([*AT_1, "--start-timestamp", "1"], "add --end-timestamp"),
         ([*AT_1, "--start-timestamp", "x", "--end-timestamp", "1"], "is not a moment"),
-        ([*AT_1, "--partition-key", "k"], "for the rows of an interval"),
+        ([*AT_1, "--partition-key", "k"], "--partition-key does nothing without an interval"),
         ([*T, "--processes", "0"], "processes must be a whole number of at least 1, got 0"),
         ([*T, "--capacity", "0"], "capacity must be a whole number of at least 1, got 0"),
         ([*T, "--flush-rows", "0"], "--flush-rows must be a whole number of at least 1, got 0"),
@@ -435,13 +435,13 @@ T = ["run", "{table}", "--topic", "t"]
         ([*T, "--watched", "0s"], "watched='0s' is too short"),
         (
             [*T, "--metrics-port", "65536"],
-            "--metrics-port=65536 is not a port; give one up to 65535",
+            "--metrics-port=65536 is not a port; give a number up to 65535",
         ),
         ([*T, "--gathered-mb", "5"], "--gathered-mb does nothing without --commit='gathered'"),
-        ([*T, "--no-committer"], "--no-committer is for several processes"),
+        ([*T, "--no-committer"], "--no-committer does nothing without several processes"),
         (
             [*T, "--registry", "http://r:1"],
-            "messages of --format=json need no schema registry, as json-registry, avro",
+            "messages of --format=json need no schema registry; leave registry out",
         ),
         (
             [*T, "--registry", "http://r:1", "--format", "debezium-json"],
@@ -467,7 +467,7 @@ T = ["run", "{table}", "--topic", "t"]
         (["commit", "{table}", "--tracking-topic", "t"], "nothing without --bootstrap-servers"),
         (
             ["status", "{table}", "--name", "x"],
-            "name does nothing without topics; add it, or leave name out",
+            "name does nothing without topics; add topics, or leave name out",
         ),
         (["status", "{table}", "--kafka", "a=b"], "kafka does nothing without --bootstrap-servers"),
         (
@@ -478,7 +478,7 @@ T = ["run", "{table}", "--topic", "t"]
             ["plan", "--topic", "t", "--hours", "0"],
             "hours must be a whole number of at least 1, got 0",
         ),
-        (["plan", "--topic", "t"], "a plan needs one of processes and capacity"),
+        (["plan", "--topic", "t"], "a plan needs either processes or capacity"),
     ],
 )
 def test_wrong_usage_is_one_line(

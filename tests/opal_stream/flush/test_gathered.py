@@ -519,7 +519,7 @@ def test_a_file_that_an_ingest_refuses_is_found_among_the_others(
     with pytest.raises(
         FormatError,
         match=(
-            f"{topic}.*1/0+.rows: its rows cannot go into the table: one task would write "
+            f"{topic}.*1/0+.rows: the table refuses its rows: one task would write "
             "more than 4 files"
         ),
     ):
@@ -595,8 +595,8 @@ def test_messages_whose_only_copy_is_in_files_are_not_passed_over_without_the_fi
     file.write_bytes(b"damaged") if how == "damaged" else file.unlink()
     begins = 0 if how == "damaged" else 3
     said = (
-        f"{topic}/0: Kafka has nothing before 6 any more, and gathered files from offset "
-        f"{begins} on, which .* cannot be committed: "
+        f"{topic}/0: Kafka has deleted the messages before offset 6. Gathered files hold such "
+        f"messages, from offset {begins} on, but cannot be committed: "
     )
     for commit in ("direct", "gathered"):
         with pytest.raises(GapError, match=said):
@@ -610,7 +610,7 @@ def test_messages_whose_only_copy_is_in_files_are_not_passed_over_without_the_fi
 def test_direct_commits_of_a_topic_that_was_made_anew_wait_for_what_was_gathered_of_the_one_before(
     kafka: Kafka, table: Table
 ) -> None:
-    topic, going_on = new_topic(kafka), Policies(on_new_topic="continue")
+    topic, continuing = new_topic(kafka), Policies(on_new_topic="continue")
     kafka.produce(topic, [order(1, name="old")])
     publish(table, kafka, topic)
     kafka.delete_topic(topic)
@@ -619,12 +619,12 @@ def test_direct_commits_of_a_topic_that_was_made_anew_wait_for_what_was_gathered
     with pytest.raises(
         TopicChangedError,
         match=(
-            f"{topic} was deleted .* come first: commit them, by `opal stream commit {table.uri}`"
+            f"{topic} was deleted .* must be committed first: run `opal stream commit {table.uri}`"
         ),
     ):
-        read(table, kafka, topic, policies=going_on)
+        read(table, kafka, topic, policies=continuing)
     assert gather(table).records == 1
-    assert read(table, kafka, topic, policies=going_on).records == 1
+    assert read(table, kafka, topic, policies=continuing).records == 1
     assert table.read(columns=["name"]).column("name").to_pylist() == ["new"]
 
 

@@ -72,10 +72,7 @@ def created_again(table: Table) -> tuple[Table, str]:
     now = new.log.head().root.table_id
     return (
         new,
-        (
-            f"{table.uri} is another table now, with id {now}: the one with id {was}, .* was "
-            "dropped and created again"
-        ),
+        (f"{table.uri} is another table now, with id {now}. .* id {was}, which was dropped"),
     )
 
 

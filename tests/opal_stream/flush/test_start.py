@@ -139,7 +139,7 @@ def test_a_store_that_fails_is_waited_for_and_a_start_that_has_landed_counts(
     )
     store.failures = ["before"] * 100
     assert {message.partition(" failed ")[0] for message in caplog.messages} == {
-        "the commit of where the stream begins"
+        "the commit of the stream's start"
     }
     with pytest.raises((StorageError, CommitUnknownError)):
         fix_start(

@@ -482,7 +482,7 @@ def test_the_wait_for_a_broker_has_an_end_with_rows_in_hand_and_without(
 def test_a_process_that_is_to_end_waits_for_kafka_no_longer_than_for_a_store() -> None:
     stopping: list[bool] = []
     backoff = Backoff(
-        what="a flush", give_up_s=0.3, broker_s=60.0, is_ending=lambda: bool(stopping)
+        what="a flush", give_up_s=0.3, broker_give_up_s=60.0, is_ending=lambda: bool(stopping)
     )
     error = KafkaError("away")
     for _ in range(2):
@@ -499,13 +499,13 @@ def fail_in_turn(backoff: Backoff, times: int) -> None:
 
 
 def test_kafka_and_the_store_that_fail_in_turn_do_not_end_each_other_s_time() -> None:
-    fail_in_turn(Backoff(what="a flush", give_up_s=0.5, broker_s=60.0), 8)
+    fail_in_turn(Backoff(what="a flush", give_up_s=0.5, broker_give_up_s=60.0), 8)
     with pytest.raises(StorageError, match="the store"):
-        fail_in_turn(Backoff(what="a flush", give_up_s=0.3, broker_s=60.0), 20)
+        fail_in_turn(Backoff(what="a flush", give_up_s=0.3, broker_give_up_s=60.0), 20)
 
 
 def test_the_time_without_kafka_is_not_taken_from_that_for_the_store() -> None:
-    backoff = Backoff(what="a flush", give_up_s=0.5, broker_s=60.0)
+    backoff = Backoff(what="a flush", give_up_s=0.5, broker_give_up_s=60.0)
     for _ in range(2):
         backoff.wait(KafkaError("away"), lambda: None)
     backoff.pause_s = 0.3

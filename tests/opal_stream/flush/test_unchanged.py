@@ -143,7 +143,7 @@ def test_by_default_the_stream_stops_and_commits_nothing_of_the_flush() -> None:
     flushes = Flushes(table=new_table(), policy="fail")
     with pytest.raises(
         BadMessageError,
-        match=r"nothing of them was committed(?s:.*)REPLICA IDENTITY FULL(?s:.*)orders/3@101",
+        match=r"none of them was committed(?s:.*)REPLICA IDENTITY FULL(?s:.*)orders/3@101",
     ):
         flushes.flush(event("c", row(2), 1), update(CHANGED, 2))
     assert stored(flushes.table) == {}

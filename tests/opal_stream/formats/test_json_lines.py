@@ -214,7 +214,7 @@ def test_a_message_that_nests_too_deep_is_a_bad_one_and_does_not_end_the_process
     done = subprocess.run(command, input=b"\n".join(values), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr[-1000:]
     levels = 40_001 + ["json", "debezium-json", "payload"].index(form)
-    reason = f"the message nests {levels:,} levels deep, and {MAX_DEPTH} are read"
+    reason = f"the message nests {levels:,} levels deep, more than the limit of {MAX_DEPTH}"
     report = {f"orders/3@{100 + number}": reason for number in range(len(SHAPES))}
     assert done.stdout.decode().strip() == str(report)
 
@@ -228,7 +228,7 @@ def test_the_limit_of_depth_is_exact_and_holds_where_new_columns_count(
     least = deep(MAX_DEPTH - 2, shape)
     most, beyond = b"[" + least + b"]", b"[[" + least + b"]]"
     decoded = decode([order_with(most), order_with(beyond)], options)
-    reason = f"the message nests {MAX_DEPTH + 1} levels deep, and {MAX_DEPTH} are read"
+    reason = f"the message nests {MAX_DEPTH + 1} levels deep, more than the limit of {MAX_DEPTH}"
     report = bad(decoded)
     assert report.get("orders/3@101") == (None if policy == "ignore" else reason)
     assert ("orders/3@100" in report) == (policy == "quarantine")

@@ -64,7 +64,7 @@ def test_a_json_key_means_what_a_member_of_a_value_means(of: Any) -> None:
     texts = of([b"7", b"abc", b'"half', b'"x", "op": "D"'], key_format="json")
     assert good(texts) == []
     assert all(reason.startswith("key: ") for reason in bad(texts).values())
-    assert "is it a text, --key-format string?" in bad(texts)["orders/3@101"]
+    assert "if keys are plain text, use --key-format string" in bad(texts)["orders/3@101"]
     [moment] = good(of([b'"2026-01-02T00:00:00"'], MICROS, key_format="json"))
     assert moment["id"].isoformat() == "2026-01-02T00:00:00+00:00"
 
@@ -78,7 +78,7 @@ def test_a_key_of_two_readings_is_refused_where_no_format_of_keys_is_given(
     assert [row["id"] for row in good(decoded)] == ["x"]
     [reason] = bad(decoded).values()
     assert reason == (
-        f"key: {key.decode()} is a value of JSON, or a text that looks like one; choose by "
+        f"key: {key.decode()} is a value of JSON, or a text that looks like one; choose with "
         "--key-format: json (or the format of the registry), or string"
     )
 
@@ -86,7 +86,7 @@ def test_a_key_of_two_readings_is_refused_where_no_format_of_keys_is_given(
 def test_a_whole_key_that_is_an_object_is_its_text_only_where_no_format_is_given() -> None:
     assert [row["id"] for row in good(filled([b'{"id": 1}']))] == ['{"id": 1}']
     [reason] = bad(filled([b'{"id": 1}'], key_format="json")).values()
-    assert reason == "key: it is an object; fill the column from a member of it, as @key.id"
+    assert reason == "key: it is an object; fill the column from a member of it, such as @key.id"
 
 
 PLAIN_KEYS_OF_AVRO = [
@@ -206,7 +206,7 @@ def test_a_record_does_not_fill_a_column_and_a_plain_key_has_no_members(
     registry.register(9, KEY_OF_FIRST, "orders-key")
     chosen: dict[str, Any] = {"key_format": "avro", "registry": registry.url}
     [reason] = bad(filled([avro(9, KEY_OF_FIRST, {"id": 1})], pa.int64(), **chosen)).values()
-    assert reason == "key: it is an object; fill the column from a member of it, as @key.id"
+    assert reason == "key: it is an object; fill the column from a member of it, such as @key.id"
     options = FormatOptions(**chosen, columns={"id": "@key.id"})
     keys = [avro(8, "long", 1), None, avro(9, KEY_OF_FIRST, {"id": 5})]
     decoded = Decoder(spec_of(pa.int64()), options).decode(batch([order(1)] * 3, keys=keys))

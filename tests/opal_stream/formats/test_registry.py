@@ -228,7 +228,7 @@ def test_a_schema_that_nests_too_deep_makes_its_messages_bad(registry: Registry)
         nested = {"type": "object", "properties": {"a": nested}}
     registry.register(1, nested)
     decoded = decoder(registry, "json-registry").decode(batch([head(1) + b'{"id":1}']))
-    reason = "the registry's schema nests 201 levels deep, and 60 are read"
+    reason = "the registry's schema nests 201 levels deep, more than the limit of 60"
     assert bad(decoded) == {"orders/3@100": reason}
 
 
@@ -334,7 +334,9 @@ def test_a_schema_of_avro_that_nests_too_deep_makes_its_messages_bad(
 ) -> None:
     schema = with_fields({"name": "name", "type": nested(64, shape)})
     reason = reason_of(registry, schema, policy)
-    assert reason.startswith(f"the registry's schema nests {counted} types, and 64 are read")
+    assert reason.startswith(
+        f"the registry's schema nests {counted} types, more than the limit of 64"
+    )
 
 
 @pytest.mark.parametrize("levels", [400, 2000])
@@ -344,7 +346,7 @@ def test_an_avro_schema_whose_text_nests_too_deep_is_refused(
     text = json.dumps(with_fields({"name": "name", "type": "int"}))
     deep = '{"type": "array", "items": ' * levels + '"int"' + "}" * levels
     schema = text.replace('"name": "name", "type": "int"', f'"name": "name", "type": {deep}')
-    with pytest.raises(ValueError, match=r"nests [\d,]+ levels deep, and 320 are read"):
+    with pytest.raises(ValueError, match=r"nests [\d,]+ levels deep, more than the limit of 320"):
         AvroSchema(schema)
 
 
@@ -353,12 +355,16 @@ def test_definitions_that_name_each_other_count_as_within_one_another(
     registry: Registry, levels: int
 ) -> None:
     reason = reason_of(registry, with_fields(*chain(levels, 1)), "add")
-    assert reason.startswith(f"the registry's schema nests {levels + 1:,} types, and 64 are read")
+    assert reason.startswith(
+        f"the registry's schema nests {levels + 1:,} types, more than the limit of 64"
+    )
 
 
 def test_a_small_schema_does_not_stand_for_millions_of_types(registry: Registry) -> None:
     reason = reason_of(registry, with_fields(*chain(40, 2)), "add")
-    assert "types where each name stands for its definition, and 100,000 are read" in reason
+    assert (
+        "types where each name stands for its definition, more than the limit of 100,000" in reason
+    )
 
 
 @pytest.mark.parametrize("shape", ["array", "map", "record", "union"])

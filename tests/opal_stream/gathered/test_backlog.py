@@ -20,7 +20,7 @@ from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.options import StreamOptions
 from opal_stream.flush.stream import Stream, Tuning
 from opal_stream.gathered import backlog as backlogs
-from opal_stream.gathered.backlog import LEAST_BYTES, MIB, Backlog, Gate
+from opal_stream.gathered.backlog import MIB, MIN_FILE_BYTES, Backlog, Gate
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
@@ -49,10 +49,10 @@ def test_small_files_count_more_than_they_are_and_those_of_other_streams_not() -
     storage = MemoryStorage()
     assert Backlog.read(storage, "main") == Backlog()
     put(storage, 0, 10)
-    put(storage, 1, 3 * LEAST_BYTES)
+    put(storage, 1, 3 * MIN_FILE_BYTES)
     put(storage, 2, 20, topic="t" * 240)  # its folder has a shorter name
     put(storage, 0, 10, stream="other")
-    assert Backlog.read(storage, "main") == Backlog(files=3, weight=5 * LEAST_BYTES)
+    assert Backlog.read(storage, "main") == Backlog(files=3, weight=5 * MIN_FILE_BYTES)
     assert [Backlog(weight=5).is_too_much(most) for most in (0, 5, 6)] == [False, True, False]
 
 
@@ -75,12 +75,12 @@ def test_a_gate_looks_seldom_but_before_it_may_be_too_late(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = Away(inner := MemoryStorage())
-    gate = Gate(store, "main", 3 * LEAST_BYTES, "lake/orders")
+    gate = Gate(store, "main", 3 * MIN_FILE_BYTES, "lake/orders")
     assert [gate.is_shut(at_s) for at_s in (0, 0.1, 1.9)] == [False] * 3
     assert store.lists == 1
     paths = [put(inner, low, 1) for low in range(3)]
     for _ in range(3):
-        gate.wrote(1)
+        gate.count_file(1)
     with caplog.at_level(logging.WARNING):
         assert gate.is_shut(1.95)  # by what it wrote itself
         assert [gate.is_shut(at_s) for at_s in (2, 3, 10, 62)] == [True] * 4

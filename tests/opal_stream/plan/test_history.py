@@ -71,7 +71,7 @@ def test_the_command_spreads_by_load_and_keeps_what_is_even(
         [],
     )
     assert main([*words, "--capacity", "1"]) == OK
-    assert "no history yet" in capsys.readouterr().out
+    assert "without known traffic yet" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("opal_commands")
@@ -103,7 +103,7 @@ def test_sizes_that_streams_counted_into_their_table_weigh(
     "more, message",
     [
         (["--processes", "2"], "needs --bootstrap-servers"),
-        (["--bootstrap-servers", "x:1"], "one of processes and capacity"),
+        (["--bootstrap-servers", "x:1"], "either processes or capacity"),
     ],
 )
 def test_wrong_usage_is_one_line(

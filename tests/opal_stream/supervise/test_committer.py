@@ -196,7 +196,8 @@ def test_it_may_run_elsewhere_and_two_do_no_harm(kafka: Kafka, table: Table) -> 
     done = ended(table, kafka, topic, "--until-empty", "--no-committer")
     assert (done.returncode, ids(table)) == (OK, []), done.stderr
     assert (
-        done.stdout == f"gathered {count} messages; opal stream commit {table.uri} commits them\n"
+        done.stdout
+        == f"gathered {count} messages; run `opal stream commit {table.uri}` to commit them\n"
     )
     assert gather(table).records == count
     eager = "Committer(Table.open(sys.argv[1]), CommitterOptions(interval_s=0)).run()"

@@ -3,7 +3,7 @@
 import pytest
 
 from opal_stream.kafka.topics import Partition
-from opal_stream.supervise.observation import CommitStall, Observation, Stalls, arrivals
+from opal_stream.supervise.observation import CommitStall, Observation, Stalls, arrival_rates
 
 A, B = (Partition(topic="orders", number=number) for number in range(2))
 
@@ -46,22 +46,22 @@ def test_who_waits_for_the_committer_does_not_stall() -> None:
 
 def test_a_committer_stalls_while_files_wait_and_nothing_is_committed() -> None:
     stall = CommitStall()
-    assert stall.lasts_s(100) == 0
+    assert stall.duration_s(100) == 0
     for at_s in (0, 100):
         stall.see(observed(at_s, a=(5, 99), committed=5))
-    assert stall.lasts_s(900) == 0  # none waits, though Kafka is away and nobody looks again
+    assert stall.duration_s(900) == 0  # none waits, though Kafka is away and nobody looks again
     for at_s, position in ((1000, 7), (1010, 9)):
         stall.see(observed(at_s, a=(position, 99), committed=5))
-    assert stall.lasts_s(1020) == 20  # since the first look at which one waited
+    assert stall.duration_s(1020) == 20  # since the first look at which one waited
     stall.see(observed(1030, a=(9, 99), committed=7))
-    assert stall.lasts_s(1030) == 0
+    assert stall.duration_s(1030) == 0
     assert not observed(0, a=(9, 99)).has_gathered  # commits of their own
 
 
 def test_arrivals_are_of_partitions_that_were_there_before() -> None:
     before, now = observed(0, a=(0, 100)), observed(10, a=(50, 600), b=(0, 1000))
-    assert arrivals(before, now) == pytest.approx({A: 50})
-    assert arrivals(now, observed(20, a=(0, 500), b=(0, 1000))) == {
+    assert arrival_rates(before, now) == pytest.approx({A: 50})
+    assert arrival_rates(now, observed(20, a=(0, 500), b=(0, 1000))) == {
         A: 0,
         B: 0,
     }  # a topic that was made anew

@@ -15,7 +15,7 @@ from opal_lake.cli import main
 from opal_lake.exit_codes import INPUT, OK
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions
-from opal_stream.gathered.backlog import LEAST_BYTES
+from opal_stream.gathered.backlog import MIN_FILE_BYTES
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.spread import Shares, Spread
@@ -109,7 +109,7 @@ def test_processes_that_gather_stand_where_their_files_end_until_one_committer_c
     observer = Observer(
         table,
         connection,
-        StreamOptions(topics=[topic], commit="gathered", gathered_bytes=3 * LEAST_BYTES),
+        StreamOptions(topics=[topic], commit="gathered", gathered_bytes=3 * MIN_FILE_BYTES),
     )
     assert observer.look().is_held_back
     observer.close()

@@ -248,13 +248,13 @@ def _check_types(root: Node) -> None:
     levels, count = measured[id(root)]
     if levels > MAX_TYPES:
         raise ValueError(
-            f"the registry's schema nests {levels:,} types, and {MAX_TYPES} are read: records, "
-            "arrays, maps and unions of several types"
+            f"the registry's schema nests {levels:,} types, more than the limit of {MAX_TYPES}: "
+            "records, arrays, maps and unions of several types count"
         )
     if count > _MAX_PARTS:
         raise ValueError(
             f"the registry's schema has {count:,} types where each name stands for its definition, "
-            f"and {_MAX_PARTS:,} are read"
+            f"more than the limit of {_MAX_PARTS:,}"
         )
 
 

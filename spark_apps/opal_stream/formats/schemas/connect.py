@@ -110,9 +110,9 @@ class Form:
             ]
             return pa.chunked_array([pa.array(decoded, kind)])
         if self.scale is None:
-            return pa.chunked_array([of_variable_scale(values, kind)])
+            return pa.chunked_array([decimals_of_variable_scale(values, kind)])
         wholes = [None if value is None else _whole(value) for value in values]
-        return pa.chunked_array([of_scale(wholes, self.scale).cast(kind)])
+        return pa.chunked_array([decimals_of_scale(wholes, self.scale).cast(kind)])
 
 
 Forms = Mapping[str, Form]
@@ -273,10 +273,12 @@ def _has(schema: Any, predicate: Callable[[Mapping[str, Any]], bool]) -> bool:
     return predicate(schema) or any(_has(part, predicate) for part in parts)
 
 
-def of_variable_scale(values: Sequence[Mapping[str, Any] | None], kind: pa.DataType) -> pa.Array:
+def decimals_of_variable_scale(
+    values: Sequence[Mapping[str, Any] | None], kind: pa.DataType
+) -> pa.Array:
     """Return decimals, each of which brings its scale, and its digits in base64."""
     decimals = [
-        None if value is None else scaled(_whole(value["value"]), value["scale"])
+        None if value is None else scaled_decimal(_whole(value["value"]), value["scale"])
         for value in values
     ]
     if pa.types.is_decimal(kind):
@@ -285,7 +287,7 @@ def of_variable_scale(values: Sequence[Mapping[str, Any] | None], kind: pa.DataT
     return pa.array(texts, pa.string()).cast(kind)
 
 
-def scaled(whole: int, scale: int) -> Decimal:
+def scaled_decimal(whole: int, scale: int) -> Decimal:
     """Return a decimal exactly; raise ValueError for more than 1,000 digits.
 
     With a huge scale a few bytes would become a text of gigabytes.
@@ -300,7 +302,7 @@ def _whole(value: str | bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
-def of_scale(wholes: Sequence[int | None], scale: int) -> pa.Array:
+def decimals_of_scale(wholes: Sequence[int | None], scale: int) -> pa.Array:
     """Return decimals of one scale; raise ValueError for more than 38 digits."""
     try:
         # Arrow's own layout of decimals: 16 bytes each

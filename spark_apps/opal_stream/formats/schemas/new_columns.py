@@ -60,7 +60,7 @@ class NewColumns:
         """Return the types that a message has, perhaps among those of others."""
         return self.types.get(position, self.columns)
 
-    def of_first(self) -> "NewColumns":
+    def of_first_message(self) -> "NewColumns":
         """Return what the first message has, without what only others have."""
         first = self.first
         names = self.names.get(first, ())
@@ -73,7 +73,9 @@ class NewColumns:
             is_of_schemas=self.is_of_schemas,
         )
 
-    def of_types(self, by_position: Mapping[int, Mapping[str, pa.DataType]]) -> "NewColumns":
+    def with_schema_types(
+        self, by_position: Mapping[int, Mapping[str, pa.DataType]]
+    ) -> "NewColumns":
         """Return them with the types of schemas in the messages, where they have some."""
         types: dict[int, pa.Schema] = dict(self.types)
         # Most messages have the same schema: each pair of objects is joined once
@@ -131,7 +133,7 @@ def with_members(new: NewColumns | None, members: Members) -> NewColumns | None:
     return replace(new or NewColumns(columns=pa.schema([]), names={}), members=members)
 
 
-def merged(parts: Iterable[NewColumns | None]) -> NewColumns | None:
+def merge_new_columns(parts: Iterable[NewColumns | None]) -> NewColumns | None:
     """Join the new columns of parts of a batch.
 
     Of two types of a column the wider one counts, or the first one.
@@ -196,7 +198,7 @@ def is_new(name: str, known: Known) -> bool:
     return known is not None and name not in known
 
 
-def apart_by_case(
+def split_by_case(
     given: NewColumns, names: Iterable[str], filled: Container[str] = ()
 ) -> tuple[NewColumns | None, dict[int, str]]:
     """Split off the messages with columns that differ from the table's in case only.
@@ -227,13 +229,13 @@ def apart_by_case(
     return _without(new, wrong), wrong
 
 
-def apart_by_member(new: NewColumns) -> tuple[NewColumns | None, dict[int, str]]:
+def split_by_member(new: NewColumns) -> tuple[NewColumns | None, dict[int, str]]:
     """Split off the messages with new members, which no table can get, and say why."""
     wrong = {position: new_columns_text((), new.paths(position)) for position in new.members}
     return (_without(new, wrong) if wrong else new), wrong
 
 
-def apart_by_column(
+def split_by_refused_column(
     new: NewColumns, refused: Mapping[tuple[str, str], str]
 ) -> tuple[NewColumns | None, dict[int, str]]:
     """Split off the messages with columns that the table refused, and say why.
