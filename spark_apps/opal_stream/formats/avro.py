@@ -1,8 +1,8 @@
 """Avro in a registry's wire format, Debezium's change events included.
 
-Each message is read by the schema that it was written with. So it means the same whatever others
-come before it or with it. Fields go by name into the table's columns, and a column that the
-message's own schema lacks is null.
+Each message is read by the schema that it was written with, whatever messages are read before it or
+together with it. A field fills the table's column of its name. A column that the message's own
+schema lacks is null.
 """
 
 import struct
@@ -41,14 +41,14 @@ from opal_stream.formats.unavailable import Placeholder
 Record = dict[str, Any]
 _READ_ERRORS = (*ERRORS, EOFError, LookupError, MemoryError, RecursionError, struct.error)
 _MAX_LETTERS = 300
-_UNCHANGED = "@unchanged"  # the member of an event with the columns that it lacks, as unchanged
+_UNCHANGED = "@unchanged"  # the member put into an event: names of columns that did not change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Filled:
-    """A column, and the field of the row or of its event that fills it.
+    """A column, and the field that fills it: of the row, or with `is_of_event` of its event.
 
-    `convert` is None where the schema has no such field.
+    `convert` is None if the schema has no such field.
     """
 
     column: str
@@ -60,9 +60,11 @@ class _Filled:
 
 @dataclass(slots=True, kw_only=True)
 class _Group:
-    """Messages that were written alike, and their positions in the batch.
+    """Messages of one schema and the same record types in it.
 
-    `event` and `row` are the records of the schema that `events` and `rows` are written as.
+    - `number` is the id of the schema in the registry.
+    - `event` and `row` are the record types with which all `events` and `rows` were written.
+    - `positions` are those of the messages in the batch, in the order of `events` and `rows`.
     """
 
     schema: AvroSchema
@@ -74,7 +76,7 @@ class _Group:
     rows: list[Record] = field(default_factory=list)
 
     def without(self, wrong: Container[int]) -> "_Group":
-        """Return the group without the messages of some indices within it."""
+        """Return the group without the messages at the indices `wrong` within it."""
         good = [index for index in range(len(self.positions)) if index not in wrong]
         return replace(
             self,
@@ -87,7 +89,7 @@ class _Group:
 class AvroParser:
     """A parser of records to rows; with `debezium` the records are change events.
 
-    With `whole_name` the values are not records: each is a row of the one column of that name.
+    With `whole_name` each value, whatever its type, fills the one column of that name.
     """
 
     def __init__(
@@ -116,10 +118,11 @@ class AvroParser:
         self._filled: dict[tuple[int, int], list[_Filled]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the plans, whose keys are addresses of schemas in this process."""
+        """Leave out what is cached by `id()` of schemas, which differ in another process."""
         return {**self.__dict__, "_new": {}, "_filled": {}}
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
+        """Return the rows of values, the bad values, and new columns."""
         parsed = Parsed(rows=pa.table({}), positions=[])
         groups: list[_Group] = []
         tables: list[pa.Table] = []
@@ -127,12 +130,13 @@ class AvroParser:
             try:
                 if self._known is not None:
                     self._new_of(group.schema, group.number, group.row)
-            except UnknownSchemaError as error:  # of another version, on which the type depends
+            except UnknownSchemaError as error:  # a type depends on a version that is missing
                 parsed.bad += [(position, str(error)) for position in group.positions]
                 continue
             table, wrong = self._table(group)
             if wrong:
-                parsed.bad += [(group.positions[index], reason) for index, reason in wrong.items()]
+                for index, reason in wrong.items():
+                    parsed.bad.append((group.positions[index], reason))
                 group = group.without(wrong)
                 table, _ = self._table(group)
             groups.append(group)
@@ -153,9 +157,9 @@ class AvroParser:
         return first_unseen(self.registry, list(values))
 
     def learn(self, value: bytes) -> None:
-        """Ask the registry for all that messages of the schema need.
+        """Ask the registry for everything that messages of the value's schema need.
 
-        Spark's tasks may not reach it.
+        Later the parser may be used in tasks of Spark, which may not reach the registry.
         """
         try:
             number = schema_id(value)
@@ -173,6 +177,7 @@ class AvroParser:
         self.schemas, self.refused = other.schemas, other.refused
 
     def _schema(self, value: bytes) -> AvroSchema:
+        """Return the schema that a value names; raise ValueError if it cannot be read."""
         head = value[:HEAD_BYTES]
         if head in self.refused:
             raise ValueError(self.refused[head])
@@ -192,6 +197,7 @@ class AvroParser:
         return schema.as_field(self._whole_name)
 
     def _groups(self, values: Sequence[bytes], parsed: Parsed) -> Iterable[_Group]:
+        """Return the values that can be read in groups; note the others as bad in `parsed`."""
         groups: dict[tuple[int, int], _Group] = {}
         for position, value in enumerate(values):
             try:
@@ -217,15 +223,17 @@ class AvroParser:
         return groups.values()
 
     def _row_of_event(self, schema: AvroSchema, event: Node, record: Record) -> tuple[Node, Record]:
-        """Return the row after a change, or before a delete, with its record type.
+        """Return the record type and the fields of an event's row.
 
-        Unchanged values become null, and the event gets the names of their columns.
+        The row is the one before a delete, or after any other change. Values that did not change
+        become null in it, and the names of their columns go into the event.
         """
         operation = record.get("op")
         if operation not in OPERATIONS:
             raise unknown_operation_error(operation)
         name = "before" if operation == "d" else "after"
-        node, row = schema.chosen(schema.fields(event).get(name, "null"), record.get(name))
+        row_type = schema.fields(event).get(name, "null")
+        node, row = schema.chosen(row_type, record.get(name))
         if not isinstance(row, dict) or not is_record(node):
             raise ValueError(NO_ROW)
         unchanged = self._placeholder.split(row)
@@ -235,7 +243,10 @@ class AvroParser:
         return node, row
 
     def _table(self, group: _Group) -> tuple[pa.Table, dict[int, str]]:
-        """Return the rows of a group, or why some do not fit, by index within it."""
+        """Return the rows of a group, and by index within it why some do not fit.
+
+        If one does not fit, the table is empty.
+        """
         columns: dict[str, pa.Array] = {}
         wrong: dict[int, str] = {}
         for filled in self._plan(group):
@@ -248,37 +259,44 @@ class AvroParser:
                 columns[filled.column] = filled.convert(values)
             except ERRORS:
                 unfit = _unfit(filled, values)
-                if not unfit:  # each fits alone: the mistake is not in the messages
+                if not unfit:  # each value fits alone: the mistake is not in the messages
                     raise
                 wrong = unfit | wrong
         return pa.table({} if wrong else columns), wrong
 
     def _plan(self, group: _Group) -> list[_Filled]:
+        """Return how the columns are filled from messages of a group; planned once."""
         key = (id(group.event), id(group.row))
         if key not in self._filled:
             conversions = Conversions(group.schema, self._time_unit)
-            self._filled[key] = list(self._plans(group.schema, conversions, group.event, group.row))
+            filled = self._filled_columns(group.schema, conversions, group.event, group.row)
+            self._filled[key] = list(filled)
         return self._filled[key]
 
-    def _plans(
+    def _filled_columns(
         self, schema: AvroSchema, conversions: Conversions, event: Node, row: Node
     ) -> Iterable[_Filled]:
-        fields = schema.fields(row)
+        """Yield the columns of the row, then those of its change event."""
+        row_fields = schema.fields(row)
         for name, kind in self._types.items():
-            convert = conversions.of(fields[name], kind) if name in fields else None
+            convert = None
+            if name in row_fields:
+                convert = conversions.of(row_fields[name], kind)
             yield _Filled(column=name, kind=kind, field=name, convert=convert)
         if not self._debezium:
             return
-        fields = schema.fields(event)
+        event_fields = schema.fields(event)
         for name, kind in ENVELOPE.items():
-            convert = conversions.of(fields[name], kind) if name in fields else None
+            convert = None
+            if name in event_fields:
+                convert = conversions.of(event_fields[name], kind)
             yield _Filled(
                 column=f"@{name}", kind=kind, field=name, is_of_event=True, convert=convert
             )
         for name, kind in self._source.items():
             convert = None
-            if "source" in fields:
-                convert = conversions.member(fields["source"], name, kind)
+            if "source" in event_fields:
+                convert = conversions.member(event_fields["source"], name, kind)
             yield _Filled(
                 column=f"@source.{name}",
                 kind=kind,
@@ -293,10 +311,14 @@ class AvroParser:
             new = self._new_of(group.schema, group.number, group.row)
             if new.columns.names or new.members:
                 by_position |= dict.fromkeys(group.positions, new)
-        in_order = {position: by_position[position] for position in sorted(by_position)}
-        return merge_additions(lambda new: new, in_order)
+        by_position = dict(sorted(by_position.items()))
+        return merge_additions(lambda new: new, by_position)
 
     def _new_of(self, schema: AvroSchema, number: int, row: Node) -> Additions:
+        """Return what a record type has and the table lacks; looked up once.
+
+        `number` is the id of the schema, whose other versions decide on the type of a column.
+        """
         if id(row) not in self._new:
             self._new[id(row)] = find_additions(
                 record_columns(row),
@@ -311,26 +333,29 @@ class AvroParser:
             try:
                 version = AvroSchema(registered.text, registered.references)
             except ValueError:
-                continue  # the subject had schemas of another kind before
+                continue  # an earlier version of the subject is not a schema of Avro
             for row in _rows_of(version, debezium=self._debezium):
                 yield record_columns(row)
 
 
 def _rows_of(schema: AvroSchema, *, debezium: bool) -> Iterable[Node]:
-    """Yield the records that rows of a schema may be written as."""
+    """Yield the record types with which rows of a schema may be written."""
     for branch in branches(schema.root):
         event = schema.resolved(branch)
-        rows = [event]
+        row_types = [event]
         if debezium:
-            rows = branches(schema.fields(event).get("after", "null"))
-        for row in rows:
+            row_types = branches(schema.fields(event).get("after", "null"))
+        for row in row_types:
             record = schema.resolved(row)
             if is_record(record):
                 yield record
 
 
 def _deletes(groups: Sequence[_Group], positions: Sequence[int]) -> pa.Array:
-    """Return which rows are deletes; `positions` are those of all groups."""
+    """Return which rows are deletes, in the order of the batch.
+
+    `positions` are those of all groups, one group after the other.
+    """
     is_delete: list[bool] = []
     for group in groups:
         is_delete += [event["op"] == "d" for event in group.events]
@@ -339,7 +364,7 @@ def _deletes(groups: Sequence[_Group], positions: Sequence[int]) -> pa.Array:
 
 
 def _unchanged(groups: Sequence[_Group], positions: Sequence[int]) -> list[tuple[str, ...]] | None:
-    """Return the columns that each row's event lacks; None if no event lacks one."""
+    """Return for each position the columns that did not change; None if there are none."""
     names: dict[int, tuple[str, ...]] = {}
     for group in groups:
         for position, event in zip(group.positions, group.events, strict=True):
@@ -351,7 +376,7 @@ def _unchanged(groups: Sequence[_Group], positions: Sequence[int]) -> list[tuple
 
 
 def _unfit(filled: _Filled, values: Sequence[Any]) -> dict[int, str]:
-    """Return which values do not fit the column, by index, and why."""
+    """Return by index why a value does not fit the column; values that fit are left out."""
     unfit: dict[int, str] = {}
     for index, value in enumerate(values):
         try:

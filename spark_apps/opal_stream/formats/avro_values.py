@@ -1,7 +1,7 @@
-"""Values of Avro to a column's type, each by the schema that it was written with.
+"""The conversion of Avro's values to a column's type, by the schema that wrote them.
 
-A value that the column cannot hold as it is makes a ValueError: it never becomes null, or another
-value. Only a number in a column of doubles or floats becomes the nearest one.
+A value that the column cannot hold exactly raises ValueError: it never becomes null, or another
+value. Only a number in a column of doubles or floats becomes the nearest double or float.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from opal_stream.formats.schemas.connect import (
     scaled_decimal,
 )
 
-# As fastavro reads them: null or of one type, with the marks of `AvroSchema`
+# Values as fastavro reads them: null or of one type, with the marks that `AvroSchema` adds
 Values = Sequence[Any]
 Convert = Callable[[Values], pa.Array]
 ERRORS = (
@@ -37,6 +37,7 @@ ERRORS = (
     pa.ArrowTypeError,
     pa.ArrowNotImplementedError,
 )
+# The units of Avro's logical types
 _MOMENTS = {
     "timestamp-millis": "ms",
     "timestamp-micros": "us",
@@ -45,8 +46,9 @@ _MOMENTS = {
     "local-timestamp-micros": "us",
     "local-timestamp-nanos": "ns",
 }
+# The length of a day in each unit
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-_MICROS = {"time-millis": 1_000, "time-micros": 1}  # microseconds of a unit
+_MICROS = {"time-millis": 1_000, "time-micros": 1}  # microseconds of the unit of a time of day
 _MAX_SCALE = 38
 _WITH_ZONE = r"[T ].*([Zz]|[+-]\d{2}(:?\d{2})?)$"
 _INTEGERS, _FLOATS = ("int", "long"), ("float", "double")
@@ -56,7 +58,8 @@ _TEXTS, _BYTES = ("string", "enum"), ("bytes", "fixed")
 class Conversions:
     """The conversions of the values of one schema.
 
-    Numbers whose unit the schema does not say are times of `time_unit`, or days.
+    In a column of times, numbers without a unit in the schema have the unit `time_unit`. In a
+    column of dates they are days.
     """
 
     def __init__(self, schema: AvroSchema, time_unit: str) -> None:
@@ -64,7 +67,7 @@ class Conversions:
         self._time_unit = time_unit
 
     def of(self, node: Node, kind: pa.DataType) -> Convert:
-        """Return the conversion of a type's values to a column."""
+        """Return the conversion of the values of a type, `node`, to a column's type, `kind`."""
         others = branches(node)
         if not others:
             return partial(_refused, "null", kind)
@@ -80,54 +83,58 @@ class Conversions:
         return self._atomic(node, kind)
 
     def member(self, node: Node, name: str, kind: pa.DataType) -> Convert:
-        """Return the conversion of records to one field; null without a record."""
+        """Return the conversion of records to one field's values; null for a null record."""
         convert = self.of(node, pa.struct([(name, kind)]))
         return lambda values: pc.struct_field(convert(values), name)
 
     def _of_union(self, node: Node, kind: pa.DataType) -> Convert:
-        """Return the conversion of each value by the type that the union chose for it."""
-        converts: dict[int, Convert] = {}
-        others = [self._schema.resolved(branch) for branch in branches(node)]
+        """Return a conversion that converts each value by the branch of the union that wrote it."""
+        converts: dict[int, Convert] = {}  # by id() of the branch
+        resolved = [self._schema.resolved(branch) for branch in branches(node)]
 
         def convert(values: Values) -> pa.Array:
+            # By id() of the branch: the positions of its values, and the values
             groups: dict[int, tuple[list[int], list[Any]]] = {}
             for position, value in enumerate(values):
                 branch, inner = self._schema.chosen(node, value)
                 if value is None:  # null fits each type: the first one converts it
-                    branch = others[0]
+                    branch = resolved[0]
                 if id(branch) not in converts:
                     converts[id(branch)] = self.of(branch, kind)
                 positions, inners = groups.setdefault(id(branch), ([], []))
                 positions.append(position)
                 inners.append(inner)
-            parts = [
-                (positions, converts[branch](inners))
-                for branch, (positions, inners) in groups.items()
-            ]
+            parts: list[tuple[list[int], pa.Array]] = []
+            for branch_id, (positions, inners) in groups.items():
+                parts.append((positions, converts[branch_id](inners)))
             return join_in_order(parts, kind)
 
         return convert
 
     def _nested(self, node: Node, kind: pa.DataType) -> Convert:
+        """Return the conversion to a column of lists, maps or structs."""
         if self._is_plain(node, kind):
             return partial(pa.array, type=kind)
         base = base_type(node)
         if base == "array" and pa.types.is_list(kind):
-            return partial(_lists, convert=self.of(node["items"], kind.value_type), kind=kind)
-        if base == "map" and pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
-            return partial(_maps, convert=self.of(node["values"], kind.item_type), kind=kind)
+            convert_element = self.of(node["items"], kind.value_type)
+            return partial(_lists, convert=convert_element, kind=kind)
+        if base == "map" and _is_map_of_texts(kind):
+            convert_item = self.of(node["values"], kind.item_type)
+            return partial(_maps, convert=convert_item, kind=kind)
         if is_record(node) and pa.types.is_struct(kind):
             fields = self._schema.fields(node)
             members: list[tuple[pa.Field, Convert | None]] = []
             for field in kind:
-                written = field.name in fields
-                convert = self.of(fields[field.name], field.type) if written else None
+                convert: Convert | None = None
+                if field.name in fields:
+                    convert = self.of(fields[field.name], field.type)
                 members.append((field, convert))
             return partial(_structs, members=members, kind=kind)
         return partial(_refused, base, kind)
 
     def _is_plain(self, node: Node, kind: pa.DataType) -> bool:
-        """Return whether Arrow reads the values as they are, and none has another meaning."""
+        """Return whether Arrow converts the values itself, and none has a logical type."""
         others = branches(node)
         if len(others) != 1:
             return False
@@ -137,7 +144,7 @@ class Conversions:
         base = base_type(node)
         if base == "array" and pa.types.is_list(kind):
             return self._is_plain(node["items"], kind.value_type)
-        if base == "map" and pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+        if base == "map" and _is_map_of_texts(kind):
             return self._is_plain(node["values"], kind.item_type)
         if is_record(node) and pa.types.is_struct(kind):
             fields = self._schema.fields(node)
@@ -145,9 +152,10 @@ class Conversions:
                 field.name not in fields or self._is_plain(fields[field.name], field.type)
                 for field in kind
             )
-        return logical_type(node) is None and _is_own(base, kind)
+        return logical_type(node) is None and _is_same_type(base, kind)
 
     def _atomic(self, node: Node, kind: pa.DataType) -> Convert:
+        """Return the conversion to a column without members."""
         base, logical = base_type(node), logical_type(node)
         if logical is not None:
             return _logical(node, logical, kind)
@@ -162,11 +170,11 @@ class Conversions:
         if base == "boolean" and pa.types.is_boolean(kind):
             return partial(pa.array, type=kind)
         if self._is_decimal_with_scale(node):
-            return partial(_variable, kind=kind)
+            return partial(_decimals_with_scale, kind=kind)
         return partial(_refused, base, kind)
 
     def _is_decimal_with_scale(self, node: Node) -> bool:
-        """Return whether a record holds a whole number in bytes, and its scale."""
+        """Return whether a record is a decimal: a whole number in bytes, and its scale."""
         fields = self._schema.fields(node)
         if fields.keys() != {"scale", "value"}:
             return False
@@ -174,7 +182,7 @@ class Conversions:
         return has_scale and self._is_written_as(fields["value"], _BYTES)
 
     def _is_written_as(self, node: Node, bases: Sequence[str]) -> bool:
-        """Return whether a type is one of these, or null, without a logical meaning."""
+        """Return whether a type is one of `bases`, or null, and has no logical type."""
         others = branches(node)
         if len(others) != 1:
             return False
@@ -183,7 +191,7 @@ class Conversions:
 
 
 def join_in_order(parts: Sequence[tuple[Sequence[int], pa.Array]], kind: pa.DataType) -> pa.Array:
-    """Join arrays, each given with the positions of its values in the whole."""
+    """Join arrays into one; each is given with the positions of its values in the joined one."""
     if len(parts) == 1:
         return parts[0][1]
     if not parts:
@@ -196,7 +204,7 @@ def join_in_order(parts: Sequence[tuple[Sequence[int], pa.Array]], kind: pa.Data
 
 
 def _refused(written: str, kind: pa.DataType, values: Values) -> pa.Array:
-    """Return nulls; raise ValueError if one of the values is not null."""
+    """Return nulls, the only values of the type `written` that fit; raise ValueError for others."""
     if any(value is not None for value in values):
         raise ValueError(
             f"a value of Avro's type {written} does not fit a column of type {type_name(kind)}"
@@ -204,17 +212,25 @@ def _refused(written: str, kind: pa.DataType, values: Values) -> pa.Array:
     return pa.nulls(len(values), kind)
 
 
-def _is_own(base: str, kind: pa.DataType) -> bool:
-    return bool(
-        (base == "boolean" and pa.types.is_boolean(kind))
-        or (base in _INTEGERS and pa.types.is_signed_integer(kind))
-        or (base in _FLOATS and pa.types.is_float64(kind))
-        or (base in _TEXTS and pa.types.is_string(kind))
-        or (base in _BYTES and pa.types.is_binary(kind))
-    )
+def _is_map_of_texts(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_map(kind) and pa.types.is_string(kind.key_type))
+
+
+def _is_same_type(base: str, kind: pa.DataType) -> bool:
+    """Return whether values of a plain type of Avro need no conversion for a column."""
+    if base == "boolean":
+        return bool(pa.types.is_boolean(kind))
+    if base in _INTEGERS:
+        return bool(pa.types.is_signed_integer(kind))
+    if base in _FLOATS:
+        return bool(pa.types.is_float64(kind))
+    if base in _TEXTS:
+        return bool(pa.types.is_string(kind))
+    return base in _BYTES and bool(pa.types.is_binary(kind))
 
 
 def _integers(kind: pa.DataType, unit: str) -> Convert:
+    """Return the conversion of whole numbers; as times they have the unit `unit`."""
     if pa.types.is_signed_integer(kind) or pa.types.is_decimal(kind):
         return partial(pa.array, type=kind)
     if pa.types.is_floating(kind):
@@ -227,9 +243,9 @@ def _integers(kind: pa.DataType, unit: str) -> Convert:
 
 
 def _named_by_connect(node: Node, kind: pa.DataType) -> Convert | None:
-    """Return the conversion of times that Kafka Connect and Debezium name.
+    """Return the conversion of a time whose kind Kafka Connect or Debezium name in the schema.
 
-    Such a time is a plain number, and None is returned for a column of numbers.
+    Return None for other types, and for a column of numbers: such a time is a plain number.
     """
     name = node.get("connect.name") if isinstance(node, dict) else None
     is_temporal = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
@@ -245,33 +261,42 @@ def _named_by_connect(node: Node, kind: pa.DataType) -> Convert | None:
 
 
 def _logical(node: Node, logical: str, kind: pa.DataType) -> Convert:
+    """Return the conversion of values with a logical type."""
     refused = partial(_refused, logical, kind)
     is_temporal = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
     if logical in _MOMENTS:
         if is_temporal:
             return partial(_moments, unit=_MOMENTS[logical], kind=kind)
-        # A table has no nanoseconds: such a time may be kept as a number
-        is_number = logical.endswith("nanos") and pa.types.is_int64(kind)
-        return partial(pa.array, type=kind) if is_number else refused
+        # A table has no nanoseconds: such a time may fill a column of numbers
+        if logical.endswith("nanos") and pa.types.is_int64(kind):
+            return partial(pa.array, type=kind)
+        return refused
     if logical == "date":
         return partial(_dates, kind=kind) if is_temporal else refused
     if logical in _MICROS:
-        is_text = pa.types.is_string(kind)
-        return partial(_times_of_day, unit_us=_MICROS[logical]) if is_text else refused
+        if pa.types.is_string(kind):
+            return partial(_times_of_day, unit_us=_MICROS[logical])
+        return refused
     if logical == "decimal":
-        if not _holds_decimals(kind):
-            return refused
-        return partial(_decimals, scale=node.get("scale", 0), kind=kind)
-    # What is left is a UUID, as text or in 16 bytes
+        if _holds_decimals(kind):
+            return partial(_decimals, scale=node.get("scale", 0), kind=kind)
+        return refused
+    # The only other logical type is uuid
+    return _uuid_conversion(node, kind) or refused
+
+
+def _uuid_conversion(node: Node, kind: pa.DataType) -> Convert | None:
+    """Return the conversion of UUIDs, written as text or in 16 bytes; None for other columns."""
     is_fixed = base_type(node) == "fixed"
     if is_fixed and pa.types.is_binary(kind):
         return partial(pa.array, type=kind)
     if not pa.types.is_string(kind):
-        return refused
+        return None
     return partial(_uuids, parse=_uuid_of_bytes if is_fixed else UUID)
 
 
 def _moments(values: Values, unit: str, kind: pa.DataType) -> pa.Array:
+    """Return timestamps or dates of numbers of a unit since 1970."""
     numbers = pa.array(values, pa.int64())
     if pa.types.is_timestamp(kind):
         return numbers.cast(pa.timestamp(unit, kind.tz)).cast(kind)
@@ -287,7 +312,7 @@ def _dates(values: Values, kind: pa.DataType) -> pa.Array:
 
 
 def _days(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return dates of numbers of days; as a timestamp a date is the begin of its day."""
+    """Return dates, or the timestamps at which these begin, of numbers of days since 1970."""
     dates = numbers.cast(pa.int32()).cast(pa.date32())
     if not pa.types.is_timestamp(kind):
         return dates.cast(kind)
@@ -343,7 +368,7 @@ def _holds_decimals(kind: pa.DataType) -> bool:
 
 
 def _decimals(values: Values, scale: int, kind: pa.DataType) -> pa.Array:
-    """Return decimals of bytes that hold whole numbers."""
+    """Return decimals of one scale; each value is a whole number in bytes."""
     wholes = [
         None if value is None else int.from_bytes(value, "big", signed=True) for value in values
     ]
@@ -353,8 +378,8 @@ def _decimals(values: Values, scale: int, kind: pa.DataType) -> pa.Array:
     return _of_decimals(decimals, kind)
 
 
-def _variable(values: Values, kind: pa.DataType) -> pa.Array:
-    """Return Debezium's decimals, each of which brings its scale."""
+def _decimals_with_scale(values: Values, kind: pa.DataType) -> pa.Array:
+    """Return Debezium's decimals of variable scale: each value has its own scale."""
     if not _holds_decimals(kind):
         return _refused("record", kind, values)
     decimals: list[Decimal | None] = []
@@ -368,6 +393,7 @@ def _variable(values: Values, kind: pa.DataType) -> pa.Array:
 
 
 def _of_decimals(values: Sequence[Decimal | None], kind: pa.DataType) -> pa.Array:
+    """Return decimals in a column's type: decimal, number or text."""
     if pa.types.is_decimal(kind):
         return pa.array(values, kind)
     if pa.types.is_floating(kind):
@@ -394,6 +420,7 @@ def _whole(value: Decimal) -> int:
 
 
 def _texts(kind: pa.DataType) -> Convert | None:
+    """Return the conversion of texts to a column; None if the column takes none."""
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return partial(pa.array, type=kind)
     if pa.types.is_timestamp(kind):
@@ -404,20 +431,22 @@ def _texts(kind: pa.DataType) -> Convert | None:
 
 
 def _moments_of_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return times of texts.
+    """Return the times that texts name.
 
-    A text without a zone is in UTC. A column without a zone accepts no text with one.
+    A text without a zone is in UTC. A column without a zone refuses texts with one.
     """
     texts = without_extra_digits(texts)
     if kind.tz is None:
         return texts.cast(kind)
     has_zone = pc.match_substring_regex(texts, _WITH_ZONE)
-    with_zone = pc.if_else(has_zone, texts, None).cast(kind)
-    without = pc.if_else(has_zone, None, texts).cast(pa.timestamp(kind.unit)).cast(kind)
-    return pc.coalesce(with_zone, without)
+    texts_with_zone = pc.if_else(has_zone, texts, None)
+    texts_in_utc = pc.if_else(has_zone, None, texts)
+    times_in_utc = texts_in_utc.cast(pa.timestamp(kind.unit)).cast(kind)
+    return pc.coalesce(texts_with_zone.cast(kind), times_in_utc)
 
 
 def _bytes(kind: pa.DataType) -> Convert | None:
+    """Return the conversion of bytes to a column; None if the column takes none."""
     is_fit = pa.types.is_binary(kind) or pa.types.is_string(kind)
     if is_fit:
         return partial(pa.array, type=kind)
@@ -425,18 +454,28 @@ def _bytes(kind: pa.DataType) -> Convert | None:
 
 
 def _lists(values: Values, convert: Convert, kind: pa.DataType) -> pa.Array:
-    elements = convert([element for value in values for element in value or ()])
-    return pa.ListArray.from_arrays(_offsets(values), elements, type=kind)
+    """Return lists; `convert` converts the elements of all lists at once."""
+    elements: list[Any] = []
+    for value in values:
+        if value:
+            elements += value
+    return pa.ListArray.from_arrays(_offsets(values), convert(elements), type=kind)
 
 
 def _maps(values: Values, convert: Convert, kind: pa.DataType) -> pa.Array:
-    keys = pa.array([key for value in values for key in value or ()], pa.string())
-    items = convert([item for value in values for item in (value or {}).values()])
-    return pa.MapArray.from_arrays(_offsets(values), keys, items, type=kind)
+    """Return maps; `convert` converts the items of all maps at once."""
+    keys: list[str] = []
+    items: list[Any] = []
+    for value in values:
+        if value:
+            keys += value
+            items += value.values()
+    key_array = pa.array(keys, pa.string())
+    return pa.MapArray.from_arrays(_offsets(values), key_array, convert(items), type=kind)
 
 
 def _offsets(values: Values) -> pa.Array:
-    """Return where each list begins, and the last one ends; null for a null list."""
+    """Return the offset of each list's first element, then the end of all; null for a null list."""
     offsets: list[int | None] = []
     end = 0
     for value in values:
@@ -448,7 +487,7 @@ def _offsets(values: Values) -> pa.Array:
 def _structs(
     values: Values, members: Sequence[tuple[pa.Field, Convert | None]], kind: pa.DataType
 ) -> pa.Array:
-    """Return structs; members that were not written are null."""
+    """Return structs; a member is null if the schema lacks its field (`convert` is None)."""
     columns: list[pa.Array] = []
     for field, convert in members:
         if convert is None:

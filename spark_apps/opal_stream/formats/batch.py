@@ -12,7 +12,7 @@ Headers = Sequence[tuple[str, bytes | str | None]]
 
 @dataclass(slots=True, kw_only=True)
 class MessageBatch:
-    """Messages as lists of one length; `headers` may be empty."""
+    """Messages by column: lists of one length, of which `headers` may be empty."""
 
     topics: list[str] = field(default_factory=list)
     partitions: list[int] = field(default_factory=list)
@@ -47,9 +47,12 @@ class MessageBatch:
         return source_text(self.topics[position], self.partitions[position], self.offsets[position])
 
     def shown(self, position: int) -> str:
-        """Return what a message holds, as text for a person who looks for the mistake."""
+        """Return the content of a message as text, for a person who looks for a mistake in it.
+
+        The content is the value, or for a tombstone the key.
+        """
         value = self.values[position]
-        if value is None:  # a tombstone is its key
+        if value is None:
             key = self.keys[position]
             if key is None:
                 return ""
@@ -65,7 +68,7 @@ def _text_of(content: bytes) -> str:
 
 
 def from_partition(sources: pa.ChunkedArray, topic: str, partition: int) -> pa.ChunkedArray:
-    """Return which of some sources are in a partition, as booleans."""
+    """Return for each source, such as `orders/3@1700`, whether it is in a partition."""
     return pc.starts_with(sources, source_text(topic, partition, ""))
 
 

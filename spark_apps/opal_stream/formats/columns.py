@@ -25,12 +25,14 @@ KNOWN = (
 def check_columns(
     columns: Mapping[str, str], schema: pa.Schema, *, debezium: bool
 ) -> dict[str, str]:
-    """Return the columns; refuse those that the table lacks, and unknown paths."""
+    """Return a copy of `columns`; raise InvalidInputError for an unknown column or path."""
     known = frozenset(schema.names)
     for name, path in columns.items():
         if name not in known:
             names = ", ".join(map(repr, schema.names))
-            raise InvalidInputError(f"column {name!r} is not in the table, which has {names}")
+            raise InvalidInputError(
+                f"column {name!r} is not in the table; choose one of its columns: {names}"
+            )
         is_of_message = path in PLAIN or path.startswith((KEY_MEMBER, HEADER))
         is_of_event = path in OF_EVENTS or path.startswith(SOURCE_MEMBER)
         if not is_of_message and not (is_of_event and debezium):
@@ -39,9 +41,9 @@ def check_columns(
 
 
 def message_column(batch: MessageBatch, path: str, kind: pa.DataType) -> pa.Array:
-    """Return the values of messages at a path, except for keys, in the column's type.
+    """Return the values at a path of messages, in a column's type; not for paths of keys.
 
-    Raises ValueError where one has no such value.
+    Raises an error if a value does not fit the type.
     """
     if path == "@timestamp":
         return _timestamps(batch, kind)
@@ -56,6 +58,7 @@ def message_column(batch: MessageBatch, path: str, kind: pa.DataType) -> pa.Arra
 
 
 def _timestamps(batch: MessageBatch, kind: pa.DataType) -> pa.Array:
+    """Return the messages' timestamps; in a column of integers as milliseconds since 1970."""
     # -1 means no timestamp
     moments = [None if moment < 0 else moment for moment in batch.timestamps_ms]
     milliseconds = pa.array(moments, pa.int64())
@@ -76,7 +79,7 @@ def _header(headers: Headers, name: str) -> bytes | None:
 
 
 def array_of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
-    """Return bytes in a column's type: as they are, or what their text says."""
+    """Return values in a column's type: bytes as they are, for other types parsed from text."""
     if pa.types.is_binary(kind):
         return pa.array(values, kind)
     texts = pa.array([None if value is None else value.decode() for value in values], pa.string())
@@ -88,23 +91,24 @@ def array_of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Arra
 
 
 def column_and_problems(
-    count: int, path: str, kind: pa.DataType, part: Callable[[int, int], pa.Array]
+    count: int, path: str, kind: pa.DataType, values_between: Callable[[int, int], pa.Array]
 ) -> tuple[pa.Array, dict[int, str]]:
-    """Return all values of a column, and what is wrong with some.
+    """Return the `count` values of a column, and by position why a value is bad.
 
-    `part` makes the values from a position up to another. All are made at once, and one by one only
-    where that fails.
+    `values_between` makes the values from one position up to another. All are made at once, and one
+    by one only if that fails. A bad value is null.
     """
     try:
-        return part(0, count), {}
+        return values_between(0, count), {}
     except _ERRORS:
         pass
     parts: list[pa.Array] = []
-    wrong: dict[int, str] = {}
+    problems: dict[int, str] = {}
     for position in range(count):
         try:
-            parts.append(part(position, position + 1))
+            parts.append(values_between(position, position + 1))
         except _ERRORS as error:
             parts.append(pa.nulls(1, kind))
-            wrong[position] = f"{path}: {str(error).splitlines()[0][:200]}"
-    return pa.concat_arrays(parts), wrong
+            first_line = str(error).splitlines()[0]
+            problems[position] = f"{path}: {first_line[:200]}"
+    return pa.concat_arrays(parts), problems

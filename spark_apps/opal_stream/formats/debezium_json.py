@@ -1,6 +1,7 @@
-"""Debezium's change events in JSON: before, after, op, ts_ms.
+"""Debezium's change events in JSON: objects with the members before, after, op and ts_ms.
 
-They come alone, or as the payload next to a schema of Kafka Connect. `avro` reads them in Avro.
+An event is the message itself, or its payload next to a schema of Kafka Connect. `avro` reads
+events in Avro.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,20 +19,20 @@ from opal_stream.formats.unavailable import Placeholder
 
 OPERATIONS = ("c", "u", "r", "d")  # insert, update, read by a snapshot, delete
 _BASE64 = (
-    ": decimals in base64 need the schema in the event (schemas.enable=true), "
-    "else decimal.handling.mode=string"
+    ": decimals in base64 need the schema in the event: let the connector set "
+    "schemas.enable=true, or decimal.handling.mode=string"
 )
 NO_ROW = (
-    "the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), "
-    "everything else `after`"
+    "the change event has no row: a delete needs the member `before` (set REPLICA IDENTITY FULL), "
+    "every other change the member `after`"
 )
 ENVELOPE = {"op": pa.string(), "ts_ms": pa.int64()}  # columns may ask for them as @op and @ts_ms
 
 
 class DebeziumJsonParser:
-    """A parser of change events to the row after the change, or before a delete.
+    """A parser of change events to rows: the row before a delete, or after another change.
 
-    `source` are the members of the event's source that columns ask for.
+    `source` are the members of the event's `source` that columns ask for, with their types.
     """
 
     def __init__(
@@ -94,15 +95,16 @@ class DebeziumJsonParser:
         )
 
     def _events(self, values: Sequence[bytes]) -> tuple[pa.Table, list[tuple[str, ...]] | None]:
-        """Return events with null for unchanged values, and the columns of these.
+        """Return events, and for each the columns that did not change, which are null in it.
 
-        The text is searched only where it has to be: where the parsed values look like the
-        placeholder, or Arrow refused them, as an array's placeholder may not fit its column.
+        The second member is None if all events have all values. The text of messages is searched
+        for placeholders only if the parsed values look like one, or if Arrow refused the values: a
+        placeholder of an array may not fit its column.
         """
         try:
             events = self._json.read(values, self._enveloped)
             may_lack_values = any(map(self._placeholder.may_be_in, self._rows(events)))
-            # Arrow has left members out that a column lacks, as the only one of an hstore
+            # Arrow leaves out members that a column lacks. The placeholder of an hstore is one
             if not may_lack_values and self._drops_members:
                 may_lack_values = self._may_be_in_text(values)
             if not may_lack_values:
@@ -121,14 +123,14 @@ class DebeziumJsonParser:
         return any(map(self._placeholder.may_be_in_text, values))
 
     def _rows(self, events: pa.Table) -> Iterator[pa.Array]:
-        """Yield the rows before and after, of the events themselves and of their payloads."""
+        """Yield the rows before and after changes, first of the events, then of their payloads."""
         for side in ("before", "after"):
             yield one_array(events[side])
             yield pc.struct_field(one_array(events["payload"]), side)
 
     def _column(self, events: pa.Table, name: str, is_delete: pa.Array) -> pa.Array:
         """Return a column of the row before a delete, or after another change."""
-        # The type of both: they may differ in members that the table lacks
+        # One type for both rows: they may differ in members that the table lacks
         kind = self._json.raw_type(name)
         before = _leaf(events, "before", name, kind=kind)
         after = _leaf(events, "after", name, kind=kind)
@@ -136,30 +138,40 @@ class DebeziumJsonParser:
 
     def _new(self, events: pa.Table) -> NewColumns | None:
         """Return the new columns of the rows after changes: a delete adds no column."""
-        members: dict[str, pa.Array] = {}
-        inner: dict[int, tuple[Member, ...]] = {}
-        for path in (("after",), ("payload", "after")):
-            row = one_array(events[path[0]])
-            for step in path[1:]:
-                row = pc.struct_field(row, step)
-            names = (field.name for field in row.type)
+        new_values: dict[str, pa.Array] = {}  # by name of a column that the table lacks
+        new_members: dict[int, tuple[Member, ...]] = {}
+        payload = one_array(events["payload"])
+        for row in (one_array(events["after"]), pc.struct_field(payload, "after")):
+            names = [field.name for field in row.type]
             # All members at once: one by one would take quadratic time
-            of_row = dict(zip(names, row.flatten(), strict=True))
-            for name, values in of_row.items():
+            values_by_name = dict(zip(names, row.flatten(), strict=True))
+            for name, values in values_by_name.items():
                 if not is_new(name, self._json.known):
                     continue
-                if name not in members or members[name].null_count == len(values):
-                    members[name] = values
+                # Usually all events of a batch are payloads, or none is: the other row is null
+                if name not in new_values or new_values[name].null_count == len(values):
+                    new_values[name] = values
             if self._json.nested:
-                nested = {name: of_row[name] for name in self._json.nested}
-                inner |= members_of_values(nested, self._json.nested)
-        return with_members(inferred_columns(members) if members else None, inner)
+                nested = {name: values_by_name[name] for name in self._json.nested}
+                new_members |= members_of_values(nested, self._json.nested)
+        new_columns = inferred_columns(new_values) if new_values else None
+        return with_members(new_columns, new_members)
 
     def _enveloped(self, columns: pa.Schema) -> pa.Schema:
+        """Return the schema of messages whose rows have these columns.
+
+        A message is an event, or an object with the event as its payload.
+        """
         row = pa.struct(list(columns))
-        # Arrow has no struct without members
-        source = pa.struct(list(self._source.items()) or [("ts_ms", pa.int64())])
-        members = [("before", row), ("after", row), ("source", source), *ENVELOPE.items()]
+        source_members = list(self._source.items())
+        if not source_members:  # Arrow has no struct without members
+            source_members = [("ts_ms", pa.int64())]
+        members = [
+            ("before", row),
+            ("after", row),
+            ("source", pa.struct(source_members)),
+            *ENVELOPE.items(),
+        ]
         return pa.schema([*members, ("payload", pa.struct(members))])
 
 
@@ -173,8 +185,8 @@ def unknown_operation_error(name: object) -> ValueError:
     """Return the error of an event that is not a change of a row."""
     known = ", ".join(OPERATIONS)
     return ValueError(
-        f"op={name!r} is not a change of a row; those are {known}: let the connector leave others "
-        "out"
+        f"op={name!r} is not a change of a row, which has op {known}: let the connector leave "
+        "other events out"
     )
 
 
@@ -188,7 +200,7 @@ def check_operations(operations: pa.Array) -> pa.Array:
 
 
 def _leaf(events: pa.Table, *path: str, kind: pa.DataType | None = None) -> pa.Array:
-    """Return a member of the event itself, or of its payload where it is null."""
+    """Return the member at a path of each event itself; where it is null, of its payload."""
     payload = pc.struct_field(one_array(events["payload"]), list(path))
     own = one_array(events[path[0]])
     if len(path) > 1:
@@ -207,7 +219,10 @@ def _as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _has_side(events: pa.Table, side: str) -> pa.Array:
-    """Return which events, or their payloads, have a row before or after the change."""
+    """Return which events, themselves or in their payload, have a row at `side`.
+
+    `side` is "before" or "after".
+    """
     own = pc.is_valid(one_array(events[side]))
     in_payload = pc.is_valid(pc.struct_field(one_array(events["payload"]), side))
     return pc.or_(own, in_payload)

@@ -161,7 +161,7 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
             {},
             "source.kafka.commit is gathered, which does not go with an interval",
         ),
-        ({"topics": ""}, {}, "at least one topic"),
+        ({"topics": ""}, {}, "at least one name"),
         ({"flush_interval": "soon"}, {}, "is not a duration"),
     ],
 )

@@ -51,7 +51,7 @@ def test_columns_may_come_from_the_source_of_the_event() -> None:
 @pytest.mark.parametrize(
     "value, reason",
     [
-        (event("d", None, None, 1), "a delete needs `before`"),
+        (event("d", None, None, 1), "a delete needs the member `before`"),
         (event("t", None, None, 1), "op='t'"),
         (order(1), "op='I'"),
         ({"payload": None}, "op=None"),
