@@ -7,8 +7,8 @@ import re
 
 import numpy as np
 
-# Levels of objects and lists. Arrow's stream format, which gathered files and Spark's tasks use, has
-# at most 64 levels. Inferring a type of some thousand levels would overflow the process's stack.
+# Levels of objects and lists. Arrow's stream format, which gathered files and Spark's tasks use,
+# has at most 64 levels. Inferring a type of some thousand levels would overflow the stack.
 MAX_DEPTH = 60
 # Matches a string, also one without an end: otherwise each quote in such a string would begin
 # another search to the end of the text

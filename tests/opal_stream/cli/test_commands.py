@@ -478,7 +478,7 @@ T = ["run", "{table}", "--topic", "t"]
             ["plan", "--topic", "t", "--hours", "0"],
             "hours must be a whole number of at least 1, got 0",
         ),
-        (["plan", "--topic", "t"], "a plan needs either processes or capacity"),
+        (["plan", "--topic", "t"], "give either processes or capacity"),
     ],
 )
 def test_wrong_usage_is_one_line(

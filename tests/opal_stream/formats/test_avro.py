@@ -291,7 +291,7 @@ def test_a_text_of_digits_beyond_microseconds_is_a_bad_message(
     decoded = decoder_of(registry, x=kind).decode(batch(values))
     [row] = good(decoded)
     assert row["x"].replace(tzinfo=None) == datetime(2023, 11, 14, 22, 13, 20, 123456)
-    assert "is more exact than the microseconds" in bad(decoded)["orders/3@101"]
+    assert "has nanoseconds, but a table stores only microseconds" in bad(decoded)["orders/3@101"]
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_a_tombstone_of_a_table_whose_delta_is_no_timestamp_says_what_to_write(
     reasons = bad(decoded)
     assert reasons["orders/3@101"] == (
         "a tombstone has no value for the delta column 'at', which is not a timestamp: "
-        f"fill it from each message, as by --column {filled}"
+        f"fill the column from each message, for example by --column {filled}"
     )
     assert "x" in reasons["orders/3@102"], "a key that is none is said first"
     name, what = filled.split("=")
@@ -198,7 +198,7 @@ def test_a_message_for_which_the_condition_divides_by_zero_is_bad() -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        (FormatOptions(format="avro"), "needs the address of a schema registry"),
+        (FormatOptions(format="avro"), "needs a schema registry: give its address"),
         (FormatOptions(columns={"at": "@op"}), "unknown path '@op'"),
         (FormatOptions(columns={"when": "@timestamp"}), "column 'when' is not in the table"),
     ],

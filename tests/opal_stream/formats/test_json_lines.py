@@ -88,7 +88,7 @@ def test_a_time_of_nanoseconds_keeps_its_value_or_makes_a_bad_message(form: str,
     ]
     assert list(bad(decoded)) == ["orders/3@103", "orders/3@104"]
     for reason in bad(decoded).values():
-        assert "more exact than the microseconds of a table" in reason
+        assert "has nanoseconds, but a table stores only microseconds" in reason
 
 
 def test_numbers_are_of_the_unit_that_the_stream_names() -> None:

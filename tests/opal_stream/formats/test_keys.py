@@ -79,7 +79,7 @@ def test_a_key_of_two_readings_is_refused_where_no_format_of_keys_is_given(
     [reason] = bad(decoded).values()
     assert reason == (
         f"key: {key.decode()} is a value of JSON, or a text that looks like one; choose with "
-        "--key-format: json (or the format of the registry), or string"
+        "--key-format json (or the format of the registry), or --key-format string"
     )
 
 

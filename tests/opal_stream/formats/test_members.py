@@ -266,7 +266,7 @@ def test_json_for_a_table_with_a_map_is_refused_before_anything_is_read(
 ) -> None:
     with pytest.raises(
         InvalidInputError,
-        match="column 'm' is a map, or has one in it, which only streams of Avro fill",
+        match="column 'm' is a map, or has one in it, and only streams of Avro fill maps",
     ):
         Decoder(
             new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), m=kind),

@@ -442,7 +442,9 @@ def test_an_avro_key_of_json_values_fills_a_column(registry: Registry) -> None:
 
 
 def test_a_key_format_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="key_format='string' has none; write @key"):
+    with pytest.raises(
+        InvalidInputError, match="key_format='string' a key has no members; use @key"
+    ):
         FormatOptions(key_format="string", columns={"id": "@key.id"})
-    with pytest.raises(InvalidInputError, match="format 'avro' needs the address of a schema"):
+    with pytest.raises(InvalidInputError, match="format 'avro' needs a schema registry"):
         Decoder(new_spec(), FormatOptions(key_format="avro"))

@@ -356,4 +356,4 @@ def test_leaving_out_what_is_not_there_is_refused(
     words: list[str], kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command(table, kafka, "t", *words)[3:]) == INPUT
-    assert "no_committer does nothing without several processes" in capsys.readouterr().err
+    assert "--no-committer does nothing without several processes" in capsys.readouterr().err
