@@ -1,6 +1,6 @@
 """The least and greatest value of a column in a data file, as commits hold them (FORMAT: bounds).
 
-Bounds may be wider than the truth, never narrower. Only top-level columns without parts have them.
+Bounds may be wider than the values, never narrower. Only top-level atomic columns have bounds.
 """
 
 import math
@@ -42,15 +42,20 @@ def bounds_of(
 ) -> dict[int, Bounds]:
     """Return the bounds of the top-level atomic columns, by field id.
 
-    The rows are in physical form. `known` holds the extremes of string and binary columns that a
-    writer computes anyway: comparing texts again costs a tenth of the write.
+    The rows are in physical form. `known` has the least and greatest value by physical name, of
+    columns for which a writer computes them anyway: comparing texts again costs a tenth of the
+    write.
     """
+    extremes = {} if known is None else known
     by_field: dict[int, Bounds] = {}
     for field in spec.schema.fields:
         if not isinstance(field.type, Atomic):
             continue
         column = table.column(field.physical)
-        low, high = (known or {}).get(field.physical) or _extremes(column)
+        if field.physical in extremes:
+            low, high = extremes[field.physical]
+        else:
+            low, high = _extremes(column)
         # Spark orders NaN after all other values.
         if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
             high = None
@@ -62,10 +67,13 @@ def bounds_of(
 
 
 def merged_bounds(parts: Sequence[tuple[int, Bounds]], kind: Atomic) -> Bounds:
-    """Merge the bounds of a column's parts, each given with its number of rows."""
-    filled = [bounds for rows, bounds in parts if bounds.nulls < rows]
-    lows = [bounds.low for bounds in filled]
-    highs = [bounds.high for bounds in filled]
+    """Merge the bounds of a column's parts, each given with its number of rows.
+
+    A merged bound is unknown if that of any part with values is unknown.
+    """
+    with_values = [bounds for rows, bounds in parts if bounds.nulls < rows]
+    lows = [bounds.low for bounds in with_values]
+    highs = [bounds.high for bounds in with_values]
     is_decimal = decimal_parts(kind.name) is not None
 
     def order(bound: Any) -> Any:
@@ -81,6 +89,7 @@ def merged_bounds(parts: Sequence[tuple[int, Bounds]], kind: Atomic) -> Bounds:
 
 
 def _extremes(column: pa.ChunkedArray) -> tuple[Extreme, Extreme]:
+    """Return the least and the greatest value; None if unknown, or if all are null."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.int64())
@@ -96,6 +105,7 @@ def _extremes(column: pa.ChunkedArray) -> tuple[Extreme, Extreme]:
 
 
 def _text(value: bytes | None) -> str | None:
+    """Return the text of bytes, or None if they are not UTF-8."""
     if value is None:
         return None
     try:
@@ -180,6 +190,7 @@ def bounds_to_json(bounds: Mapping[int, Bounds]) -> dict[str, list[Value | None]
 
 
 def bounds_from_json(data: Mapping[str, Any]) -> dict[int, Bounds]:
+    """Decode bounds by field id; raise ValueError if they are malformed."""
     by_field: dict[int, Bounds] = {}
     try:
         for number, (low, high, nulls) in data.items():

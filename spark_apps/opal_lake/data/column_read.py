@@ -1,8 +1,8 @@
 """Reads of some columns of a data file, or of the row groups or pages of some rows.
 
-Other bytes are not fetched where that pays. A part of a Parquet file is verified as Spark's own
-reads are: the footer by its checksum in the commit, the values by the checksums of their pages. ORC
-has no checksums within, so such a file is fetched and verified whole, and only decoded in part.
+Only the needed bytes of a large Parquet file are fetched. They are verified as Spark verifies them:
+the footer by its checksum in the commit, the values by the checksums of their pages. An ORC file
+has no checksums within. It is fetched and verified whole, and only decoded in part.
 """
 
 import io
@@ -46,8 +46,8 @@ _IsWanted = Callable[[pq.RowGroupMetaData, int], bool]
 def readers(storage: Storage, spec: TableSpec) -> int:
     """Return how many files to read at the same time.
 
-    Two for local Parquet files: their pages are decoded in Python, which more threads would wait
-    for.
+    Local Parquet files are read two at a time. Python decodes their pages, so that more threads
+    would wait for its lock.
     """
     is_local_parquet = spec.file_format == "parquet" and is_local(storage.uri)
     return _LOCAL_READERS if is_local_parquet else READERS
@@ -58,10 +58,10 @@ def read_columns(
 ) -> pa.Table:
     """Read the named physical columns that the file has.
 
-    Raises FormatError that names a file whose bytes are not those that were written.
+    Raises FormatError, with the file's name, if its bytes differ from the written ones.
     """
-    others = {field.physical for field in spec.schema.fields} - set(physical_columns)
-    if not _has_parts(file, spec) or not others:
+    unread = {field.physical for field in spec.schema.fields} - set(physical_columns)
+    if not _has_parts(file, spec) or not unread:
         data = read_verified(storage, file)
         return decode_file(data, spec, physical_columns, file.path, rows=file.rows)
     with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges:
@@ -71,9 +71,9 @@ def read_columns(
 def column_parts(
     storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Yield what `read_columns` returns, a row group or stripe at a time.
+    """Yield the rows of `read_columns` in parts: a row group or a stripe at a time.
 
-    Parts of a large Parquet file are fetched when the caller asks for them.
+    A row group of a large Parquet file is fetched when the caller asks for it.
     """
     if _has_parts(file, spec):
         with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges:
@@ -90,9 +90,10 @@ def read_near(
     physical_columns: Sequence[str],
     rows: Mapping[int, BitMap],
 ) -> pa.Table:
-    """Read columns of the row groups that may hold rows of some segments and offsets.
+    """Read columns of the row groups that may hold wanted rows.
 
-    Otherwise as `read_columns`: ORC files and small Parquet files are read whole.
+    `rows` has the offsets of wanted rows by segment; the result may have other rows, too. ORC files
+    and small Parquet files are read whole.
     """
     table, _ = read_near_places(storage, file, spec, physical_columns, rows)
     return table
@@ -105,7 +106,7 @@ def read_near_places(
     physical_columns: Sequence[str],
     rows: Mapping[int, BitMap],
 ) -> tuple[pa.Table, Numbers]:
-    """Read as `read_near`; also return the position of each row in the file, from 0."""
+    """Return the rows of `read_near`, and the position of each in the file, from 0."""
     if not _has_parts(file, spec):
         table = read_columns(storage, file, spec, physical_columns)
         return table, np.arange(table.num_rows)
@@ -124,9 +125,9 @@ def read_places(
     physical_columns: Sequence[str],
     places: Numbers,
 ) -> pa.Table:
-    """Read columns of the rows at some positions in the file, which are ascending.
+    """Read columns of the rows at some ascending positions in the file.
 
-    Otherwise as `read_columns`. Only the pages of a Parquet file that hold these rows are read.
+    Of a large Parquet file, only the pages that hold these rows are read.
     """
     if len(places) and places[-1] >= file.rows:
         raise FormatError(
@@ -142,28 +143,32 @@ def read_places(
         if index.groups:
             check_expected(int(index.first_rows[-1]), file.rows)
         columns = read_chosen(index, partial(_get_range, storage, file), physical_columns, places)
-    # Nested columns, and all if the footer is too large for an index, are read by row groups.
-    others = [name for name in physical_columns if name in index.others or not index.columns]
-    if others:
-        columns |= _read_others(storage, file, spec, others, places)
-    return pa.table({name: columns[name] for name in physical_columns if name in columns})
+    # The index lacks nested columns. It is empty if the footer is too large to decode.
+    unindexed = list(physical_columns)
+    if index.columns:
+        unindexed = [name for name in physical_columns if name in index.others]
+    if unindexed:
+        columns |= _read_by_groups(storage, file, spec, unindexed, places)
+    names = [name for name in physical_columns if name in columns]
+    return pa.table({name: columns[name] for name in names})
 
 
-def _read_others(
+def _read_by_groups(
     storage: Storage, file: DataFile, spec: TableSpec, names: Sequence[str], places: Numbers
 ) -> dict[str, pa.ChunkedArray]:
-    """Read columns of rows that pages cannot be chosen for."""
+    """Read columns of the rows at some ascending positions, from their whole row groups."""
 
     def has_place(group: pq.RowGroupMetaData, first_row: int) -> bool:
         start, end = np.searchsorted(places, [first_row, first_row + group.num_rows])
         return bool(start < end)
 
-    of_groups, read_at = _read_groups(storage, file, spec, names, has_place)
-    rows = of_groups.take(pa.array(np.searchsorted(read_at, places)))
+    group_rows, places_in_file = _read_groups(storage, file, spec, names, has_place)
+    rows = group_rows.take(pa.array(np.searchsorted(places_in_file, places)))
     return dict(zip(rows.column_names, rows.columns, strict=True))
 
 
 def _has_parts(file: DataFile, spec: TableSpec) -> bool:
+    """Return whether parts of the file are fetched, instead of the whole file."""
     return spec.file_format == "parquet" and file.size > WHOLE_BYTES
 
 
@@ -174,16 +179,15 @@ def _read_groups(
     physical_columns: Sequence[str],
     is_wanted: _IsWanted,
 ) -> tuple[pa.Table, Numbers]:
-    """Read the wanted row groups of a Parquet file, and the positions of their rows."""
+    """Return the rows of the wanted row groups of a Parquet file, and their positions."""
     with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges, reading(file.path, spec):
         parquet = open_parquet(ranges, file.rows, pre_buffer=True)
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
         first_rows = np.cumsum([0, *(group.num_rows for group in groups)], dtype=np.int64)
-        wanted = [
-            number
-            for number, group in enumerate(groups)
-            if is_wanted(group, int(first_rows[number]))
-        ]
+        wanted: list[int] = []
+        for number, group in enumerate(groups):
+            if is_wanted(group, int(first_rows[number])):
+                wanted.append(number)
         names = existing_names(physical_columns, parquet.schema_arrow)
         table = read_groups(parquet, ranges, wanted, names)
         table.validate()
@@ -192,7 +196,10 @@ def _read_groups(
 
 
 def read_footer(storage: Storage, file: DataFile, *, least: int = 0) -> bytes:
-    """Read the last bytes of a file, at least its footer, and verify the footer."""
+    """Read the end of a file and verify the footer in it.
+
+    The result has at least `least` bytes, and at least the footer.
+    """
     path = f"{storage.uri}/{file.path}"
     try:
         tail = storage.get(file.path, -max(file.footer_bytes, least))
@@ -242,7 +249,8 @@ class StoredRanges(io.RawIOBase):
         return data
 
     def _get(self, length: int) -> bytes:
-        in_tail = self._at - (self._file.size - len(self._tail))
-        if in_tail >= 0:
-            return self._tail[in_tail : in_tail + length]
+        tail_begin = self._file.size - len(self._tail)
+        start_in_tail = self._at - tail_begin
+        if start_in_tail >= 0:
+            return self._tail[start_in_tail : start_in_tail + length]
         return _get_range(self._storage, self._file, self._at, length)

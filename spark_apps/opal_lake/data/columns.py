@@ -48,7 +48,10 @@ class _Direction:
 
 
 def physical_type(kind: DataType, file_format: str, *, with_ids: bool = False) -> pa.DataType:
-    """Return the Arrow type that files of a format hold, if asked with field ids."""
+    """Return the Arrow type of a column in files of a format.
+
+    With `with_ids`, the fields within a nested type carry their field ids.
+    """
 
     def column(field: Field) -> pa.Field:
         return _physical_field(field, file_format, with_ids=with_ids)
@@ -159,7 +162,8 @@ def to_logical(table: pa.Table, spec: TableSpec, columns: Sequence[str] | None =
 def to_fields(table: pa.Table, spec: TableSpec, fields: Sequence[Field]) -> pa.Table:
     """Convert a data file's rows to fields of the table.
 
-    They may have other names, and some members of a struct in any order.
+    The fields may have other names than in the table. A struct may have only some of its members,
+    in any order.
     """
     direction = _Direction(
         name_of=lambda field: field.physical,
@@ -176,6 +180,10 @@ def to_fields(table: pa.Table, spec: TableSpec, fields: Sequence[Field]) -> pa.T
 
 
 def _convert_column(table: pa.Table, field: Field, direction: _Direction) -> pa.ChunkedArray:
+    """Convert the column of a field; raise the direction's error if it cannot be.
+
+    The error is also raised if the column occurs twice, or is missing where it must not be.
+    """
     name, target_type = direction.name_of(field), direction.type_of(field.type)
     positions = table.schema.get_all_field_indices(name)
     if len(positions) > 1:
@@ -194,6 +202,7 @@ def _convert_column(table: pa.Table, field: Field, direction: _Direction) -> pa.
 
 
 def _convert(array: pa.Array, kind: DataType, path: str, direction: _Direction) -> pa.Array:
+    """Convert values to a type of the table; `path` names their column in errors."""
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), direction.type_of(kind))
     match kind:
@@ -258,8 +267,8 @@ def _refuse_other_members(
         if member.name not in known:
             members = ", ".join(map(repr, sorted(known)))
             raise direction.error(
-                f"column {path!r} has a member {member.name!r}, which the table lacks, and a "
-                f"nested column gets no members; it has {members}: "
+                f"column {path!r} has a member {member.name!r}, which the table lacks; it has "
+                f"{members}. Members cannot be added to a nested column: "
                 "leave the member out, or add a column for it"
             )
         if member.name in seen:
@@ -288,9 +297,9 @@ def _convert_map(array: pa.MapArray, kind: Map, path: str, direction: _Direction
 
 
 def _with_children(array: pa.Array, target_type: pa.DataType, child: pa.Array) -> pa.Array:
-    """Return the same lists of other elements.
+    """Return lists of the same lengths with other elements.
 
-    A slice keeps its offset: `values`, `keys` and `items` are those of the whole array.
+    `child` has the elements of the whole array, even if `array` is a slice of it.
     """
     return pa.Array.from_buffers(
         target_type, len(array), array.buffers()[:2], offset=array.offset, children=[child]
@@ -298,6 +307,7 @@ def _with_children(array: pa.Array, target_type: pa.DataType, child: pa.Array) -
 
 
 def _normalise(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
+    """Cast values to the Arrow type of `kind`; raise InvalidInputError for another kind."""
     target_type = arrow_type(kind)
     if array.type == target_type:
         return array

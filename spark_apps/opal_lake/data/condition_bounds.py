@@ -1,6 +1,6 @@
 """The part of a condition that the bounds of files can answer; the rows are tested in any case.
 
-A row matches when the condition is true for it. What bounds say nothing about is Unknown.
+A row matches when the condition is true for it. A test that bounds say nothing about is Unknown.
 """
 
 from datetime import date, datetime, timedelta
@@ -57,7 +57,7 @@ _MIRRORED: dict[str, Operator] = {
 
 
 def predicate_of(condition: Typed) -> Predicate:
-    """Return what bounds can answer of a condition."""
+    """Return the part of a condition that bounds can answer, as a predicate."""
     return _predicate(condition, negated=False)
 
 
@@ -72,7 +72,7 @@ def _predicate(node: Typed, *, negated: bool) -> Predicate:
             is_and = isinstance(node, Every) != negated
             return And(parts=parts) if is_and else Or(parts=parts)
         case Constant(kind=kind) if kind == BOOLEAN:
-            is_true = bool(node.value) is not negated
+            is_true = bool(node.value) != negated
             return And(parts=()) if is_true else Or(parts=())
         case Read(kind=kind) if kind == BOOLEAN and node.field_id is not None:
             return Compare(field_id=node.field_id, op="=", value=not negated)
@@ -85,6 +85,7 @@ def _predicate(node: Typed, *, negated: bool) -> Predicate:
 
 
 def _test(node: Typed, *, negated: bool) -> Predicate:
+    """Return the predicate of a test of one column; Unknown for any other node."""
     match node:
         case Missing():
             field_id = _column(node.value)
@@ -102,7 +103,10 @@ def _test(node: Typed, *, negated: bool) -> Predicate:
 
 
 def _column(node: Typed) -> int | None:
-    """Return the id of the column that the node is, also of a widened one."""
+    """Return the field id of a column, or of a column that is widened without loss.
+
+    Return None for any other node.
+    """
     while isinstance(node, Widen):
         is_exact = node.kind.is_exact or node.value.kind.is_binary_fraction
         if not is_exact:
@@ -112,6 +116,7 @@ def _column(node: Typed) -> int | None:
 
 
 def _compared(node: Test, *, negated: bool) -> Predicate:
+    """Return the predicate of a comparison; Unknown unless it is of a column with a constant."""
     left, op, right = node.left, node.op, node.right
     if isinstance(left, Constant):
         left, right = right, left
@@ -125,9 +130,9 @@ def _compared(node: Test, *, negated: bool) -> Predicate:
             return Compare(field_id=field_id, op="=", value=value)
         differs = Compare(field_id=field_id, op="!=", value=value)
         return Or(parts=(differs, IsNull(field_id=field_id)))
-    operator = _NEGATED[op]
-    if not negated:
-        operator = _NEGATED[operator]
+    opposite = _NEGATED[op]
+    # The opposite of the opposite is `op` itself, with the type of a predicate's operator
+    operator = opposite if negated else _NEGATED[opposite]
     return Compare(field_id=field_id, op=operator, value=value)
 
 
@@ -143,22 +148,25 @@ def _among(node: Among, *, negated: bool) -> Predicate:
 
 
 def _like(field_id: int, pattern: Pattern, negated: bool) -> Predicate:
+    """Return whether a text has the exact text or the prefix of a pattern, or lacks it."""
     if pattern.exact is not None:
         op: Operator = "!=" if negated else "="
         return Compare(field_id=field_id, op=op, value=pattern.exact)
     prefix = pattern.prefix
     if not prefix or (negated and not pattern.is_prefix_alone):
         return Unknown()
-    beyond = next_text(prefix)
+    first_after_prefix = next_text(prefix)
     if negated:
-        before = Compare(field_id=field_id, op="<", value=prefix)
-        if beyond is None:
-            return before
-        return Or(parts=(before, Compare(field_id=field_id, op=">=", value=beyond)))
-    from_prefix = Compare(field_id=field_id, op=">=", value=prefix)
-    if beyond is None:
-        return from_prefix
-    return And(parts=(from_prefix, Compare(field_id=field_id, op="<", value=beyond)))
+        is_before = Compare(field_id=field_id, op="<", value=prefix)
+        if first_after_prefix is None:
+            return is_before
+        is_after = Compare(field_id=field_id, op=">=", value=first_after_prefix)
+        return Or(parts=(is_before, is_after))
+    is_from_prefix = Compare(field_id=field_id, op=">=", value=prefix)
+    if first_after_prefix is None:
+        return is_from_prefix
+    is_not_after = Compare(field_id=field_id, op="<", value=first_after_prefix)
+    return And(parts=(is_from_prefix, is_not_after))
 
 
 def _bound(value: Value, kind: Kind) -> Comparable:

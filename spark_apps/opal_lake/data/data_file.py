@@ -96,9 +96,9 @@ class FileEncoder:
     It holds the rows of one row group in memory, and the bytes so far unless the sink is a spool.
     The first row group decides how columns are encoded.
 
-    With `may_pad` a file gets zeros before its footer where readers would refuse it because its
-    rows take too much memory for its size: a row that was accepted fits into every later file. With
-    `has_outside_ids` rows have the columns of `OUTSIDE_FIELDS`, too.
+    Readers refuse a file whose rows take too much memory for its size. With `may_pad`, such a file
+    gets zeros before its footer, so that an accepted row fits into every later file. With
+    `has_outside_ids`, rows have the columns of `OUTSIDE_FIELDS`, too.
     """
 
     spec: TableSpec
@@ -184,24 +184,27 @@ class FileEncoder:
     def _flush(self, *, only_full_groups: bool) -> None:
         """Write the waiting rows in row groups.
 
-        With `only_full_groups`, rows that do not fill a group go on waiting.
+        With `only_full_groups`, the last rows that do not fill a group stay waiting.
         """
         rows = pa.concat_tables(self._waiting)
         group_rows = _group_rows(rows, self.bound)
-        ready = rows.num_rows
+        ready_rows = rows.num_rows
         if only_full_groups:
-            ready -= ready % group_rows
-        rest = rows.slice(ready)
-        self._waiting = [rest]
-        self._waiting_rows = rest.num_rows
-        self._waiting_bytes = decoded_bytes(rest) if rest.num_rows else 0
+            ready_rows -= ready_rows % group_rows
+        waiting = rows.slice(ready_rows)
+        self._waiting = [waiting]
+        self._waiting_rows = waiting.num_rows
+        self._waiting_bytes = decoded_bytes(waiting) if waiting.num_rows else 0
         # A file without rows needs a writer, too.
-        if ready or self._writer is None:
-            self._write(rows.slice(0, ready), group_rows)
+        if ready_rows or self._writer is None:
+            self._write(rows.slice(0, ready_rows), group_rows)
 
     def _write(self, rows: pa.Table, group_rows: int) -> None:
+        """Write rows in groups of `group_rows`; the first call opens the writer."""
         is_orc = self.spec.file_format == "orc"
-        known = {} if is_orc else dict.fromkeys(_text_columns(rows.schema), _BOUNDS_OF_WRITER)
+        known: dict[str, tuple[Any, Any]] = {}
+        if not is_orc:
+            known = dict.fromkeys(_text_columns(rows.schema), _BOUNDS_OF_WRITER)
         self._parts.append((rows.num_rows, bounds_of(rows, self.spec, known)))
         if self._writer is None and is_orc:
             self._writer = _open_orc(self.sink)
@@ -216,9 +219,9 @@ class FileEncoder:
             self._writer.write_table(rows, row_group_size=group_rows)
 
     def _bounds(self, known: Mapping[str, tuple[Any, Any]]) -> dict[int, Bounds]:
-        """Return the bounds of each column; `known` are the extremes of texts.
+        """Return the bounds of each column by field id.
 
-        The writer computes these anyway: comparing texts again costs a tenth of the write.
+        `known` has the extremes of texts that the writer has computed, by physical name.
         """
         by_field: dict[int, Bounds] = {}
         for column in self.spec.schema.fields:
@@ -243,6 +246,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _in_file_order(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the columns in the order and with the types of the schema."""
     try:
         ordered = table.select(schema.names).replace_schema_metadata(None)
     except KeyError as error:
@@ -277,9 +281,11 @@ def _open_parquet_to_write(
 
 
 def _group_rows(table: pa.Table, bound: SizeBound) -> int:
+    """Return how many rows a row group has, so that each is within the bound if possible."""
     rows: int = table.num_rows
     size = decoded_bytes(table)
-    group_rows = max(1, min(GROUP_ROWS, bound.average_bytes * rows // max(1, size)))
+    rows_of_average_size = bound.average_bytes * rows // max(1, size)
+    group_rows = max(1, min(GROUP_ROWS, rows_of_average_size))
     while size > bound.cut_bytes and _largest_group(table, group_rows) > bound.cut_bytes:
         if group_rows == 1:
             break
@@ -359,9 +365,9 @@ def _null_within(array: pa.Array) -> pa.Array:
 
 
 def _padded(data: memoryview, size: int, tail_bytes: int) -> memoryview:
-    """Return a file of at least this size, if smaller with zeros before its footers.
+    """Return a file of at least `size` bytes; a smaller one gets zeros before its tail.
 
-    Offsets in the footers stay right: they are those of bytes before the zeros.
+    Offsets in the tail stay right: they point to bytes before the zeros.
     """
     missing = size - len(data)
     if missing <= 0:
@@ -371,7 +377,7 @@ def _padded(data: memoryview, size: int, tail_bytes: int) -> memoryview:
 
 
 def _parquet_footer_bytes(metadata: pq.FileMetaData, size: int) -> int:
-    """Return the bytes after the last page."""
+    """Return how many bytes come after the last page."""
     end_of_pages = len(_PARQUET_MAGIC)
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -389,6 +395,7 @@ def _chunk_end(chunk: pq.ColumnChunkMetaData) -> int:
 
 
 def _orc_footer_bytes(buffer: pa.Buffer) -> int:
+    """Return how many bytes come after the last stripe."""
     file = orc.ORCFile(pa.BufferReader(buffer))
     size: int = file.stripe_statistics_length
     size += file.file_footer_length
@@ -412,11 +419,13 @@ def _text_extremes(metadata: pq.FileMetaData) -> dict[str, tuple[Any, Any]]:
 
 def _merged_extremes(statistics: list[Any]) -> tuple[Any, Any] | None:
     """Return the extremes over all row groups; None if they are unknown."""
-    filled = [chunk for chunk in statistics if chunk is None or chunk.num_values]
-    if not filled or any(chunk is None or not chunk.has_min_max for chunk in filled):
+    with_values = [chunk for chunk in statistics if chunk is None or chunk.num_values]
+    if not with_values:
+        return None
+    if any(chunk is None or not chunk.has_min_max for chunk in with_values):
         return None
     try:
-        return min(chunk.min for chunk in filled), max(chunk.max for chunk in filled)
+        return min(chunk.min for chunk in with_values), max(chunk.max for chunk in with_values)
     except UnicodeDecodeError:  # Spark's strings need not be UTF-8
         return None
 
@@ -452,10 +461,10 @@ def stored_parts(
     rows: int,
     bound: SizeBound = BOUND,
 ) -> Iterator[pa.Table]:
-    """Yield row groups or stripes, at least one, of named columns that the file has.
+    """Yield the named columns (default: all) of each row group or stripe.
 
-    By default all physical columns. Raises FormatError, before anything is decoded, if the file
-    does not have the `rows` of its commit.
+    Columns that the file lacks are left out. A file without rows yields an empty table. Raises
+    FormatError, before anything is decoded, if the file does not have the `rows` of its commit.
     """
     names = _column_names(spec, physical_columns)
     parts_of = _orc_parts if spec.file_format == "orc" else _parquet_parts
@@ -478,9 +487,9 @@ def open_parquet(
     pre_buffer: bool = False,
     read_dictionary: Sequence[str] = (),
 ) -> pq.ParquetFile:
-    """Open a Parquet file; raise ValueError unless it has the rows of its commit.
+    """Open a Parquet file; raise ValueError unless it has the `rows` of its commit.
 
-    A reader allocates memory for the rows of the footer.
+    This is checked first because readers allocate memory for the rows that a footer claims.
     """
     file = pq.ParquetFile(
         source,
@@ -492,7 +501,7 @@ def open_parquet(
     group_rows = sum(rows_of_groups)
     if min(rows_of_groups, default=0) < 0 or file.metadata.num_rows != group_rows:
         raise ValueError(
-            f"its footer says {file.metadata.num_rows:,} rows, and {group_rows:,} in row groups"
+            f"its footer says {file.metadata.num_rows:,} rows, but {group_rows:,} in row groups"
         )
     check_expected(group_rows, rows)
     check_rows(rows, source.size())
@@ -500,10 +509,10 @@ def open_parquet(
 
 
 def check_expected(footer_rows: int, rows: int) -> None:
-    """Raise RowCountError if a footer has other rows than the commit of its file."""
+    """Raise RowCountError if a footer has another number of rows than the file's commit."""
     # I11: a data file has the rows that its commit records.
     if footer_rows != rows:
-        raise RowCountError(f"its footer says {footer_rows:,} rows, its commit says {rows:,}")
+        raise RowCountError(f"its footer says {footer_rows:,} rows, but its commit says {rows:,}")
 
 
 def read_groups(
@@ -515,7 +524,7 @@ def read_groups(
 ) -> pa.Table:
     """Decode columns of row groups.
 
-    Raises ValueError if they take more memory, together, than the rows of a writer's file.
+    Raises ValueError if they take more memory than the bound allows for a file of this size.
     """
     data = _bytes_of(source)
     file_size = source.size()
@@ -536,7 +545,7 @@ def read_groups(
         # small file is read without threads.
         use_threads = file_size > THREADED_BYTES
         return file.read_row_groups(groups, columns=names, use_threads=use_threads).select(names)
-    # The texts of dictionaries could be too long: what is decoded is counted.
+    # Each row could have the longest text of a dictionary, so the decoded bytes are counted.
     parts: list[pa.Table] = []
     decoded_so_far = 0
     for number, size in zip(groups, sizes, strict=True):
@@ -544,7 +553,8 @@ def read_groups(
             decoded_so_far += part.nbytes
             if decoded_so_far > limit:
                 raise ValueError(
-                    f"it takes more than the {limit:,} bytes in memory that such a file may take"
+                    f"its rows take more than {limit:,} bytes in memory, "
+                    f"the limit of a file of {file_size:,} bytes"
                 )
             parts.append(part)
     return pa.concat_tables(parts).select(names)
@@ -580,8 +590,8 @@ def _open_orc_to_read(
     check_expected(size.rows, rows)
     if size.decoded_bytes > limit:
         raise ValueError(
-            f"it takes {size.decoded_bytes:,} bytes in memory, "
-            f"but a file of {file_size:,} bytes may take at most {limit:,}"
+            f"its rows take {size.decoded_bytes:,} bytes in memory, "
+            f"but those of a file of {file_size:,} bytes may take at most {limit:,}"
         )
     return orc.ORCFile(source)
 
@@ -609,7 +619,7 @@ def _orc_parts(
 
 
 def existing_names(names: Sequence[str], schema: pa.Schema) -> list[str]:
-    """Return those of the names that a schema has, in their order."""
+    """Return the names that a schema has, in their given order."""
     existing = frozenset(schema.names)
     return [name for name in names if name in existing]
 
@@ -645,8 +655,8 @@ def decode_file(
 ) -> pa.Table:
     """Decode the named physical columns (default: all) that the file has.
 
-    `data` are the file's bytes, or an Arrow file that fetches them; `rows` are those of its commit.
-    Raises FormatError if they would take more memory, together, than the rows of a writer's file.
+    `data` are the file's bytes, or an Arrow file that fetches them. Raises FormatError unless the
+    file has the `rows` of its commit, and if they would take more memory than `bound` allows.
     """
     names = _column_names(spec, physical_columns)
     read = _read_orc if spec.file_format == "orc" else _read_parquet
@@ -666,14 +676,21 @@ def _read_parquet(
 
 
 def may_hold(group: pq.RowGroupMetaData, rows: Mapping[int, BitMap]) -> bool:
-    """Return whether a row group may hold some rows, by the extremes of its row ids."""
+    """Return whether a row group may hold one of some rows, by the extremes of its row ids.
+
+    `rows` has offsets by segment.
+    """
     statistics: dict[str, Any] = {}
     for number in range(group.num_columns):
         column = group.column(number)
-        statistics[column.path_in_schema] = column.statistics
-    segments, offsets = statistics.get(SEGMENT), statistics.get(OFFSET)
-    if not (segments and segments.has_min_max and offsets and offsets.has_min_max):
+        if column.path_in_schema in (SEGMENT, OFFSET):
+            extremes = column.statistics
+            if extremes is None or not extremes.has_min_max:
+                return True
+            statistics[column.path_in_schema] = extremes
+    if len(statistics) < 2:
         return True
+    segments, offsets = statistics[SEGMENT], statistics[OFFSET]
     for segment, bitmap in rows.items():
         is_possible = segments.min <= segment <= segments.max
         if is_possible and bitmap.range_cardinality(offsets.min, offsets.max + 1):
@@ -693,12 +710,12 @@ def verify_footer(tail: Any, expected_footer_bytes: int, expected_crc: int, path
     """Raise FormatError unless `tail` is the footer that the commit of a file records."""
     if len(tail) != expected_footer_bytes:
         raise FormatError(
-            f"the footer of {path} has {len(tail)} bytes, "
-            f"its commit says {expected_footer_bytes}; restore the file from a backup"
+            f"the footer of {path} has {len(tail)} bytes, but the file's commit says "
+            f"{expected_footer_bytes}; restore the file from a backup"
         )
     actual_crc = zlib.crc32(tail)
     if actual_crc != expected_crc:
         raise FormatError(
-            f"the footer of {path} has checksum {actual_crc:08x}, "
-            f"its commit says {expected_crc:08x}; restore the file from a backup"
+            f"the footer of {path} has checksum {actual_crc:08x}, but the file's commit says "
+            f"{expected_crc:08x}; restore the file from a backup"
         )

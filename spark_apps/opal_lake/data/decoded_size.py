@@ -18,18 +18,15 @@ LEAST_LIMIT_BYTES = 256 << 20  # of a file in memory; writers cut row groups at 
 MAX_INFLATED = 1024  # times the bytes of the file, where that is more
 _CODECS = {"ZSTD", "UNCOMPRESSED"}
 _ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BINARY_PACKED"}
-_PAGE_ENCODINGS = {0, 2, 3, 5, 8}  # the same, as pages name them
+_PAGE_ENCODINGS = {0, 2, 3, 5, 8}  # the same encodings, by their numbers in page headers
 _BITS = {"BOOLEAN": 1, "INT32": 32, "INT64": 64, "FLOAT": 32, "DOUBLE": 64, "BYTE_ARRAY": 32}
 # Types whose physical form may have more bytes, as readers count them, than Arrow's.
 _WIDER_THAN_ARROW = {
-    kind.id
-    for kind in (
-        pa.int8(),
-        pa.int16(),
-        pa.struct([]),
-        pa.list_(pa.int8()),
-        pa.map_(pa.int8(), pa.int8()),
-    )
+    pa.int8().id,
+    pa.int16().id,
+    pa.struct([]).id,
+    pa.list_(pa.int8()).id,
+    pa.map_(pa.int8(), pa.int8()).id,
 }
 _DECIMAL_BITS = {9: 32, 18: 64}  # by digits; longer decimals are counted by their pages alone
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
@@ -40,7 +37,7 @@ _DATA_HEADER, _DICTIONARY_HEADER = 5, 7  # fields of a page header
 class GroupSize:
     """Bytes of a row group in memory: at least `least`, and at most `most`.
 
-    Words of dictionaries make the difference, up to `by_words` a row.
+    The texts of dictionaries make the difference: up to `by_words` bytes a row.
     """
 
     least: int
@@ -57,7 +54,8 @@ class GroupSize:
 class SizeBound:
     """A bound of the memory that the rows of a file may take; tests scale it down.
 
-    Writers and readers use the same one, so that what can be written can be read.
+    It is `least_bytes`, or `inflated` times the size of the file where that is more. Writers and
+    readers use the same bound, so that every file that can be written can be read.
     """
 
     least_bytes: int = LEAST_LIMIT_BYTES
@@ -107,7 +105,11 @@ def decoded_bytes(rows: pa.Table) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """The levels above an array of a column, and its entries that have no slot."""
+    """The position of an array within a column's lists and structs.
+
+    `definition` and `repetition` are Parquet's levels above the array. `absent` counts the entries
+    without a value in the array: each null or empty list above it is an entry in Parquet.
+    """
 
     absent: int = 0
     definition: int = 0
@@ -115,24 +117,30 @@ class _Level:
 
 
 def _leaf_bits(array: pa.Array, level: _Level) -> int:
+    """Return the bits of all leaves within an array, with their levels."""
     kind = array.type
     if pa.types.is_struct(kind):
         below = replace(level, definition=level.definition + 1)
         return sum(_leaf_bits(array.field(index), below) for index in range(kind.num_fields))
     if pa.types.is_nested(kind):
         return _list_bits(array, level)
-    width = _entry_bits(kind)
-    values: int = max(8 * array.nbytes, len(array) * width)
-    levels = (level.definition + 1).bit_length() + level.repetition.bit_length()
-    return values + level.absent * width + (len(array) + level.absent) * levels
+    entry_bits = _entry_bits(kind)
+    value_bits: int = max(8 * array.nbytes, len(array) * entry_bits)
+    level_bits = (level.definition + 1).bit_length() + level.repetition.bit_length()
+    entries = len(array) + level.absent
+    return value_bits + level.absent * entry_bits + entries * level_bits
 
 
 def _list_bits(array: pa.Array, level: _Level) -> int:
-    """Return the bits of lists or maps; an empty or null one is an entry of each leaf."""
+    """Return the bits of the leaves within lists or maps, with their levels.
+
+    An empty or null list is an entry of each leaf.
+    """
     first = count = empty = 0
     if len(array):
         offsets = array.offsets.to_numpy()
-        first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+        first = int(offsets[0])
+        count = int(offsets[-1]) - first
         empty = int(np.count_nonzero(offsets[1:] == offsets[:-1]))
     below = _Level(
         absent=level.absent + empty,
@@ -167,10 +175,13 @@ def _group_bytes(group: pq.RowGroupMetaData) -> int:
 
 
 def _least_bytes(chunk: pq.ColumnChunkMetaData, plain: int | None = None) -> int:
-    """Return the least bytes of a column; without those of its pages, by its footer."""
-    entries: int = chunk.num_values * _BITS.get(chunk.physical_type, 0) // 8
-    pages: int = chunk.total_uncompressed_size if plain is None else plain
-    return max(entries, pages)
+    """Return the least bytes of a column in memory.
+
+    `plain` are the inflated bytes of its pages, by default those that the footer states.
+    """
+    entry_bytes: int = chunk.num_values * _BITS.get(chunk.physical_type, 0) // 8
+    page_bytes: int = chunk.total_uncompressed_size if plain is None else plain
+    return max(entry_bytes, page_bytes)
 
 
 def check_group(
@@ -180,10 +191,10 @@ def check_group(
     file_size: int,
     bound: SizeBound = BOUND,
 ) -> GroupSize:
-    """Return the size of some columns of a row group.
+    """Return the size in memory of some columns of a row group.
 
-    Without `data`, the bytes of the file, the sizes of pages are those of the footer. Raises
-    ValueError for a row group that no writer makes.
+    `data` are the bytes of the file; without them, sizes of pages are taken from the footer. Raises
+    ValueError for a row group that no writer of this format makes.
     """
     least = by_words = 0
     for number in range(group.num_columns):
@@ -203,22 +214,26 @@ def check_group(
 
 
 def _chunk_size(chunk: pq.ColumnChunkMetaData, rows: int, data: pa.Buffer | None) -> GroupSize:
+    """Return the size in memory of one column of a row group."""
     name, values = chunk.path_in_schema, chunk.num_values
     if chunk.compression not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings):
         encodings = ", ".join(chunk.encodings)
         raise ValueError(
-            f"column {name} is stored as no writer of this format does: "
-            f"{chunk.compression}, {encodings}"
+            f"column {name} is stored in a way that no writer of this format uses: "
+            f"compression {chunk.compression}, encodings {encodings}"
         )
     is_nested = "." in name
     if values < 0 or (values != rows and not is_nested):
         raise ValueError(f"column {name} has {values:,} values in a row group of {rows:,} rows")
-    plain, words = None, 0
+    plain_bytes, dictionary_bytes = None, 0
     if data is not None:
-        plain, words = _pages_size(chunk, data)
-    is_text = chunk.physical_type == "BYTE_ARRAY"
-    words_a_row = -(-values // max(1, rows)) * words if is_text else 0
-    return GroupSize(least=_least_bytes(chunk, plain), by_words=words_a_row, rows=rows)
+        plain_bytes, dictionary_bytes = _pages_size(chunk, data)
+    by_words = 0
+    if chunk.physical_type == "BYTE_ARRAY":
+        # Rounded up; only a nested column has several values in a row
+        values_a_row = -(-values // max(1, rows))
+        by_words = values_a_row * dictionary_bytes
+    return GroupSize(least=_least_bytes(chunk, plain_bytes), by_words=by_words, rows=rows)
 
 
 def _pages_size(chunk: pq.ColumnChunkMetaData, data: pa.Buffer) -> tuple[int, int]:
@@ -233,13 +248,17 @@ def _pages_size(chunk: pq.ColumnChunkMetaData, data: pa.Buffer) -> tuple[int, in
             values += count
     if values != chunk.num_values:
         raise ValueError(
-            f"column {name} has pages of {values:,} values, its footer says {chunk.num_values:,}"
+            f"column {name} has pages of {values:,} values, but its footer says "
+            f"{chunk.num_values:,}"
         )
     return total, words
 
 
 def _pages(chunk: pq.ColumnChunkMetaData, data: pa.Buffer) -> Iterator[tuple[int, int, int]]:
-    """Yield the kind of each page, its inflated bytes, and its values."""
+    """Yield the kind of each page, its inflated bytes, and the number of its values.
+
+    Raises ValueError for a page header that no writer of this format makes.
+    """
     at = chunk.data_page_offset
     if chunk.has_dictionary_page:
         at = min(at, chunk.dictionary_page_offset)
@@ -263,4 +282,4 @@ def _pages(chunk: pq.ColumnChunkMetaData, data: pa.Buffer) -> Iterator[tuple[int
         yield kind, plain, count
         at += stored
     if at != end:
-        raise ValueError(f"column {chunk.path_in_schema} has a page that ends beyond its others")
+        raise ValueError(f"column {chunk.path_in_schema} has a page that ends beyond its bytes")

@@ -1,8 +1,8 @@
 """The choice of Parquet encodings and compression of columns, from a sample of their values.
 
-Wrong guesses cost bytes and time, never correctness. Compression corrects most of them: so only
-columns of numbers are left uncompressed, whose values take no more than their width. All encodings
-are such that Spark's vectorised reader knows them: BYTE_STREAM_SPLIT fails there.
+A wrong choice costs bytes and time, never correctness. Compression makes up for most wrong choices,
+so only columns of numbers are left uncompressed: a value takes at most its width. Spark's
+vectorised reader must know all encodings: it fails with BYTE_STREAM_SPLIT.
 """
 
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-# Of consecutive rows each, because deltas depend on the order.
+# Of a sample. A block has consecutive rows, because deltas depend on their order.
 BLOCKS, BLOCK_ROWS = 8, 1024
-# In the whole file: nothing is saved then, and a look at the values takes longer than their write.
+# Rows of a file. With fewer, encodings save nothing, and their choice takes longer than the write.
 FEW_ROWS = 64
 _CODEC = pa.Codec("zstd")
 _LEAST_SAVING = 0.1  # of a column's bytes: a smaller one costs readers more than it saves
@@ -25,9 +25,9 @@ _DELTA_WIDTHS = {1: 32, 2: 32, 4: 32, 8: 64}  # bytes in Arrow -> bits in Parque
 class Encodings:
     """The paths of leaf columns, by how they are stored.
 
-    A column that is neither in a dictionary nor in deltas is PLAIN; `dense` ones are not
-    compressed. Row groups have no statistics of floats: those of a NaN or of -0.0 make Spark skip
-    rows that its filter would keep.
+    A column that is neither in `dictionary` nor in `delta` is PLAIN. Columns in `dense` are not
+    compressed. Columns of floats are not in `statistics`: because of statistics with a NaN or -0.0,
+    Spark skips rows that its filter would keep.
     """
 
     dictionary: tuple[str, ...]
@@ -40,7 +40,8 @@ class Encodings:
 def plan_encodings(table: pa.Table, *, may_be_dense: bool = False) -> Encodings:
     """Choose the encoding of each leaf column.
 
-    Repeated values get a dictionary, narrow steps deltas, others are plain, and so are few rows.
+    Columns of repeated values get a dictionary, and columns of narrow steps get deltas. All other
+    columns are plain, and so are all columns of few rows.
     """
     sample = _sample(table)
     leaves: list[tuple[str, pa.Array]] = []
@@ -64,6 +65,7 @@ def plan_encodings(table: pa.Table, *, may_be_dense: bool = False) -> Encodings:
 
 
 def _sample(table: pa.Table) -> pa.Table:
+    """Return blocks of rows that are spread evenly over the table, or all rows if few."""
     if table.num_rows <= BLOCKS * BLOCK_ROWS:
         return table.combine_chunks()
     step = (table.num_rows - BLOCK_ROWS) // (BLOCKS - 1)
@@ -72,6 +74,7 @@ def _sample(table: pa.Table) -> pa.Table:
 
 
 def _leaves(path: str, column: pa.ChunkedArray | pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the path in Parquet and the values of each leaf of a column."""
     array = column
     if isinstance(column, pa.ChunkedArray):
         chunks = column.chunks
@@ -89,6 +92,7 @@ def _leaves(path: str, column: pa.ChunkedArray | pa.Array) -> Iterator[tuple[str
 
 
 def _encoding(values: pa.Array) -> str:
+    """Return "plain", "dictionary" or "delta"."""
     values = values.drop_null()
     if pa.types.is_boolean(values.type):
         return "plain"
@@ -101,9 +105,10 @@ def _encoding(values: pa.Array) -> str:
 
 
 def _steps(values: pa.Array) -> tuple[bool, bool]:
-    """Return whether most steps between values are narrow, and most are upwards.
+    """Return whether most steps between values are narrow, and whether most are upwards.
 
-    A narrow step needs at most half of the bits. One that stands still is not upwards.
+    A step is the difference of two neighbours. A narrow one needs at most half of the bits of a
+    value. A step of zero is not upwards.
     """
     kind = values.type
     is_integer = pa.types.is_integer(kind)
@@ -125,7 +130,7 @@ def _steps(values: pa.Array) -> tuple[bool, bool]:
 def _is_dense(values: pa.Array, encoding: str) -> bool:
     """Return whether compression saves next to nothing.
 
-    So it is of random numbers, or of random positions in a dictionary of numbers.
+    This is true of random numbers, and of random positions in a dictionary of numbers.
     """
     kind = values.type
     if encoding == "delta" or not pa.types.is_primitive(kind) or kind.bit_width not in (32, 64):
@@ -138,9 +143,12 @@ def _is_dense(values: pa.Array, encoding: str) -> bool:
 
 
 def _plain(values: pa.Array) -> bytes:
+    """Return the bytes of numbers without nulls."""
     width = values.type.bit_width // 8
-    start, end = values.offset * width, (values.offset + len(values)) * width
-    return bytes(values.buffers()[1])[start:end]
+    start = values.offset * width
+    end = start + len(values) * width
+    _, data = values.buffers()
+    return bytes(data)[start:end]
 
 
 def _packed_indices(values: pa.Array) -> bytes:
@@ -148,6 +156,7 @@ def _packed_indices(values: pa.Array) -> bytes:
     encoded = values.dictionary_encode()
     bits = max(1, (len(encoded.dictionary) - 1).bit_length())
     indices = encoded.indices.to_numpy()
-    bit_rows = indices[:, None] >> np.arange(bits) & 1
-    packed: npt.NDArray[np.uint8] = np.packbits(bit_rows, bitorder="little")
+    # A row for each index, with its bits from the lowest to the highest
+    index_bits = indices[:, None] >> np.arange(bits) & 1
+    packed: npt.NDArray[np.uint8] = np.packbits(index_bits, bitorder="little")
     return packed.tobytes()

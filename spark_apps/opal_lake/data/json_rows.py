@@ -1,7 +1,7 @@
-"""JSON texts as rows of a table, with only those values that every reader of JSON reads equally.
+"""Rows of a table from JSON texts, with only values that every JSON reader reads equally.
 
-Sources read more than that, by options that are not stored with a rejected row. Other values are
-refused, and never guessed: a row whose values are not certain stays rejected.
+A source may read more values, by options that are not stored with a rejected row. No value is
+guessed: a row whose values are not certain stays rejected.
 """
 
 import json
@@ -43,7 +43,7 @@ class JsonForm:
     """The form of a source's rejected rows, each of which is a JSON object.
 
     `time_unit` is the unit of times that are numbers. A source with a unit reads times without a
-    zone as UTC. Within other values it reads neither: there the unit is None.
+    zone as UTC. Within structs and arrays the unit is None, so that such times are refused.
     """
 
     time_unit: str | None = None
@@ -51,7 +51,8 @@ class JsonForm:
     def __post_init__(self) -> None:
         """Refuse a unit that no source has."""
         if self.time_unit is not None and self.time_unit not in _MICROSECONDS:
-            raise ValueError(f"time_unit {self.time_unit!r} is not a unit of times")
+            units = ", ".join(_MICROSECONDS)
+            raise ValueError(f"time_unit must be one of {units}, got {self.time_unit!r}")
 
 
 def row_of_json(text: str, fields: Sequence[Field], form: JsonForm) -> dict[str, Any]:
@@ -61,36 +62,42 @@ def row_of_json(text: str, fields: Sequence[Field], form: JsonForm) -> dict[str,
             text, object_pairs_hook=_members, parse_float=Decimal, parse_constant=_constant
         )
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is not JSON: {error}") from error
+        raise ValueError(f"the row is not JSON: {error}") from error
     except RecursionError as error:
-        raise ValueError("its JSON nests too deep") from error
+        raise ValueError("the row's JSON nests too deep") from error
     except DecimalException as error:
-        raise ValueError("it has a number that is too large") from error
+        raise ValueError("the row has a number that is too large") from error
     if not isinstance(row, dict):
-        raise ValueError("it is not a JSON object")
+        raise ValueError("the row is not a JSON object")
     return _values(row, fields, "", form)
 
 
 def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a key occurs twice")
+        raise ValueError("the row's JSON has a key twice")
     return members
 
 
 def _constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"the row's JSON has {name}, which is not a JSON value")
 
 
 def _values(
     row: Mapping[str, Any], fields: Sequence[Field], parent: str, form: JsonForm
 ) -> dict[str, Any]:
+    """Return the values of fields by name; raise ValueError for a key of no field.
+
+    `parent` is the path of the struct that holds the fields, with a dot; empty for the row.
+    """
     known = {field.name for field in fields}
     unknown = next((name for name in row if name not in known), None)
     if unknown is not None:
         if parent:
             raise ValueError(f"unknown key {unknown!r} in column {parent.removesuffix('.')!r}")
-        raise ValueError(f"unknown key {unknown!r}; add the column to the table, or drop the row")
+        raise ValueError(
+            f"unknown key {unknown!r}; add a column {unknown!r} to the table, or drop the row"
+        )
     values: dict[str, Any] = {}
     for field in fields:
         path = f"{parent}{field.name}"
@@ -99,6 +106,7 @@ def _values(
 
 
 def _value(value: Any, kind: DataType, path: str, form: JsonForm) -> Any:
+    """Return a JSON value as a value of a type; raise ValueError if it is not certain."""
     if value is None:
         return None
     match kind:
@@ -117,9 +125,9 @@ def _value(value: Any, kind: DataType, path: str, form: JsonForm) -> Any:
 
 def _atomic(value: Any, kind: Atomic, path: str, form: JsonForm) -> Any:
     is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
-    parts = decimal_parts(kind.name)
-    if parts and is_number:
-        return _decimal(Decimal(value), parts, path, kind)
+    precision_and_scale = decimal_parts(kind.name)
+    if precision_and_scale and is_number:
+        return _decimal(Decimal(value), precision_and_scale, path, kind)
     if kind.name in INTEGER_BITS and is_number and isinstance(value, int):
         limit = 1 << (INTEGER_BITS[kind.name] - 1)
         if -limit <= value < limit:
@@ -141,9 +149,14 @@ def _misfit(path: str, kind: DataType) -> ValueError:
     return ValueError(f"column {path!r} is not a valid {type_name(kind)}")
 
 
-def _decimal(value: Decimal, parts: tuple[int, int], path: str, kind: Atomic) -> Decimal:
+def _decimal(
+    value: Decimal, precision_and_scale: tuple[int, int], path: str, kind: Atomic
+) -> Decimal:
     digits = value.as_tuple().digits
-    if len(digits) > 2 * MAX_PRECISION or not holds(decimal_kind(*parts), value):
+    # Checked first: exact arithmetic with very many digits takes long
+    if len(digits) > 2 * MAX_PRECISION:
+        raise _misfit(path, kind)
+    if not holds(decimal_kind(*precision_and_scale), value):
         raise _misfit(path, kind)
     return value
 
@@ -185,7 +198,7 @@ def _moment(value: Any, path: str, kind: Atomic, form: JsonForm) -> datetime:
     if type(value) is not int or kind.name != "timestamp":
         raise _misfit(path, kind)
     if form.time_unit is None:
-        raise ValueError(f"column {path!r} is a number, and its unit of time is unknown")
+        raise ValueError(f"column {path!r} is a number whose unit of time is unknown")
     microseconds = value * _MICROSECONDS[form.time_unit]
     if microseconds != int(microseconds):
         raise ValueError(
@@ -207,7 +220,7 @@ def _moment_of_text(text: str, path: str, kind: Atomic, form: JsonForm) -> datet
     if has_zone and kind.name == "timestamp_ntz":
         raise _misfit(path, kind)
     if not has_zone and kind.name == "timestamp" and form.time_unit is None:
-        raise ValueError(f"column {path!r} is a time without a zone, and its zone is unknown")
+        raise ValueError(f"column {path!r} is a time whose zone is unknown")
     try:
         moment = datetime.fromisoformat(text)
         if has_zone:

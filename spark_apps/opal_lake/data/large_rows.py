@@ -1,8 +1,7 @@
 """Rows that take more memory than readers give to a row group (FORMAT, sizes).
 
-A row group of several rows is cut below the bound; a single row cannot be cut. It is accepted if a
-file that holds nothing else can be read, by the reader's own rule: then it can be read in every
-file that it is moved to.
+A row group of several rows is cut below the bound; a single row cannot be cut. A row is accepted if
+readers accept a file that holds only this row. Then they accept every file that it is moved to.
 """
 
 import io
@@ -22,7 +21,7 @@ _KEY_CHARACTERS = 100
 def unreadable_rows(
     physical: pa.Table, spec: TableSpec, bound: SizeBound = BOUND
 ) -> dict[int, str]:
-    """Return the positions of rows that some reader would refuse, with the reason."""
+    """Return the rows that some reader would refuse: the reason by position."""
     reasons: dict[int, str] = {}
     for position in _large_rows(physical, 0, physical.num_rows, bound.cut_bytes):
         row = physical.slice(position, 1)
@@ -39,7 +38,7 @@ def unreadable_rows(
 
 
 def _large_rows(rows: pa.Table, start: int, count: int, max_bytes: int) -> Iterator[int]:
-    """Yield the positions of rows above a size; ranges above it are halved."""
+    """Yield the positions of rows above `max_bytes`, by halving larger ranges of rows."""
     if not count or decoded_bytes(rows.slice(start, count)) <= max_bytes:
         return
     if count == 1:
@@ -51,20 +50,23 @@ def _large_rows(rows: pa.Table, start: int, count: int, max_bytes: int) -> Itera
 
 
 def _reason(row: pa.Table, spec: TableSpec, file_bytes: int, bound: SizeBound) -> str:
+    """Return why readers refuse a row whose file has `file_bytes`."""
+
     def size_of(column: Field) -> int:
         return decoded_bytes(row.select([column.physical]))
 
     largest = max(spec.schema.fields, key=size_of)
     keys = ", ".join(f"{key.name}={_text(row[key.physical])}" for key in spec.keys)
     return (
-        f"column {largest.name!r} holds {size_of(largest):,} bytes in the row of {keys}; "
-        f"the row takes {decoded_bytes(row):,} bytes in memory and {file_bytes:,} in a file, "
-        f"of which readers accept {bound.limit_bytes(file_bytes):,}: split the value "
+        f"column {largest.name!r} holds {size_of(largest):,} bytes in the row of {keys}. "
+        f"The row takes {decoded_bytes(row):,} bytes in memory and {file_bytes:,} in a file; "
+        f"readers accept {bound.limit_bytes(file_bytes):,} bytes in memory. Split the value "
         "into several rows, or store it as a file and its address in the row"
     )
 
 
 def _text(column: pa.ChunkedArray) -> str:
+    """Return the first value of a column for a message, cut if it is long."""
     try:
         text = repr(column[0].as_py())
     except (UnicodeDecodeError, ValueError, OverflowError):

@@ -73,6 +73,7 @@ def _bound_of_few(data: bytes) -> Lengths:
 def _bound_of_many(data: bytes) -> Lengths:
     # Zeros after the end: a damaged run may reach beyond it.
     octets = np.frombuffer(data + bytes(9), np.uint8).astype(np.uint16)
+    # At each byte: the word of it and the next one, and the bytes of a run that begins there
     words = octets[:-1] << 8 | octets[1:]
     sizes = memoryview(_SIZES[words])
     starts: list[int] = []
@@ -88,24 +89,26 @@ def _bound_of_many(data: bytes) -> Lengths:
             longest = max(longest, greatest)
     if not starts:
         return Lengths(total=total, longest=longest)
+    # By run: its first byte, its head, and the greatest value
     start = np.array(starts)
     heads = words[start]
     greatest_by_run = _GREATEST[heads]
-    # The bytes of the value of a run that repeats one: runs of other kinds have more than 8.
+    # Of a run that repeats one value: the bytes of this value. In heads of other kinds it is > 8.
     value_bytes = (heads >> 11) + 1
     is_repeat = heads < _PACKED << 14
     for width in {*value_bytes[is_repeat].tolist()}:
         has_width = value_bytes == width
-        value = np.zeros(int(has_width.sum()), np.float64)
+        repeated_values = np.zeros(int(has_width.sum()), np.float64)
+        # Highest byte first
         for number in range(1, width + 1):
-            value = value * 256 + octets[start[has_width] + number]
-        greatest_by_run[has_width] = value
+            repeated_values = repeated_values * 256 + octets[start[has_width] + number]
+        greatest_by_run[has_width] = repeated_values
     total += int((greatest_by_run * _COUNTS[heads]).sum())
     return Lengths(total=total, longest=max(longest, int(greatest_by_run.max())))
 
 
 def _bound_of_run(data: bytes, at: int) -> tuple[int, int, int]:
-    """Return the number of values of a run, a bound of the greatest, and the end."""
+    """Return the number of values of a run, a bound of the greatest, and where it ends."""
     head = data[at]
     kind = head >> 6
     if kind == _SHORT_REPEAT:
@@ -142,7 +145,7 @@ def runs_of(data: bytes) -> Iterator[np.ndarray]:
 
 
 def _run(data: bytes, at: int) -> tuple[np.ndarray, int]:
-    """Return the values of a run, and where it ends."""
+    """Return the values of the run at a byte, and where it ends."""
     kind = data[at] >> 6
     if kind == _SHORT_REPEAT:
         count, size = (data[at] & 7) + 3, (data[at] >> 3 & 7) + 1
@@ -162,12 +165,16 @@ def _run(data: bytes, at: int) -> tuple[np.ndarray, int]:
 
 
 def _checked(value: int) -> int:
+    """Return a length; raise ValueError if no writer of this format stores it."""
     if not 0 <= value <= MAX_LENGTH:
-        raise ValueError(f"a text or a list has length {value:,}")
+        raise ValueError(
+            f"a text or a list has length {value:,}, which is not from 0 to {MAX_LENGTH:,}"
+        )
     return value
 
 
 def _count_and_width(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number of values in the run at a byte, and the bits of each."""
     count = ((data[at] & 1) << 8 | data[at + 1]) + 1
     return count, _WIDTHS[data[at] >> 1 & 31]
 
@@ -190,9 +197,11 @@ def _unpacked(data: bytes, at: int, count: int, width: int) -> tuple[np.ndarray,
         raise ValueError("a run ends beyond its stream")
     octets = np.frombuffer(data[at:end], np.uint8)
     bits = np.unpackbits(octets, count=count * width).reshape(count, width)
-    whole = np.zeros((count, 64), np.uint8)
-    whole[:, 64 - width :] = bits
-    return np.packbits(whole, axis=1).view(">u8").ravel().astype(np.uint64), end
+    # A row of 64 bits for each number, with zeros above its own bits
+    bits_of_words = np.zeros((count, 64), np.uint8)
+    bits_of_words[:, 64 - width :] = bits
+    words = np.packbits(bits_of_words, axis=1).view(">u8")
+    return words.ravel().astype(np.uint64), end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +234,11 @@ def _patched_head(data: bytes, at: int) -> _PatchedHead:
 
 
 def _patched(data: bytes, at: int) -> tuple[np.ndarray, int]:
-    """Return values above a base; the highest bits of few great ones are in patches."""
+    """Return the values of a patched run, and where it ends.
+
+    Each value is stored as its distance from a base. Patches hold the highest bits of the few
+    largest distances.
+    """
     count, width = _count_and_width(data, at)
     head = _patched_head(data, at)
     values, patches_start = _unpacked(data, head.start, count, width)
@@ -240,7 +253,10 @@ def _patched(data: bytes, at: int) -> tuple[np.ndarray, int]:
 
 
 def _delta(data: bytes, at: int) -> tuple[np.ndarray, int]:
-    """Return values that rise or fall; without a width, by equal steps."""
+    """Return the values of a run that rises or falls, and where it ends.
+
+    A head without a width means that all steps are equal.
+    """
     count, width = _count_and_width(data, at)
     has_equal_steps = not data[at] >> 1 & 31
     base, start = decode_varint(data, at + 2)

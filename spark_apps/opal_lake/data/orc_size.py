@@ -1,8 +1,8 @@
 """The size of an ORC file in memory, by its footers and lengths, before a value is decoded.
 
-A decoder allocates what the lengths of texts and lists say, and gives each row a copy of its word
-of a dictionary. So a few hundred bytes may stand for gigabytes. The size here is at least what a
-decoder allocates: the statistics of a footer are not trusted.
+A decoder allocates as many bytes as the lengths of texts and lists add up to. It gives each row a
+copy of its word of a dictionary, so that a few hundred bytes may become gigabytes. The size here is
+never less than the bytes that a decoder allocates. The statistics of a footer are not trusted.
 """
 
 from collections.abc import Callable, Collection
@@ -75,30 +75,40 @@ class _Stripe:
         if kind == _STRUCT:
             return sum(self.bytes_of(member, entries) for member in members)
         if kind not in (_LIST, _MAP):
-            raise ValueError(f"column {column} is of kind {kind}, which no writer stores")
+            raise ValueError(
+                f"column {column} is of kind {kind}, which no writer of this format stores"
+            )
         self._expect_encoding(column, {_DIRECT})
         member_entries = self._lengths(column).total
         own_bytes = entries * _ENTRY_BYTES
         return own_bytes + sum(self.bytes_of(member, member_entries) for member in members)
 
     def _text_bytes(self, column: int, entries: int) -> int:
+        """Return the bytes of the texts of a column, and of its dictionary."""
         encoding, words = self._expect_encoding(column, {_DIRECT, _DICTIONARY})
         lengths = self._lengths(column)
         if encoding == _DIRECT:
             return lengths.total
         dictionary_bytes = lengths.total + words * _ENTRY_BYTES
-        # To look at the entries takes long: only if the longest word for each would be too much.
+        # To read the entries takes long: only if the longest word for each would exceed the limit.
         if self.is_exact and entries * lengths.longest > self.limit:
             return dictionary_bytes + self._chosen_bytes(column, entries)
         return dictionary_bytes + entries * lengths.longest
 
     def _expect_encoding(self, column: int, known: Collection[int]) -> tuple[int, int]:
+        """Return the encoding of a column and the words of its dictionary.
+
+        Raises ValueError for an encoding that is not known.
+        """
         encoding = self.encodings[column]
         if encoding[0] not in known:
-            raise ValueError(f"column {column} has encoding {encoding[0]}, which no writer uses")
+            raise ValueError(
+                f"column {column} has encoding {encoding[0]}, which no writer of this format uses"
+            )
         return encoding
 
     def _lengths(self, column: int) -> Lengths:
+        """Return the lengths of a column's texts or lists, as upper bounds unless exact."""
         data = self._stream(column, _LENGTH_STREAM)
         if not self.is_exact:
             return bound_of_lengths(data)
@@ -137,8 +147,8 @@ class OrcSize:
 def orc_size(source: pa.NativeFile, names: Collection[str] | None, limit: int) -> OrcSize:
     """Return the size of some columns (default: all) of an ORC file.
 
-    A size up to the limit may be too great; one above it is exact. Raises ValueError for a file
-    that no writer of this format makes.
+    A size above the limit is exact. A size up to the limit may be more than the true one. Raises
+    ValueError for a file that no writer of this format makes.
     """
     size = source.size()
 
@@ -155,7 +165,7 @@ def orc_size(source: pa.NativeFile, names: Collection[str] | None, limit: int) -
     rows = sum(_number(message, 5) for message in stripe_messages)
     footer_rows = _number(tail.footer, 6)
     if rows != footer_rows:
-        raise ValueError(f"its footer says {footer_rows:,} rows, its stripes {rows:,}")
+        raise ValueError(f"its footer says {footer_rows:,} rows, but its stripes say {rows:,}")
     total = 0
     # The exact size takes much longer, and most files are far below the limit.
     for is_exact in (False, True):
@@ -171,24 +181,29 @@ def orc_size(source: pa.NativeFile, names: Collection[str] | None, limit: int) -
 
 
 def _tail(read: _Read, size: int) -> _Tail:
+    """Read the footer of a file of `size` bytes.
+
+    The file ends with the footer, the postscript, and the length of the postscript in one byte.
+    """
     last_bytes = read(max(0, size - 1 - _TAIL_BYTES), min(size, 1 + _TAIL_BYTES))
-    length = last_bytes[-1]
+    postscript_bytes = last_bytes[-1]
     end = len(last_bytes) - 1
-    postscript = _message(last_bytes[end - length : end])
+    postscript = _message(last_bytes[end - postscript_bytes : end])
     compression, block_bytes = _number(postscript, 2), _number(postscript, 3)
     if compression not in (_NONE, _ZSTD) or block_bytes > MAX_BLOCK_BYTES:
         raise ValueError(
-            "it is compressed as no writer of this format does: "
-            f"kind {compression}, by blocks of {block_bytes:,} bytes"
+            "its compression is not one of this format: "
+            f"kind {compression}, in blocks of {block_bytes:,} bytes"
         )
     footer_bytes = _number(postscript, 1)
-    stored = read(size - 1 - length - footer_bytes, footer_bytes)
+    stored = read(size - 1 - postscript_bytes - footer_bytes, footer_bytes)
     tail = _Tail(compression=compression, block_bytes=block_bytes, footer={})
     footer = _message(_inflated(stored, tail, MAX_FOOTER_BYTES))
     return _Tail(compression=compression, block_bytes=block_bytes, footer=footer)
 
 
 def _column(data: _Octets) -> _Column:
+    """Decode the kind of a column, and the numbers of the columns within it."""
     message = _message(data)
     members: list[int] = []
     for value in message.get(2, []):
@@ -201,7 +216,7 @@ def _column(data: _Octets) -> _Column:
 
 
 def _chosen(columns: list[_Column], footer: _Message, names: Collection[str] | None) -> list[int]:
-    """Return the columns of the root with these names.
+    """Return the numbers of the top-level columns with these names (default: all).
 
     Raises ValueError if the types are not a tree: a walk of its members might not end.
     """
@@ -219,10 +234,13 @@ def _chosen(columns: list[_Column], footer: _Message, names: Collection[str] | N
 
 
 def _open_stripe(stripe: _Stripe, message: _Message) -> None:
-    """Find the streams and encodings of a stripe."""
+    """Read the streams and encodings of a stripe into it, from its footer.
+
+    `message` says where the stripe lies.
+    """
     at = _number(message, 1)
-    index_and_data = _number(message, 2) + _number(message, 3)
-    stored = stripe.read(at + index_and_data, _number(message, 4))
+    index_bytes, data_bytes = _number(message, 2), _number(message, 3)
+    stored = stripe.read(at + index_bytes + data_bytes, _number(message, 4))
     footer = _message(_inflated(stored, stripe.tail, MAX_FOOTER_BYTES))
     for data in footer.get(1, []):
         stream = _message(data)
@@ -260,7 +278,10 @@ def _inflated(stored: memoryview, tail: _Tail, limit: int) -> bytes:
             part = stream.read(tail.block_bytes + 1)
         total += len(part)
         if len(part) > tail.block_bytes or total > limit:
-            raise ValueError("a stream inflates to more than a writer's")
+            raise ValueError(
+                f"a stream inflates to more than {limit:,} bytes, or a block of it to more than "
+                f"{tail.block_bytes:,}"
+            )
         parts.append(part)
         at = end
     return b"".join(parts)
@@ -293,7 +314,10 @@ def _message(data: _Octets) -> _Message:
 
 
 def _number(message: _Message, number: int) -> int:
-    """Return an integer field, 0 if it is missing; of several the last, as protobuf."""
+    """Return an integer field, 0 if it is missing.
+
+    The last one counts if the message has several, as in protobuf.
+    """
     value = message.get(number, [0])[-1]
     if not isinstance(value, int):
         raise ValueError(f"field {number} of a footer is not a number")

@@ -1,7 +1,8 @@
 """Row ids and versions of rows for the outside (FORMAT, row ids for the outside).
 
-Rewritten Parquet files hold them in two columns, since their rows are no longer where their segment
-put them. ORC files do not: only Parquet tables are published.
+Rewritten Parquet files hold both in columns of their own, because their rows are no longer at the
+positions that their segments gave them. ORC files have no such columns: only Parquet tables are
+published.
 """
 
 from collections.abc import Mapping
@@ -16,14 +17,18 @@ from opal_lake.definition.schema import OFFSET, OUTSIDE_ID, SEGMENT, UPDATED_AT
 from opal_lake.errors import FormatError
 from opal_lake.ids import segment_name
 
-_RUN_ROWS = 64  # consecutive ones of a segment, on average: fewer are looked up one by one
+# Consecutive rows of one segment, on average. With fewer, segments are looked up row by row.
+_RUN_ROWS = 64
 _NO_SEGMENT = -1
 OUTSIDE_FIELDS = (pa.field(OUTSIDE_ID, pa.int64()), pa.field(UPDATED_AT, pa.int64()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBases:
-    """Rows, row bases and versions of some visible segments, by ascending id."""
+    """Columns of some visible segments, in the order of their ids.
+
+    They hold the id, the number of rows, the row base, and the version that made the rows visible.
+    """
 
     segments: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]
@@ -32,12 +37,13 @@ class RowBases:
 
     @classmethod
     def of(cls, segments: Mapping[int, Segment]) -> "RowBases":
-        """Return the bases of those segments that are visible."""
+        """Return the bases of the visible ones among some segments."""
         visible = []
         for number, segment in sorted(segments.items()):
             if segment.row_base is not None:
                 visible.append((number, segment.rows, segment.row_base, segment.visible_since))
-        columns = np.array(visible, np.int64).reshape(-1, 4).T  # (0, 4) if none is visible
+        # An array without rows would have one dimension
+        columns = np.array(visible, np.int64).reshape(-1, 4).T
         # The copy makes each column contiguous
         numbers, rows, bases, versions = columns.copy()
         return cls(segments=numbers, rows=rows, bases=bases, versions=versions)
@@ -54,19 +60,23 @@ class RowBases:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the ids of rows for the outside, and the versions that made them visible.
 
-        Raises FormatError for a row whose segment is unknown, not visible, or has fewer rows.
+        `segment` and `offset` are the row ids. Raises FormatError for a row whose segment is
+        unknown, not visible, or has fewer rows.
         """
         if not len(segment):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        begins = np.concatenate([[0], 1 + np.flatnonzero(segment[1:] != segment[:-1])])
+        # A run is a stretch of rows of one segment
+        is_new_segment = segment[1:] != segment[:-1]
+        begins = np.concatenate([[0], 1 + np.flatnonzero(is_new_segment)])
         if len(begins) * _RUN_ROWS > len(segment):
             positions = self._positions(segment)
             self._check_reach(positions, offset.view(np.uint32))
             # I32, I33: row N of a visible segment has the id row base + N.
             return self.bases[positions] + offset, self.versions[positions]
-        # Rows that were ingested together: to look up each of them takes five times as long.
+        # Run by run: to look up each row takes five times as long.
         positions = self._positions(segment[begins])
-        self._check_reach(positions, np.maximum.reduceat(offset.view(np.uint32), begins))
+        greatest_offsets = np.maximum.reduceat(offset.view(np.uint32), begins)
+        self._check_reach(positions, greatest_offsets)
         ids = offset.astype(np.int64)
         versions = np.empty(len(segment), np.int64)
         ends = [*begins[1:].tolist(), len(segment)]
@@ -76,10 +86,10 @@ class RowBases:
         return ids, versions
 
     def _check_reach(self, positions: npt.NDArray[np.intp], offset: npt.NDArray[np.uint32]) -> None:
-        """Raise FormatError unless offsets are within their segments.
+        """Raise FormatError unless offsets are within the segments at some positions.
 
-        Ids beyond a segment belong to other rows. As unsigned numbers, offsets below 0 are greater
-        than the rows of any segment.
+        An id beyond a segment would be that of another row. As unsigned numbers, negative offsets
+        are greater than the rows of any segment.
         """
         is_beyond = offset >= self.rows[positions]
         if is_beyond.any():
@@ -92,8 +102,11 @@ class RowBases:
             )
 
     def _positions(self, segment: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+        """Return the positions of segment ids; raise FormatError for an unknown one."""
         positions = np.searchsorted(self.segments, segment)
-        is_known = np.append(self.segments, _NO_SEGMENT)[positions] == segment
+        # An id beyond the last one has the position after it
+        known_ids = np.append(self.segments, _NO_SEGMENT)
+        is_known = known_ids[positions] == segment
         if not is_known.all():
             raise FormatError(
                 f"a data file holds rows of segment {segment[~is_known][0]}, which is not visible; "

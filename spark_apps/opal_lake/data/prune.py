@@ -1,8 +1,8 @@
-"""The choice of data files that may hold a row that a filter asks for.
+"""The choice of data files that may hold a row for which a filter is true.
 
-`may_match` errs to one side only: it may keep a file in vain, it never drops one that holds a
-matching row. A row matches when the filter is true for it. Null and false are the same here, so
-that the tree has no Not: `condition_bounds`, which builds it, moves negations to the leaves.
+`may_match` may keep a file without such a row, but never drops a file that holds one. A predicate
+is a tree without Not, because a filter that is null hides a row as a false one does.
+`condition_bounds` builds the tree and moves negations to its leaves.
 """
 
 from bisect import bisect_left
@@ -68,7 +68,7 @@ Predicate = And | Or | Compare | In | IsNull | Unknown
 
 
 def may_match(predicate: Predicate, bounds: Mapping[int, Bounds], rows: int) -> bool:
-    """Return whether a file of some rows and bounds may hold a matching row."""
+    """Return whether a file with these bounds and so many rows may hold a matching row."""
     if rows == 0:
         return False
     match predicate:
@@ -95,15 +95,18 @@ def may_match(predicate: Predicate, bounds: Mapping[int, Bounds], rows: int) -> 
 
 
 def may_hold_any(values: Sequence[Comparable], bounds: Bounds) -> bool:
-    """Return whether a column with these bounds may hold one of ascending values."""
+    """Return whether a column with these bounds may hold one of the ascending values."""
     if not values:
         return False
     low, high = _like(bounds.low, values[0]), _like(bounds.high, values[0])
     first = 0 if low is None else bisect_left(values, low)
-    return first < len(values) and (high is None or values[first] <= high)
+    if first == len(values):
+        return False
+    return high is None or values[first] <= high
 
 
 def _may_compare(op: Operator, value: Any, bounds: Bounds) -> bool:
+    """Return whether some value within the bounds compares with `value` by the operator."""
     low, high = _like(bounds.low, value), _like(bounds.high, value)
     above_low = low is None or low < value
     below_high = high is None or value < high
@@ -123,7 +126,7 @@ def _may_compare(op: Operator, value: Any, bounds: Bounds) -> bool:
 
 
 def _like(bound: Value | None, value: Any) -> Any:
-    """Return a bound in a form that compares with the value."""
+    """Return a bound as the type of the value: bounds of decimals are texts."""
     if bound is not None and isinstance(value, Decimal):
         return Decimal(str(bound))
     return bound

@@ -12,11 +12,11 @@ V = TypeVar("V")
 
 @dataclass(slots=True, kw_only=True)
 class Recent(Generic[K, V]):
-    """The values used last, by key.
+    """The values used last, by key. Several threads may share them.
 
-    `max_size` bounds the sum of their `size_of`, by default their number. A value that alone is
-    larger is not stored, unless `keeps_newest`: then the newest one stays in any case. Any number
-    of threads may use it. Two that miss the same key at the same time both make its value.
+    `max_size` bounds the sum of their sizes by `size_of`; by default it bounds their number. A
+    larger value is not stored, unless `keeps_newest`: then the newest value is always stored. Two
+    threads that miss the same key at the same time both make its value.
     """
 
     max_size: int
@@ -36,7 +36,7 @@ class Recent(Generic[K, V]):
         return value
 
     def known(self, key: K) -> V | None:
-        """Return the value of a key, or None; it counts as used."""
+        """Return the value of a key, which then counts as just used; None if missing."""
         with self._lock:
             if key not in self._values:
                 return None
@@ -44,7 +44,7 @@ class Recent(Generic[K, V]):
             return self._values[key]
 
     def put(self, key: K, value: V) -> None:
-        """Store a value, instead of the key's old one and of those used longest ago."""
+        """Store the value of a key; drop the values used longest ago if there is no room."""
         size = self.size_of(value)
         if size > self.max_size and not self.keeps_newest:
             return

@@ -22,9 +22,9 @@ from opal_lake.definition.table_spec import MAX_KEY_BYTES, TableSpec
 
 BAD = "_opal_bad"  # what a source reader found wrong with a row
 SOURCE = "_opal_source"  # where the row was
-ROW = "_opal_row"  # its text, before it got types
-# A JSON list of the columns whose values the row lacks, because they did not change: they stay
-# those of the row before it.
+ROW = "_opal_row"  # the text of the row, before its values got types
+# A JSON list of the columns whose values the row lacks because they did not change: their values
+# are those of the previous row of its key.
 UNCHANGED = "_opal_unchanged"
 NOTES = (BAD, SOURCE, ROW, UNCHANGED)
 EXAMPLES = 5
@@ -35,14 +35,17 @@ LACKING = (
     "the row lacks values that did not change, "
     "and only an ingest that makes rows visible at once looks them up"
 )
-# In the metadata of a file of rejected rows, if `row` is JSON: the JSON's form.
+# The key of the JSON's form in the metadata of a file of rejected rows whose `row` is JSON
 _FORM = b"opal.json"
 SCHEMA = pa.schema([("reason", pa.string()), ("source", pa.string()), ("row", pa.string())])
 
 
 @dataclass(slots=True, kw_only=True)
 class Rejects:
-    """The bad rows of a task: all are counted, few are examples; `keep` stores all."""
+    """The bad rows of a task, by reason, and a few examples.
+
+    With `keep`, all bad rows are put aside in `quarantined`.
+    """
 
     keep: bool
     form: JsonForm | None = None
@@ -51,6 +54,7 @@ class Rejects:
     quarantined: list[pa.Table] = field(default_factory=list)
 
     def add(self, rows: pa.Table, reasons: Sequence[str]) -> None:
+        """Add bad rows with the reason of each."""
         self.counts = fewer_reasons(self.counts + Counter(reasons))
         missing_examples = EXAMPLES - len(self.examples)
         described = rows if self.keep else rows.slice(0, missing_examples)
@@ -58,13 +62,18 @@ class Rejects:
         if SOURCE in described.column_names:
             sources = values_of(described[SOURCE])
         texts = _row_texts(described)
-        columns = (reasons[: len(texts)], sources, texts)
-        table = pa.table([pa.array(column, pa.string()) for column in columns], schema=SCHEMA)
+        columns = [
+            pa.array(reasons[: len(texts)], pa.string()),
+            pa.array(sources, pa.string()),
+            pa.array(texts, pa.string()),
+        ]
+        table = pa.table(columns, schema=SCHEMA)
         self.examples += shown_rejects(table.slice(0, missing_examples))
         if self.keep:
             self.quarantined.append(table)
 
     def encode(self) -> bytes:
+        """Encode the quarantined rows as a file of rejected rows."""
         sink = pa.BufferOutputStream()
         rows = pa.concat_tables(self.quarantined)
         if self.form is not None:
@@ -75,7 +84,11 @@ class Rejects:
 
 
 class StoredRejects(NamedTuple):
-    """The rows in a file of rejected rows; `form` is None if `row` is not exact."""
+    """The rows of a file of rejected rows.
+
+    `form` is the form of the JSON in their column `row`; None if it lacks some of the source's
+    data.
+    """
 
     rows: pa.Table
     form: JsonForm | None
@@ -102,7 +115,7 @@ def shown_rejects(rows: pa.Table) -> list[dict[str, str | None]]:
 
 
 def fewer_reasons(counts: Counter[str]) -> Counter[str]:
-    """Return the most frequent reasons, and the others as one.
+    """Return the most frequent reasons; count all other ones as OTHER_REASONS.
 
     A source can have a different reason for every row.
     """
@@ -114,15 +127,20 @@ def fewer_reasons(counts: Counter[str]) -> Counter[str]:
 
 
 def _row_texts(rows: pa.Table) -> list[Any]:
+    """Return the text of each row: the source's own, or JSON of its values."""
     if ROW in rows.column_names:
         return values_of(rows[ROW])
     names = [name for name in rows.column_names if not name.startswith(RESERVED_PREFIX)]
     columns = [values_of(rows[name]) for name in names]
-    return [row_text(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+    texts: list[str] = []
+    for values in zip(*columns, strict=True):
+        row = dict(zip(names, values, strict=True))
+        texts.append(row_text(row))
+    return texts
 
 
 def _short(example: dict[str, str | None]) -> dict[str, str | None]:
-    """Cut the text of a row to what fits into a message and a commit."""
+    """Cut the text of a row to EXAMPLE_CHARACTERS, which fit into a message and a commit."""
     row = example["row"] or ""
     if len(row) <= EXAMPLE_CHARACTERS:
         return example
@@ -163,9 +181,9 @@ def split_bad_rows(rows: pa.Table, spec: TableSpec, rejects: Rejects) -> pa.Tabl
 
 
 def _complaints(rows: pa.Table, spec: TableSpec) -> list[tuple[npt.NDArray[np.bool_], Any]]:
-    """Return masks of bad rows, each with a reason, or an array with one for each row.
+    """Return masks of bad rows, each with the reason of the mask or an array of reasons by row.
 
-    A mask is made only where a cheap count shows that it is needed: clean batches have none.
+    A mask is made only if a cheap count shows that rows are bad: clean batches have no mask.
     """
     complaints: list[tuple[npt.NDArray[np.bool_], Any]] = []
     if BAD in rows.column_names and rows[BAD].null_count < rows.num_rows:
@@ -192,14 +210,17 @@ def _complaints(rows: pa.Table, spec: TableSpec) -> list[tuple[npt.NDArray[np.bo
 
 
 def _key_bytes(rows: pa.Table, keys: Sequence[Field]) -> pa.ChunkedArray | None:
-    """Return the bytes of the texts and binaries of each key; None if keys have none."""
+    """Return the bytes of the texts and binaries in the key of each row.
+
+    Return None if no key column is a text or a binary.
+    """
     total = None
     for key in keys:
         if not isinstance(key.type, Atomic) or key.type.name not in ("string", "binary"):
             continue
         column = rows[key.name]
         if not _has_length(column.type):
-            # Arrow has more types for each, which have no `binary_length`.
+            # Arrow's other types of texts and binaries have no `binary_length`.
             wide = pa.large_string() if key.type.name == "string" else pa.large_binary()
             column = column.cast(wide)
         sizes = pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
@@ -208,6 +229,7 @@ def _key_bytes(rows: pa.Table, keys: Sequence[Field]) -> pa.ChunkedArray | None:
 
 
 def _has_length(kind: pa.DataType) -> bool:
+    """Return whether Arrow has `binary_length` for a type of texts or binaries."""
     types = pa.types
     is_text = types.is_string(kind) or types.is_large_string(kind)
     return bool(is_text or types.is_binary(kind) or types.is_large_binary(kind))

@@ -1,7 +1,7 @@
 """Checks on the files that tasks report, before a commit names them.
 
-Readers would detect such errors too late. The checks are cheap, since no file is opened: readers
-verify the files themselves by their checksums.
+Readers would detect a wrong entry only after the commit. The checks open no file: readers verify
+the files by their checksums.
 """
 
 from collections.abc import Iterable
@@ -24,18 +24,18 @@ def check_ingested(files: Iterable[DataFile], number: int | None) -> None:
     for file in files:
         if len(file.segments) != 1:
             raise _refused(
-                file.path, f"it has {len(file.segments)} segments, an ingested file has one"
+                file.path, f"it has {len(file.segments)} segments, but an ingested file has one"
             )
         [segment] = file.segments
         if segment_part(segment) != number:
-            raise _refused(file.path, f"its segment {segment} is not of job {number}")
+            raise _refused(file.path, f"its segment {segment} does not belong to job {number}")
         if segment in seen:
             raise _refused(file.path, f"its segment {segment} was reported twice")
         seen.add(segment)
 
 
 def check_files(entries: Iterable[DataFile | LogFile | RunFile]) -> None:
-    """Raise ReportError for a file that cannot be committed."""
+    """Raise ReportError for a file that cannot be committed, or that is reported twice."""
     paths: set[str] = set()
     for entry in entries:
         try:
@@ -75,8 +75,9 @@ def _check_log(log: LogFile) -> None:
 def _check_run(run: RunFile) -> None:
     own_path(PathKind.RUN, run.path)
     least_size = checked.count(run.entries) * BYTES_AN_ENTRY
-    if least_size > checked.count(run.size) or not run.size:
-        raise ValueError(f"{run.size:,} bytes cannot hold its {run.entries:,} entries")
+    size = checked.count(run.size)
+    if least_size > size or size == 0:
+        raise ValueError(f"{size:,} bytes cannot hold its {run.entries:,} entries")
 
 
 def _check_content(rows: int, size: int) -> None:
@@ -87,6 +88,6 @@ def _check_content(rows: int, size: int) -> None:
 
 def _refused(path: object, reason: str) -> ReportError:
     return ReportError(
-        f"a task reported {path!r:.200}, which cannot be committed: {reason}; "
-        "this commit was not made, report it as a bug"
+        f"a task reported {path!r:.200}, which cannot be committed: {reason}. "
+        "Nothing was committed; report this as a bug"
     )

@@ -1,4 +1,4 @@
-"""The nouns of a table's metadata: segments, data files, segment logs, runs and side files."""
+"""The entries of a table's metadata: segments, data files, segment logs, runs and side files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,18 +21,18 @@ from opal_lake.ids import segment_part
 from opal_lake.layout import PathKind, job_number, own_path
 
 MAX_SEGMENT_ROWS = 1 << 31  # offsets are 32-bit
-# Of a data file or a segment log. Columns of one value take a byte for 45 rows in Parquet, for 230
-# in ORC, and for 80 events.
+# Of a data file or a segment log. Real files have fewer: columns of one value have 45 rows a byte
+# in Parquet and 230 in ORC, and segment logs have 80 events a byte.
 MAX_ROWS_A_BYTE = 4096
-BYTES_AN_ENTRY = 8  # of a run: the low words, which are stored as they are
+BYTES_AN_ENTRY = 8  # of a run, at least: the low word of its hash is not compressed
 
 
 def check_rows(rows: int, size: int) -> int:
-    """Return the rows; raise ValueError for more than a file of that size can hold."""
+    """Return `rows`; raise ValueError if a file of `size` bytes cannot hold so many."""
     max_rows = MAX_ROWS_A_BYTE * size
     if not 0 <= rows <= max_rows:
         raise ValueError(
-            f"{rows:,} rows are said to be in {size:,} bytes, which hold {max_rows:,} at most"
+            f"a file of {size:,} bytes cannot hold {rows:,} rows, only up to {max_rows:,}"
         )
     return rows
 
@@ -54,7 +54,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSegment:
-    """A segment that no MetaGen has processed, with the facts of its ingest."""
+    """A segment that no MetaGen has processed, and the version and names of its ingest."""
 
     id: int
     rows: int
@@ -75,7 +75,7 @@ class PendingSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardedSegment:
-    """A pending segment that a commit withdraws, and the one file that holds its rows."""
+    """A pending segment that a commit withdraws, and the path of the file of its rows."""
 
     path: str
     segment: Segment
@@ -155,9 +155,9 @@ def _segment_rows(rows: Any, number: Any) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The job that put rows in Z-order, and the field ids of its columns.
+    """The number of the job that put rows in Z-order, and the field ids of the columns.
 
-    Files of one job hardly overlap.
+    The files of one job hardly overlap in these columns.
     """
 
     number: int
@@ -168,11 +168,12 @@ class Cluster:
 class DataFile:
     """A file of rows.
 
-    `crc32` covers all of it, `footer_crc32` its last `footer_bytes`.
-
-    `codec` is empty if it is the usual one. Of the rows that can be dropped at the `floor`, the
-    file has only deletes that must stay. `first_row_id` is the first of the ids that are reserved
-    for a file that a rewrite added; its commit does not have them yet.
+    - `crc32` covers the whole file, `footer_crc32` its last `footer_bytes`.
+    - `codec` is empty for the default compression.
+    - `floor` is the last floor for which a rewrite dropped rows. Of the rows that could be dropped
+      at that floor, the file holds only deletes that must stay.
+    - `first_row_id` is the first of the row ids that are reserved for a file of a rewrite. The
+      commit of the rewrite does not have them yet.
     """
 
     path: str
@@ -200,8 +201,8 @@ def is_ingested(file: DataFile) -> bool:
 class LogFile:
     """A segment log: a file of UNTIL events, sorted by (segment, offset).
 
-    `version` is the commit that added them. Merged logs, which name no next rows, have the newest
-    one.
+    `version` is the commit that added the events. A merged log has the newest version of its
+    events, and does not name their next rows.
     """
 
     path: str
@@ -282,7 +283,7 @@ def run_to_json(run: RunFile) -> dict[str, Any]:
 
 def run_from_json(data: Mapping[str, Any]) -> RunFile:
     if count(data["entries"]) * BYTES_AN_ENTRY > count(data["size"]):
-        raise ValueError(f"{data['entries']:,} entries are said to be in {data['size']:,} bytes")
+        raise ValueError(f"a run of {data['size']:,} bytes cannot hold {data['entries']:,} entries")
     return RunFile(
         path=own_path(PathKind.RUN, data["path"]),
         size=count(data["size"]),

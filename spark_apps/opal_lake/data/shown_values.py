@@ -1,4 +1,4 @@
-"""Arrow values for display and for JSON, also those that Python cannot express."""
+"""Arrow values for display and for JSON, including values that Python cannot express."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,10 +15,10 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def values_of(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """Return Python values, or texts as close as possible where Python has none.
+    """Return Python values, or the closest texts for values that Python cannot express.
 
-    A time out of Python's years is text in ISO 8601, with its own year. In a text that is not UTF-8
-    the wrong bytes are U+FFFD.
+    A time whose year Python does not have becomes ISO 8601 text. In a text that is not UTF-8, wrong
+    bytes become U+FFFD.
     """
     try:
         return list(column.to_pylist())
@@ -27,6 +27,7 @@ def values_of(column: pa.ChunkedArray | pa.Array) -> list[Any]:
 
 
 def _value_of(scalar: pa.Scalar) -> Any:
+    """Return a Python value, or the closest text."""
     try:
         return scalar.as_py()
     except (ValueError, OverflowError):

@@ -1,8 +1,8 @@
 """Thrift's compact protocol, the encoding of Parquet footers: structs as trees, and back.
 
-A struct is its fields by number, each with its type. The bytes are untrusted: every value takes at
-least a byte, lists and texts must end before the bytes do, and structs may nest as deep as those of
-a footer.
+A struct is a mapping of its fields by number, each with its type. The bytes are untrusted: every
+value takes at least a byte, lists and texts must end before the bytes do, and structs may nest at
+most `_MAX_DEPTH` deep.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ Struct = dict[int, tuple[int, Any]]
 
 _INTEGERS = {I16, I32, I64}
 _FIXED = {BYTE: 1, DOUBLE: 8}
-LONG_LIST = 15  # elements or more: then their number follows
-_MAX_STEP = 15  # between numbers of fields, in 4 bits: otherwise the number follows
+LONG_LIST = 15  # elements; the number of so many or more takes bytes of its own
+_MAX_STEP = 15  # from one field number to the next, in 4 bits; otherwise the number follows
 _MAX_DEPTH = 16
 _MAX_BITS = 64
 
@@ -70,7 +70,7 @@ def decode_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def encode_struct(fields: Struct) -> bytes:
-    """Encode a struct. A struct within it may be given as its bytes."""
+    """Encode a struct; structs within it may be given as their bytes."""
     return encode_fields(fields) + b"\0"
 
 
@@ -92,6 +92,7 @@ def encode_fields(fields: Struct, last: int = 0) -> bytes:
 
 
 def _encode(kind: int, value: Any) -> bytes:
+    """Encode a value of a type; bytes of a fixed width are given as bytes."""
     if kind in _INTEGERS:
         return _zigzag(value)
     if kind == STRUCT:
@@ -100,7 +101,8 @@ def _encode(kind: int, value: Any) -> bytes:
         return encode_varint(len(value)) + bytes(value)
     if kind in (LIST, SET):
         element, items = value
-        head = bytes([min(len(items), LONG_LIST) << 4 | element])
+        count_bits = min(len(items), LONG_LIST)
+        head = bytes([count_bits << 4 | element])
         if len(items) >= LONG_LIST:
             head += encode_varint(len(items))
         return head + b"".join(_encode(element, item) for item in items)
@@ -128,6 +130,7 @@ class _Reader:
     at: int = 0
 
     def struct(self, depth: int) -> Struct:
+        """Read a struct up to its end, which is a zero byte."""
         if depth > _MAX_DEPTH:
             raise ValueError(f"its structs nest more than {_MAX_DEPTH} deep")
         fields: Struct = {}
@@ -136,7 +139,7 @@ class _Reader:
             kind, step = head & 0x0F, head >> 4
             number = number + step if step else self.integer()
             value = None
-            if kind not in (TRUE, FALSE):  # of which the type is the value
+            if kind not in (TRUE, FALSE):  # a truth value is in its type
                 value = self.value(kind, depth)
             fields[number] = (kind, value)
         return fields
@@ -156,6 +159,7 @@ class _Reader:
         raise ValueError(f"byte {self.at} has a value of type {kind}, which footers do not have")
 
     def items(self, depth: int) -> tuple[int, list[Any]]:
+        """Read a list; return the type of its elements, and the elements."""
         head = self.byte()
         element, count = head & 0x0F, head >> 4
         if count == LONG_LIST:
@@ -186,5 +190,6 @@ class _Reader:
         return value
 
     def integer(self) -> int:
+        """Read a signed number in zigzag form."""
         value = self.varint()
         return value >> 1 ^ -(value & 1)

@@ -1,7 +1,7 @@
 """The search for texts that are not UTF-8.
 
-Arrow's format forbids them but does not check them, and Python cannot read them. The check of a
-million texts takes 1 ms if they are ASCII, which is a look at each byte, otherwise 8 ms.
+Arrow's format forbids such texts, but Arrow does not check for them, and Python cannot read them.
+The check of a million texts takes 1 ms if all are ASCII, otherwise 8 ms.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def holds_text(kind: DataType) -> bool:
 
 
 def rows_not_utf8(column: pa.ChunkedArray) -> npt.NDArray[np.bool_] | None:
-    """Return which rows hold a text that is not UTF-8; None if no row does."""
+    """Return a mask of the rows that hold a text that is not UTF-8; None if no row does."""
     positions: list[int] = []
     start = 0
     for chunk in column.chunks:
@@ -47,7 +47,11 @@ def rows_not_utf8(column: pa.ChunkedArray) -> npt.NDArray[np.bool_] | None:
 
 
 def _positions_not_utf8(array: pa.Array, start: int) -> Iterator[int]:
-    """Yield the positions of such rows, by halving an array until each is alone."""
+    """Yield the positions of rows with a text that is not UTF-8.
+
+    `start` is the position of the array's first row. Arrays with such a row are halved until it is
+    alone.
+    """
     if _is_utf8(array):
         return
     if len(array) == 1:
@@ -59,6 +63,7 @@ def _positions_not_utf8(array: pa.Array, start: int) -> Iterator[int]:
 
 
 def _is_utf8(array: pa.Array) -> bool:
+    """Return whether all texts within an array are UTF-8."""
     try:
         for texts in _texts(array):
             if not _is_ascii(texts):
@@ -69,7 +74,7 @@ def _is_utf8(array: pa.Array) -> bool:
 
 
 def _is_ascii(texts: pa.Array) -> bool:
-    """Return whether all bytes are known to be ASCII, as those of most texts are."""
+    """Return whether all bytes of some texts are known to be ASCII."""
     width = _OFFSET_TYPES.get(texts.type)
     if width is None or len(texts) == 0:
         return False
@@ -83,7 +88,7 @@ def _is_ascii(texts: pa.Array) -> bool:
 
 
 def _texts(array: pa.Array) -> Iterator[pa.Array]:
-    """Yield the texts within an array, without those outside of a slice."""
+    """Yield the arrays of texts within an array; of a slice, only its own texts."""
     kind = array.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         yield array

@@ -1,9 +1,10 @@
 """The position of a row on the Z-order curve: the bits of its columns' ranks, interleaved.
 
-A rank counts the knots that are not greater than the value, so that any type that compares has one;
-nulls come first. Knots are quantiles of a sample: equal parts of the curve hold equally many rows
-whatever the distribution. Ranks fill their bits from the top, so that a column of few values counts
-as much as one of many. Below the ranks there are some bits that only part rows of equal ranks.
+The rank of a value is the number of knots that are not greater than it; null has rank 0. So every
+type that compares has ranks. Knots are quantiles of a sample: equal parts of the curve hold equally
+many rows, whatever the distribution. Ranks fill their bits from the top, so that a column of few
+values counts as much as one of many. The lowest TIE_BITS of a position only separate rows of equal
+ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,8 @@ MAX_COLUMNS = 8
 TIE_BITS = 8
 CELL_SHARE = 1.42  # of a file's rows: a cell with more is halved
 _TOP_BIT = 62
-# Bits of a rank: each is a step of a search in code that Java has to compile.
+# Bits of the rank of a single column, of one column among several, and of all columns together.
+# Each bit is a step of a search in code that Java has to compile.
 _MAX_BITS_ALONE, _MAX_BITS, _MAX_BITS_TOGETHER = 14, 10, 32
 _Integers = npt.NDArray[np.int64]
 
@@ -43,7 +45,7 @@ def z_fields(spec: TableSpec, names: Sequence[str]) -> tuple[Field, ...]:
             )
     if len({field.id for field in fields}) < len(fields):
         given = ", ".join(map(repr, names))
-        raise InvalidInputError(f"columns {given}: one of them is named twice; give each once")
+        raise InvalidInputError(f"columns {given} name a column twice; name each column once")
     return fields
 
 
@@ -55,16 +57,20 @@ def bits_of(columns: int) -> int:
 
 
 def plan_knots(sample: pa.Array, bits: int) -> pa.Array:
-    """Return up to 2^bits - 1 ascending values, each once, that part a sample evenly."""
+    """Return up to 2^bits - 1 ascending values that divide a sample into equal parts."""
     valid = sample.drop_null()
+    # By distinct value, ascending: its first position in the sample, and how often it occurs
     _, first, counts = np.unique(comparable(valid), return_index=True, return_counts=True)
-    # The least value is a knot only if it parts values from nulls.
-    least_knot = np.arange(min(len(first), 1)) if sample.null_count else np.arange(0)
+    least_knot = np.arange(0)
+    if sample.null_count and len(first):
+        # The least value is a knot only if it separates values from nulls.
+        least_knot = np.arange(1)
     further_knots = np.arange(1, len(first))
     max_further = (1 << bits) - 1 - len(least_knot)
     if len(further_knots) > max_further:
-        rows = np.arange(1, max_further + 1) * len(valid) // (max_further + 1)
-        quantiles = np.unique(np.searchsorted(np.cumsum(counts), rows, side="right"))
+        rows_before = np.arange(1, max_further + 1) * len(valid) // (max_further + 1)
+        rows_up_to_value = np.cumsum(counts)
+        quantiles = np.unique(np.searchsorted(rows_up_to_value, rows_before, side="right"))
         further_knots = quantiles[quantiles > 0]
     chosen = np.concatenate([least_knot, further_knots])
     return valid.take(pa.array(first[chosen], pa.int64()))
@@ -90,13 +96,14 @@ def comparable(values: pa.Array) -> npt.NDArray[Any]:
 
 
 def _objects(values: list[Any]) -> npt.NDArray[Any]:
+    """Return an array of Python objects: numpy itself would pad bytes to one width."""
     objects = np.empty(len(values), np.object_)
     objects[:] = values
     return objects
 
 
 def ranks(values: pa.Array, knots: pa.Array) -> _Integers:
-    """Return how many knots each value is not less than; 0 for null."""
+    """Return for each value the number of knots that are not greater; 0 for null."""
     result = np.zeros(len(values), np.int64)
     is_valid = np.asarray(values.is_valid())
     valid = comparable(values.drop_null())
@@ -105,7 +112,7 @@ def ranks(values: pa.Array, knots: pa.Array) -> _Integers:
 
 
 def spread_ranks(knots: int, position: int, columns: int) -> _Integers:
-    """Return the bits of z that each rank of the column at a position sets."""
+    """Return, by rank, the bits of z that a rank of the column at `position` sets."""
     bits = bits_of(columns)
     # The rank's highest bit becomes the highest one of the column.
     lifted = np.arange(knots + 1, dtype=np.int64) << (bits - knots.bit_length())
@@ -117,7 +124,7 @@ def spread_ranks(knots: int, position: int, columns: int) -> _Integers:
 
 
 def interleave(columns: Sequence[pa.Array], knots: Sequence[pa.Array]) -> _Integers:
-    """Return the z value of each row; its lowest TIE_BITS are zero."""
+    """Return the z value of each row, whose lowest TIE_BITS are zero."""
     z = np.zeros(len(columns[0]), np.int64)
     for position, (values, own_knots) in enumerate(zip(columns, knots, strict=True)):
         spread = spread_ranks(len(own_knots), position, len(columns))
@@ -126,20 +133,20 @@ def interleave(columns: Sequence[pa.Array], knots: Sequence[pa.Array]) -> _Integ
 
 
 def tie_shift(rows: int) -> int:
-    """Return the shift by which offsets below `rows` fit into TIE_BITS.
+    """Return by how many bits offsets below `rows` are shifted down to fit into TIE_BITS.
 
-    So rows of equal ranks stay roughly in the order of their arrival.
+    Shifted offsets keep rows of equal ranks roughly in the order of their arrival.
     """
     offset_bits = max(rows - 1, 0).bit_length()
     return max(0, offset_bits - TIE_BITS)
 
 
 def plan_cuts(z: _Integers, files: float) -> _Integers:
-    """Return the z values at which files begin.
+    """Return the z values at which files begin, without that of the first file.
 
-    A file has whole cells of the curve, so that files overlap least. A cell is halved while it is
-    too large for a file, and small ones are put together: for smooth data, files differ in size by
-    up to a factor of two.
+    A file has whole cells of the curve, so that files overlap as little as possible. A cell that is
+    too large for a file is halved, and small neighbours share a file. For smooth data, files differ
+    in size by up to a factor of two.
     """
     ordered = np.sort(z)
     rows_a_file = len(ordered) / max(files, 1e-9)
@@ -155,10 +162,12 @@ def plan_cuts(z: _Integers, files: float) -> _Integers:
 
 
 def _cells(ordered: _Integers, max_rows: float) -> Iterator[tuple[int, int]]:
-    """Yield the least z and the rows of each cell with rows, in order.
+    """Yield the least z and the number of rows of each cell with rows, in order.
 
-    A cell that no bit can part may have more than `max_rows`.
+    `ordered` has the z values of all rows, ascending. A cell of one z value may have more than
+    `max_rows`.
     """
+    # The first row of a cell, the row after its last one, its least z, and the next bit to halve by
     waiting = [(0, len(ordered), 0, _TOP_BIT)]
     while waiting:
         first, past, start, bit = waiting.pop()
@@ -167,7 +176,7 @@ def _cells(ordered: _Integers, max_rows: float) -> Iterator[tuple[int, int]]:
             continue
         middle = start | 1 << bit
         at = int(np.searchsorted(ordered, middle))
-        # The lower half is the last one put, and so the next one taken.
+        # The lower half is pushed last, so that it is popped first.
         if at < past:
             waiting.append((at, past, middle, bit - 1))
         if first < at:

@@ -1,7 +1,7 @@
 """Reads of a table: visible rows, change feeds, the history, and rows by key.
 
-- `read` plans a read: which files it needs, and which of their rows it shows. `view` is what an
-  engine is asked for, `where` its filter, `result_columns` the columns of the result.
+- `read` plans a read: which files it needs, and which of their rows it shows. `view` has the inputs
+  of an engine, `where` a read's filter, and `result_columns` the columns of its result.
 - `change_range` finds the versions of a change feed, `changes` the rows that began and ended in
   them, and `changed_rows` labels these rows, also for a net feed.
 - `partition_net` reads the net rows of a partition key.

@@ -15,14 +15,14 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage.verified import missing_error
 
 _FORMS = (
-    "a version, as 8, a commit time as '2026-01-31T12:00:00Z', or the name of a savepoint or a "
-    "business snapshot"
+    "a version such as 8, a commit time such as '2026-01-31T12:00:00Z', or the name of a savepoint "
+    "or a business snapshot"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRange:
-    """The versions after `earlier` up to `last`; none if `earlier` is None."""
+    """The versions after `earlier`, up to and with `last`; none if `earlier` is None."""
 
     head: Snapshot
     earlier: Snapshot | None
@@ -30,9 +30,9 @@ class VersionRange:
 
 
 def version_range(log: CommitLog, start: object, end: object = None) -> VersionRange:
-    """Return the range between two bounds, which both belong to it.
+    """Return the range from `start` to `end`, both included; without `end`, up to the head.
 
-    A savepoint as the start excludes the savepoint's own version, as the end it includes it.
+    If `start` is the name of a savepoint, the range begins after the savepoint's version.
     """
     head = log.head()
     _refuse_reversed(head, start, end)
@@ -44,14 +44,14 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
             f"{head.version}: leave the end out to read up to it"
         )
     if first > last:
-        # No commit lies between two times or savepoints; two numbers in this order are a mistake
+        # Two times or savepoints may have no commit between them. Two numbers are a mistake.
         are_numbers = hasattr(start, "__index__") and hasattr(end, "__index__")
         is_empty = end is None or (first == last + 1 and not are_numbers)
         if is_empty:
             return VersionRange(head=head, earlier=None, last=last)
         raise InvalidInputError(
-            f"the changes from {start!r} (version {first}) to {end!r} (version {last}) are of a "
-            "range that ends before it begins; give an earlier start, or a later end"
+            f"the range of changes from start={start!r} (version {first}) to end={end!r} (version "
+            f"{last}) ends before it begins; give an earlier start, or a later end"
         )
     earlier = _state_before(log, head, first)
     if earlier.version >= last:
@@ -62,7 +62,7 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
 def _refuse_reversed(head: Snapshot, start: object, end: object) -> None:
     """Raise InvalidInputError for two times in the wrong order.
 
-    If no commit lies between them, their versions do not show it.
+    Their versions do not show the order if no commit lies between the times.
     """
     if end is None or start == LATEST:
         return
@@ -71,13 +71,14 @@ def _refuse_reversed(head: Snapshot, start: object, end: object) -> None:
     first_us, last_us = _moment(start, "start"), _moment(end, "end")
     if first_us > last_us:
         raise InvalidInputError(
-            f"start={start!r} is {moment_text(first_us)} and end={end!r} {moment_text(last_us)}: "
-            "the range ends before it begins; give an earlier start, or a later end"
+            f"start={start!r} ({moment_text(first_us)}) is after end={end!r} "
+            f"({moment_text(last_us)}), so that the range ends before it begins; give an earlier "
+            "start, or a later end"
         )
 
 
 def commits_of(log: CommitLog, versions: VersionRange) -> CommitRange:
-    """Return the commits of a range, in order; raise an error if one is missing."""
+    """Return the commits of a range, in order; raise an error if a commit is missing."""
     assert versions.earlier is not None
     before = versions.earlier.version
     commit_range = log.range_after(before, versions.last, versions.head.commits)
@@ -89,9 +90,10 @@ def commits_of(log: CommitLog, versions: VersionRange) -> CommitRange:
 
 
 def _state_before(log: CommitLog, head: Snapshot, first: int) -> Snapshot:
-    """Return the state that the first version changed.
+    """Return the state before version `first`.
 
-    If that has expired, the oldest version is returned, provided that it shows the same rows.
+    If that state has expired, return the oldest readable version if it shows the same rows;
+    otherwise raise NotFoundError.
     """
     oldest = head.root.oldest_version
     if first - 1 >= oldest:
@@ -100,23 +102,24 @@ def _state_before(log: CommitLog, head: Snapshot, first: int) -> Snapshot:
     expired = max(first, 1)
     if state.root.viewed >= expired:
         raise NotFoundError(
-            f"{log.storage.uri}: the changes of version {expired} have expired; the oldest "
-            f"readable ones are those of version {oldest + 1}. The table's property window says "
-            "how long they stay"
+            f"{log.storage.uri}: the changes of version {expired} have expired; begin with version "
+            f"{oldest + 1}, the oldest one with readable changes. The table's property window says "
+            "how long changes stay"
         )
     return state
 
 
 def _first(head: Snapshot, start: object) -> int:
+    """Return the first version of a range by its start."""
     if start == LATEST:
         return head.version + 1
     named = _version(head, start, "start")
     if named is not None:
-        # What a savepoint's version shows has been read already; a number is read itself
+        # A reader has seen the state of a savepoint that it names, but not that of a number
         return named + 1 if isinstance(start, str) else named
     moment_us = _moment(start, "start")
     times = CommitTimes(head)
-    # A version of exactly that moment belongs to the range
+    # A version with exactly this commit time belongs to the range
     before = times.newest_by(moment_us - 1)
     if before is not None:
         return before + 1
@@ -124,13 +127,14 @@ def _first(head: Snapshot, start: object) -> int:
     if oldest > 0:
         raise NotFoundError(
             f"{head.storage.uri}: some of the changes since {moment_text(moment_us)} have expired; "
-            f"version {oldest}, the oldest readable one, is of {moment_text(times.of(oldest))}: "
-            "give a later start"
+            f"give a start after {moment_text(times.of(oldest))}, the commit time of version "
+            f"{oldest}, the oldest readable one"
         )
     return 0
 
 
 def _last(head: Snapshot, end: object) -> int:
+    """Return the last version of a range by its end."""
     named = _version(head, end, "end")
     if named is not None:
         return named
@@ -141,16 +145,17 @@ def _last(head: Snapshot, end: object) -> int:
         oldest = head.root.oldest_version
         raise NotFoundError(
             f"{head.storage.uri}: no readable version is as old as {moment_text(moment_us)}; "
-            f"version {oldest}, the oldest, is of {moment_text(times.of(oldest))}: give a later end"
+            f"give an end from {moment_text(times.of(oldest))}, the commit time of version "
+            f"{oldest}, the oldest readable one"
         )
     return version
 
 
 def _version(head: Snapshot, given: object, name: str) -> int | None:
-    """Return the version of a bound, None if the bound may be a time.
+    """Return the version that a bound gives as a number or a name; None if it may be a time.
 
-    A bound is a version, or the name of a savepoint or a business snapshot. The open business
-    snapshot stands for the newest version.
+    A name is that of a savepoint or of a business snapshot. The open business snapshot stands for
+    the newest version.
     """
     if isinstance(given, str):
         business, savepoints = head.root.business, head.root.savepoints
@@ -165,8 +170,7 @@ def _version(head: Snapshot, given: object, name: str) -> int | None:
     version = int(given)
     if version < 0:
         raise InvalidInputError(
-            f"{name}={given!r} is not a version; versions begin with 0, as `opal history` lists "
-            "them"
+            f"{name}={given!r} is not a version: versions begin with 0; `opal history` lists them"
         )
     return version
 
@@ -176,7 +180,7 @@ def _invalid_bound(name: str, given: object) -> InvalidInputError:
 
 
 def _moment(given: object, name: str) -> int:
-    """Return a bound that is a time, in microseconds since 1970."""
+    """Return the time that a bound gives, in microseconds since 1970."""
     if given == LATEST:
         raise InvalidInputError(
             f"{name}={LATEST!r} is not a valid {name}: leave {name} out to read up to the newest "

@@ -1,7 +1,7 @@
-"""The rows of a change feed, read in this process, and how a feed, also a net one, labels them.
+"""The rows of a change feed, read in this process, and the labels of rows in any feed.
 
-Names and meaning are those of Spark's `Changelog`. `opal_spark.read.changes` does the same for
-large feeds: change both together.
+The columns of a feed have the names and meanings of Spark's `Changelog`. `opal_spark.read.changes`
+does the same for large feeds: change both together.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -45,20 +45,22 @@ INSERT, PREIMAGE, POSTIMAGE, DELETE = "insert", "update_preimage", "update_posti
 
 
 def feed_fields(spec: TableSpec, columns: Sequence[str] | None) -> tuple[Field, ...]:
-    """Return the table's columns in a feed.
+    """Return the table's columns in a feed: the named ones, or all.
 
-    Raises InvalidInputError if one has the name of a column of the feed.
+    Raises InvalidInputError if a column has the name of a column of the feed.
     """
     return fields_beside(FEED_COLUMNS, spec, columns, "a change feed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changes:
-    """Changed rows as they are stored.
+    """Changed rows as they are stored. Each field has an element for each row.
 
-    Of each row: the version that changed it, whether it is how the change left it (`after`), and
-    whether another row replaced it. `pair` is the id of the row that replaced it, otherwise its
-    own: the two rows of an update have one.
+    - `version` is the version that changed the row.
+    - `after` is true if the row began in that version, false if it ended.
+    - `is_replaced` is true if another row replaced it.
+    - `pair` is the id of the row that replaced it, or its own id: the two rows of an update have
+      the same `pair`.
     """
 
     rows: pa.Table
@@ -71,19 +73,19 @@ class _Changes:
 def read_changes(
     plan: ChangePlan, feed: "Changes", chosen: Sequence[Field] | None = None
 ) -> pa.Table:
-    """Read the changes into memory, by version.
+    """Read the changes into memory, in the order of their versions.
 
-    The two rows of an update follow each other. `chosen` are fields of the table under any name,
-    instead of those that the feed names.
+    The two rows of an update follow each other. `chosen` are the fields to read, under any name;
+    without them, the columns of the feed are read.
     """
     spec = plan.spec
     fields = feed_fields(spec, feed.columns) if chosen is None else chosen
-    # Without pairs, the keys show which rows are those of an update
+    # Without pairs, equal keys show which two rows are an update
     needed = fields if plan.has_pairs else (*fields, *spec.keys)
     physical = list(dict.fromkeys(field.physical for field in needed))
     shared = set[str]()
     if plan.has_pairs and not plan.is_filtered:
-        # Both rows of an update have the same key: it is read from the second one alone
+        # Both rows of an update have the same key: it is read only from the second row
         shared = {field.physical for field in spec.keys}
     changes = _read_files(plan, physical, shared)
     if plan.has_pairs:
@@ -105,6 +107,7 @@ def read_changes(
 
 
 def _read_files(plan: ChangePlan, physical: list[str], shared: Set[str]) -> _Changes:
+    """Read the changed rows of all files; replaced rows may lack the shared columns."""
     empty = physical_schema(plan.spec).empty_table().select([*physical, SEGMENT])
     if not plan.spans:
         return _joined([], empty)
@@ -116,21 +119,24 @@ def _read_files(plan: ChangePlan, physical: list[str], shared: Set[str]) -> _Cha
         return _joined(parts, empty)
 
 
-def _times_of(plan: ChangePlan, version: Int64Array) -> pa.Array:
-    """Return the commit time of each version; each time is looked up once."""
-    versions, number = np.unique(version, return_inverse=True)
-    times_us = [plan.times_us[each] for each in versions.tolist()]
+def _times_of(plan: ChangePlan, version_of_row: Int64Array) -> pa.Array:
+    """Return the commit time of each row's version."""
+    versions, number = np.unique(version_of_row, return_inverse=True)
+    times_us = [plan.times_us[version] for version in versions.tolist()]
     return pa.array(times_us, pa.timestamp("us", "UTC")).take(pa.array(number))
 
 
 def in_shown_order(rows: pa.Table, spec: TableSpec) -> pa.Table:
-    """Return the rows of a feed by version and key.
+    """Return the rows of a feed sorted by version, key, and before or after the change.
 
-    The row before a change comes first. Keys count as far as the feed has their columns.
+    Key columns that the feed does not have are left out of the order.
     """
-    is_after = pc.is_in(rows[CHANGE_TYPE], pa.array([INSERT, POSTIMAGE]))
     keys = [field.name for field in spec.keys if field.name in rows.column_names]
-    columns = [rows[COMMIT_VERSION], *(rows[name] for name in keys), is_after.cast(pa.int8())]
+    is_after = pc.is_in(rows[CHANGE_TYPE], pa.array([INSERT, POSTIMAGE]))
+    columns = [rows[COMMIT_VERSION]]
+    columns += [rows[name] for name in keys]
+    columns.append(is_after.cast(pa.int8()))
+    # Numbers as names, so that they differ
     names = [str(number) for number in range(len(columns))]
     ascending = [(name, "ascending") for name in names]
     order = pc.sort_indices(pa.table(columns, names=names), sort_keys=ascending)
@@ -138,70 +144,82 @@ def in_shown_order(rows: pa.Table, spec: TableSpec) -> pa.Table:
 
 
 def _joined(parts: Sequence[_Changes], empty: pa.Table) -> _Changes:
-    no_versions, no_flags = np.empty(0, np.int64), np.empty(0, np.bool_)
-    tables = [empty, *(part.rows for part in parts)]
+    """Return the changes of all parts; `empty` has all columns, which files may lack."""
+    tables = [empty]
+    versions = [np.empty(0, np.int64)]
+    after = [np.empty(0, np.bool_)]
+    is_replaced = [np.empty(0, np.bool_)]
+    for part in parts:
+        tables.append(part.rows)
+        versions.append(part.version)
+        after.append(part.after)
+        is_replaced.append(part.is_replaced)
     return _Changes(
-        # Files may be older than a column
         rows=pa.concat_tables(tables, promote_options="default"),
-        version=np.concatenate([no_versions, *(part.version for part in parts)]),
-        after=np.concatenate([no_flags, *(part.after for part in parts)]),
+        version=np.concatenate(versions),
+        after=np.concatenate(after),
         pair=concat_ids([part.pair for part in parts]),
-        is_replaced=np.concatenate([no_flags, *(part.is_replaced for part in parts)]),
+        is_replaced=np.concatenate(is_replaced),
     )
 
 
 def _changed_rows(
     span: ChangeSpan, physical: list[str], shared: Set[str], file: DataFile
 ) -> _Changes:
-    """Return the rows of a file that ended, then those that began.
+    """Return the rows of a file that ended, then the rows that began.
 
-    A row may have done both. The shared columns of a pair are left out of replaced rows. The column
-    of the segment is always read, so that rows are counted even if the file has no other column.
+    A row that began and ended is in both. If all rows of the file were replaced, the shared columns
+    are left out. The column of the segment is always read, so that rows are counted even if the
+    file has no other column.
     """
-    # In this order: `span.deleted` is built when it is first asked for
+    # `span.deleted` is built when it is first asked for, so it is the last condition
     if shared and span.is_old(file) and span.deleted.keys().isdisjoint(file.segments):
         physical = [name for name in physical if name not in shared]
-    read, segment, offset = _rows_near(span, physical, file)
-    rows = pa.table([*read.columns, pa.array(segment)], names=[*read.column_names, SEGMENT])
-    ended = _are_among(span.marks, file, segment, offset)
-    hidden = _are_among(span.never_visible, file, segment, offset)
-    began = versions_of(span.begun, segment)
-    begun = (began > 0) & ~hidden
-    before = RowIds(segment=segment[ended], offset=offset[ended])
-    after = RowIds(segment=segment[begun], offset=offset[begun])
-    ends = span.ended.at_rows(before.segment, before.offset)
+    columns, segment, offset = _rows_near(span, physical, file)
+    rows = pa.table([*columns.columns, pa.array(segment)], names=[*columns.column_names, SEGMENT])
+    has_ended = _are_among(span.marks, file, segment, offset)
+    is_hidden = _are_among(span.never_visible, file, segment, offset)
+    begin_version = versions_of(span.begun, segment)
+    has_begun = (begin_version > 0) & ~is_hidden
+    ended = RowIds(segment=segment[has_ended], offset=offset[has_ended])
+    begun = RowIds(segment=segment[has_begun], offset=offset[has_begun])
+    ends = span.ended.at_rows(ended.segment, ended.offset)
     if ends.next_rows is None:
         is_replaced = np.zeros(len(ends), np.bool_)
-        pair = before
+        pair = ended
     else:
         is_replaced = ends.next_rows.is_row
-        pair = ends.next_rows.where(is_replaced, before)
+        pair = ends.next_rows.where(is_replaced, ended)
+    ended_rows, begun_rows = rows.filter(pa.array(has_ended)), rows.filter(pa.array(has_begun))
+    not_replaced = np.zeros(len(begun.segment), np.bool_)
     return _Changes(
-        rows=pa.concat_tables([rows.filter(pa.array(ended)), rows.filter(pa.array(begun))]),
-        version=np.concatenate([ends.version, began[begun]]),
-        after=np.repeat([False, True], [len(ends), len(after.segment)]),
-        pair=concat_ids([pair, after]),
-        is_replaced=np.concatenate([is_replaced, np.zeros(len(after.segment), np.bool_)]),
+        rows=pa.concat_tables([ended_rows, begun_rows]),
+        version=np.concatenate([ends.version, begin_version[has_begun]]),
+        after=np.repeat([False, True], [len(ended.segment), len(begun.segment)]),
+        pair=concat_ids([pair, begun]),
+        is_replaced=np.concatenate([is_replaced, not_replaced]),
     )
 
 
 def _in_pairs(plan: ChangePlan, changes: _Changes) -> tuple[IndexArray, BoolArray]:
-    """Return the rows' positions in the feed, and which replaced the row before.
+    """Return the order of the rows in the feed, and a mask of the second rows of updates.
 
-    A replacing row that is in no file did not change: it was dropped before its end was known.
+    The order has the position of each row of the feed among `changes`, the mask is in the order of
+    the feed. A second row that is in no file is not in the feed: a compaction dropped it.
     """
     begun: dict[int, int] = {}
     for span in plan.spans:
         begun |= span.begun
     pair = changes.pair
-    # An ended row goes next to the row that replaced it, which may have come in another version
+    # An ended row goes next to the row that replaced it, which may have begun in another version
     version = np.where(changes.is_replaced, versions_of(begun, pair.segment), changes.version)
     words = row_words(np.unique(pair.segment), pair.segment, pair.offset)
-    by_row = words << 1 | changes.after
+    # By pair, and the ended row of a pair before the begun one
+    pair_order = words << 1 | changes.after
     if len(plan.times_us) == 1:
-        order = np.argsort(by_row)  # cheaper, and with one version the same
+        order = np.argsort(pair_order)  # cheaper; all rows have the same version
     else:
-        order = np.lexsort((by_row, version))
+        order = np.lexsort((pair_order, version))
     pair_words, is_replaced = words[order], changes.is_replaced[order]
     is_second = changes.after[order]
     is_second[:1] = False
@@ -212,7 +230,7 @@ def _in_pairs(plan: ChangePlan, changes: _Changes) -> tuple[IndexArray, BoolArra
 def _ordered(
     changes: _Changes, order: IndexArray, is_second: BoolArray, shared: Set[str]
 ) -> pa.Table:
-    """Return the rows in order; replaced rows share columns with the next row."""
+    """Return the rows in order; replaced rows get the shared columns of the next row."""
     if not shared:
         return changes.rows.take(pa.array(order))
     replaced = np.flatnonzero(changes.is_replaced[order])
@@ -220,12 +238,12 @@ def _ordered(
     missing = np.count_nonzero(~is_followed)
     if missing:
         raise FormatError(
-            f"rows are in no file that took the place of {missing:,} of those that changed; "
+            f"{missing:,} changed rows were replaced by rows that no data file holds; "
             "run `opal check`"
         )
-    source = order.copy()
-    source[replaced] = order[replaced + 1]
-    own_positions, shared_positions = pa.array(order), pa.array(source)
+    order_of_shared = order.copy()
+    order_of_shared[replaced] = order[replaced + 1]
+    own_positions, shared_positions = pa.array(order), pa.array(order_of_shared)
     columns: dict[str, pa.ChunkedArray] = {}
     for name in changes.rows.column_names:
         positions = shared_positions if name in shared else own_positions
@@ -236,27 +254,31 @@ def _ordered(
 def _rows_near(
     span: ChangeSpan, physical: list[str], file: DataFile
 ) -> tuple[pa.Table, Int64Array, Int32Array]:
-    """Return the rows of a file that may have begun or ended, and their ids."""
+    """Return rows of a file, their segments and their offsets.
+
+    All rows of the file that began or ended are among them.
+    """
     state = span.snapshot
     if span.is_old(file):
         marked = read_marked(state, span.marks, physical, file)
         return marked.rows, marked.ids.segment, marked.ids.offset
-    begun_rows = {
-        number: BitMap(range(state.segments[number].rows))
-        for number in file.segments
-        if number in span.begun
-    }
-    wanted = {**span.marks, **begun_rows}
+    wanted = {**span.marks}
+    for number in file.segments:
+        if number in span.begun:
+            wanted[number] = BitMap(range(state.segments[number].rows))
     rows = read_near(state.storage, file, state.spec, [*physical, SEGMENT, OFFSET], wanted)
     return rows.drop_columns([SEGMENT, OFFSET]), rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy()
 
 
 def _key_numbers(columns: Sequence[pa.ChunkedArray]) -> UInt64Array:
-    """Return a number for each key, in the form of hashes: those take longer."""
+    """Return a number for the key of each row, in the form of key hashes.
+
+    Rows of one key have the same number. To compute hashes would take longer.
+    """
     numbers = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values = pc.dictionary_encode(column.combine_chunks())
-        # Renumbered after each column, so that the product stays below the square of the rows
+        # Numbered again after each column, so that products stay below the square of the rows
         combined = numbers * (len(values.dictionary) + 1) + values.indices.to_numpy()
         _, numbers = np.unique(combined, return_inverse=True)
     return np.stack([numbers, np.zeros_like(numbers)], axis=1).astype(np.uint64)
@@ -265,34 +287,38 @@ def _key_numbers(columns: Sequence[pa.ChunkedArray]) -> UInt64Array:
 def _are_among(
     marks: Bitmaps, file: DataFile, segment: Int64Array, offset: Int32Array
 ) -> BoolArray:
-    of_file = {number: marks[number] for number in file.segments if number in marks}
-    return Marks.of(of_file).at(segment, offset)
+    """Return which rows of a file are marked, by the segment and offset of each row."""
+    marks_of_file = {number: marks[number] for number in file.segments if number in marks}
+    return Marks.of(marks_of_file).at(segment, offset)
 
 
 def labelled(
     keys: UInt64Array, version: Int64Array, after: BoolArray, feed: "Changes"
 ) -> tuple[IndexArray, npt.NDArray[np.int8]]:
-    """Return the rows' positions in the feed, and their kinds, for `kind_names`.
+    """Return the positions of the rows that a feed shows, and their kinds for `kind_names`.
 
-    A change is all that a version did to a key, or in a net feed all that all versions did to it.
-    Its first row counts if it existed before, and its last row if it exists after.
+    `keys`, `version` and `after` have an element for each changed row. A change is everything that
+    one version did to a key; in a net feed, everything that all versions did to it. The feed shows
+    the first row of a change if it existed before, and the last row if it exists after.
     """
     high, low = keys[:, 0], keys[:, 1]
     if feed.is_net:
         order = np.lexsort((after, version, low, high))
-        parts: list[npt.NDArray[Any]] = [high[order], low[order]]
+        columns: list[npt.NDArray[Any]] = [high[order], low[order]]
     else:
         order = np.lexsort((after, low, high, version))
-        parts = [version[order], high[order], low[order]]
+        columns = [version[order], high[order], low[order]]
+    # A change begins where a column differs from the row before; one more marks the end
     begins = np.ones(len(order) + 1, np.bool_)
-    begins[1:-1] = np.logical_or.reduce([part[1:] != part[:-1] for part in parts])
+    begins[1:-1] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     is_first, is_last = begins[:-1], begins[1:]
-    change = np.cumsum(is_first) - 1
-    # Whether the key had a row before each change, and has one after it; then by row
-    existed = ~after[order][is_first][change]
-    exists = after[order][is_last][change]
+    change_of_row = np.cumsum(is_first) - 1
+    # Of the change of each row: whether its key had a row before, and has one after
+    after_in_order = after[order]
+    existed = ~after_in_order[is_first][change_of_row]
+    exists = after_in_order[is_last][change_of_row]
     shown = np.flatnonzero(is_first & existed | is_last & exists)
-    last_version = version[order][is_last][change]
+    last_version = version[order][is_last][change_of_row]
     shown = shown[np.argsort(last_version[shown], kind="stable")]
     is_update = (existed & exists)[shown] & feed.compute_updates
     positions = order[shown]
@@ -300,7 +326,7 @@ def labelled(
 
 
 def _kinds(after: BoolArray, is_update: BoolArray) -> npt.NDArray[np.int8]:
-    """Return positions in the list of `kind_names`."""
+    """Return the number of each row's kind, which `kind_names` turns into its name."""
     return after.astype(np.int8) << 1 | is_update
 
 

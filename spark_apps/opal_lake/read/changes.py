@@ -1,14 +1,13 @@
-"""Rows that began and ended in a range of versions (FORMAT, §10). Nothing is stored for it.
+"""Rows that began and ended in a range of versions (FORMAT, §10). No feed is stored for it.
 
-A commit lists the segments that it processed: their rows begin. Its own events list the rows that
-end, and the rows that replace them: so the two rows of an update are known without their keys. A
-row begins once, and ends once, with its first event. A row that ends in the version in which it
-begins was never visible. Rewrites begin and end nothing. `changed_rows` labels these rows as
-inserts, updates and deletes.
+A row begins in the commit that processed its segment. It ends in the commit that has its first
+event; the event names the row that replaced it. So the two rows of an update are known without
+their keys. A row that ends in the version in which it begins was never visible. In a commit of a
+rewrite no row begins or ends. `changed_rows` labels these rows as inserts, updates and deletes.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,22 +45,34 @@ from opal_lake.storage.uris import is_local
 
 _MAX_ROUNDS = 32  # each doubles the steps; no chain of rows has 2^32 of them
 _OFFSET_BITS = (1 << 32) - 1
-# Limits of a feed that one process reads
-FEW_FILES = 256
-FEW_ROWS = 300_000
-FEW_BYTES = 256 << 20
-FEW_NEAR_BYTES = 1 << 30  # if the files are on this machine
 
 Versions = Int64Array
 ReadEvents = Callable[[LogFile], Events]  # returns events with their next rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedLimits:
+    """The limits of a feed that one process reads, up to which it is faster than Spark.
+
+    `bytes` bounds the files that are in memory as a whole, and all bytes that are fetched.
+    `local_bytes` bounds the fetched bytes instead if the files are on this machine.
+    """
+
+    files: int = 256
+    rows: int = 300_000
+    bytes: int = 256 << 20
+    local_bytes: int = 1 << 30
+
+
+IN_PROCESS = FeedLimits()
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndedRows:
     """Rows and the version that ended each, sorted by segment and offset.
 
-    `next_rows` are the rows that replaced them, NO_ROW where the key was deleted; None across a
-    restore.
+    `next_rows` are the rows that replaced them, NO_ROW for a row whose key was deleted. It is None
+    if a restore ended the rows.
     """
 
     segment: Int64Array
@@ -74,10 +85,11 @@ class EndedRows:
 
     @classmethod
     def at(cls, version: int, rows: Bitmaps) -> "EndedRows":
-        """Return rows that one version ended."""
+        """Return rows that ended in one version, with unknown next rows."""
         numbers = sorted(rows)
         counts = [len(rows[number]) for number in numbers]
-        offsets = [np.empty(0, np.uint32), *(offsets_of(rows[number]) for number in numbers)]
+        offsets = [np.empty(0, np.uint32)]
+        offsets += [offsets_of(rows[number]) for number in numbers]
         segment = np.repeat(np.array(numbers, np.int64), counts)
         return cls(
             segment=segment,
@@ -86,6 +98,7 @@ class EndedRows:
         )
 
     def take(self, rows: BoolArray | IndexArray) -> "EndedRows":
+        """Return the rows of a mask, or those at some positions."""
         next_rows = None if self.next_rows is None else self.next_rows.take(rows)
         return EndedRows(
             segment=self.segment[rows],
@@ -95,17 +108,18 @@ class EndedRows:
         )
 
     def marks(self) -> Bitmaps:
+        """Return the rows as bitmaps by segment."""
         bitmaps: Bitmaps = {}
         add_rows(bitmaps, self.segment, self.offset)
         return bitmaps
 
     def at_rows(self, segment: Int64Array, offset: Int32Array) -> "EndedRows":
-        """Return the given rows, which are all among these, in the given order."""
+        """Return the rows of some row ids, in their order; all ids must be among these rows."""
         wanted = row_words(self._segments, segment, offset)
         return self.take(np.searchsorted(self._words, wanted))
 
     def beyond(self, hidden: "EndedRows") -> "EndedRows":
-        """Return these rows with their last replacement, past hidden ones."""
+        """Return these rows; a next row that is hidden is replaced by the one that followed it."""
         if self.next_rows is None or hidden.next_rows is None or not len(hidden):
             return self
         return replace(self, next_rows=_last_rows(self.next_rows, hidden, hidden.next_rows))
@@ -121,11 +135,12 @@ class EndedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeSpan:
-    """The changes of neighbouring versions.
+    """The changes of consecutive versions.
 
-    The rows are in `files` of the snapshot. `begun` is the version that processed each segment.
-    `never_visible` are the rows of these segments that no version showed. `may_lack` is true if
-    ended rows may be in no file.
+    - `files` are files of the snapshot; they hold the changed rows.
+    - `begun` is the version in which the rows of a segment began, by segment.
+    - `never_visible` are the rows of these segments that no version showed.
+    - `may_lack` is true if some ended rows may be in no file.
     """
 
     snapshot: Snapshot
@@ -142,7 +157,7 @@ class ChangeSpan:
 
     @functools.cached_property
     def deleted(self) -> Bitmaps:
-        """The ended rows that no row replaced; all of them if that is unknown."""
+        """The ended rows that no row replaced; all ended rows if next rows are unknown."""
         next_rows = self.ended.next_rows
         if next_rows is None:
             return self.marks
@@ -150,41 +165,45 @@ class ChangeSpan:
 
     @property
     def versions(self) -> set[int]:
-        """The versions that changed something."""
+        """The versions in which a row began or ended."""
         return {*self.begun.values(), *np.unique(self.ended.version).tolist()}
 
     @property
     def concerned_rows(self) -> int:
-        """The number of rows that begin or end, at most."""
+        """An upper bound of the number of rows that began or ended."""
         begun_rows = sum(self.snapshot.segments[number].rows for number in self.begun)
         return len(self.ended) + begun_rows
 
     def is_old(self, file: DataFile) -> bool:
-        """Return whether rows of the file have only ended, and none has begun."""
+        """Return whether no row of the file has begun."""
         return self.begun.keys().isdisjoint(file.segments)
 
     def is_whole(self, file: DataFile) -> bool:
-        """Return whether a whole file is in memory during a read, not only pages."""
+        """Return whether a read has the whole file in memory, not only pages of it."""
         return not self.is_old(file) or self.snapshot.spec.file_format != "parquet"
 
     def bytes_read(self, file: DataFile) -> int:
-        """Return about how many bytes of a file the span reads at most."""
+        """Return about how many bytes of a file are read at most."""
         if self.is_whole(file):
             return file.size
-        ended = sum(len(self.marks[segment]) for segment in file.segments if segment in self.marks)
+        ended_rows = 0
+        for segment in file.segments:
+            if segment in self.marks:
+                ended_rows += len(self.marks[segment])
         # At worst, each ended row is on a page of its own in every column
-        pages = ended * len(self.snapshot.spec.schema.fields)
+        pages = ended_rows * len(self.snapshot.spec.schema.fields)
         return min(file.size, pages * PAGE_BYTES)
 
     def reading(self, predicate: Predicate | None) -> "ChangeSpan":
-        """Return the span with the files of its rows that a predicate allows."""
+        """Return the span with the files of its rows that a predicate does not rule out."""
         concerned = {*self.begun, *self.marks}
-        files = [
-            file for file in self.snapshot.files.values() if not concerned.isdisjoint(file.segments)
-        ]
+        all_files = self.snapshot.files.values()
+        files = [file for file in all_files if not concerned.isdisjoint(file.segments)]
         files_read = files_by_keys(files, predicate, self.snapshot.spec)
-        read = {segment for file in files_read for segment in file.segments}
-        hidden = {segment: rows for segment, rows in self.never_visible.items() if segment in read}
+        segments_read: set[int] = set()
+        for file in files_read:
+            segments_read.update(file.segments)
+        hidden = _of_segments(self.never_visible, segments_read)
         return replace(self, files=files_read, never_visible=hidden)
 
 
@@ -192,12 +211,12 @@ class ChangeSpan:
 class ChangePlan:
     """The changes of a range of versions, with their commit times.
 
-    - `has_pairs` is true if the spans show which rows are those of an update: the ended rows with a
-      next row, and these next rows. In a net feed a key has no other rows then. If it is false, the
-      keys show it.
+    - `has_pairs` is true if the spans show which two rows are an update: an ended row and its next
+      row. In a net feed, a key then has no other rows. If it is false, equal keys show the two rows
+      of an update.
     - `is_filtered` is true if a predicate may have left out the file of one row of an update.
-    - `may_lack` is true if ended rows may be in no file. Then a row that replaced one is not an
-      update; only a reader of the rows can find that out.
+    - `may_lack` is true if some ended rows may be in no file. The row that replaced such a row is
+      an insert; only a reader of the rows can find that out.
     """
 
     spec: TableSpec
@@ -209,7 +228,7 @@ class ChangePlan:
 
     @functools.cached_property
     def updated(self) -> Bitmaps:
-        """The rows that replaced others."""
+        """The rows that replaced another row."""
         next_rows = [span.ended.next_rows for span in self.spans]
         rows = concat_ids([ids for ids in next_rows if ids is not None])
         replacing = rows.take(rows.is_row)
@@ -217,17 +236,27 @@ class ChangePlan:
         add_rows(bitmaps, replacing.segment, replacing.offset)
         return bitmaps
 
-    @property
-    def is_small(self) -> bool:
-        """True if one process reads the rows sooner than Spark, in little memory."""
-        files = [(span, file) for span in self.spans for file in span.files]
-        if len(files) > FEW_FILES or sum(span.concerned_rows for span in self.spans) > FEW_ROWS:
+    def is_within(self, limits: FeedLimits) -> bool:
+        """Return whether the files and rows to read are within the limits."""
+        files = sum(len(span.files) for span in self.spans)
+        rows = sum(span.concerned_rows for span in self.spans)
+        # Checked first: to look at each of many files takes long
+        if files > limits.files or rows > limits.rows:
             return False
-        whole = sum(file.size for span, file in files if span.is_whole(file))
-        read = sum(span.bytes_read(file) for span, file in files)
-        is_near = all(is_local(span.snapshot.storage.uri) for span in self.spans)
-        max_read = FEW_NEAR_BYTES if is_near else FEW_BYTES
-        return whole <= FEW_BYTES and read <= max_read
+        whole_bytes = read_bytes = 0
+        for span in self.spans:
+            for file in span.files:
+                read_bytes += span.bytes_read(file)
+                if span.is_whole(file):
+                    whole_bytes += file.size
+        are_local = all(is_local(span.snapshot.storage.uri) for span in self.spans)
+        max_read_bytes = limits.local_bytes if are_local else limits.bytes
+        return whole_bytes <= limits.bytes and read_bytes <= max_read_bytes
+
+
+def _of_segments(rows: Mapping[int, BitMap], segments: Container[int]) -> Bitmaps:
+    """Return the bitmaps of the rows of some segments."""
+    return {segment: bitmap for segment, bitmap in rows.items() if segment in segments}
 
 
 def plan_changes(
@@ -239,9 +268,9 @@ def plan_changes(
 ) -> ChangePlan:
     """Plan the changes of a range of versions.
 
-    Files that the predicate rules out by the bounds of key columns are left out: such a file holds
-    both rows of an update, or neither. A net feed also leaves out rows that both its ends show, and
-    that a restore in between brought back.
+    Files that the predicate rules out by the bounds of key columns are left out. Both rows of an
+    update have the same key, so that both are in such files, or neither. A net feed also leaves out
+    rows that ended and that a later restore brought back.
     """
     head, state = versions.head, versions.earlier
     head.spec.require_keys("a change feed")
@@ -264,7 +293,7 @@ def plan_changes(
         else:
             spans += _spans(read, state, sequence, end, in_sum=is_net and has_one_sequence)
         state = end
-    # A restore may begin a segment again, so that its rows have several versions
+    # After a restore a segment may begin again: its rows then began in several versions
     has_pairs = has_one_sequence and all(span.ended.next_rows is not None for span in spans)
     if is_net and state.root.epoch != first.root.epoch:
         spans = _without_unchanged(spans, first, state)
@@ -285,16 +314,16 @@ def plan_changes(
 def _commit_times(
     head: Snapshot, commits: Sequence[Commit], spans: Sequence[ChangeSpan]
 ) -> dict[int, int]:
-    """Return the commit times of the versions that changed something."""
+    """Return the commit times of the versions in which rows of the spans began or ended."""
     changing: set[int] = set()
     for span in spans:
         changing |= span.versions
     times = CommitTimes(head)
-    return {
-        commit.version: times.corrected(commit.version, commit.timestamp_us)
-        for commit in commits
-        if commit.version in changing
-    }
+    times_us: dict[int, int] = {}
+    for commit in commits:
+        if commit.version in changing:
+            times_us[commit.version] = times.corrected(commit.version, commit.timestamp_us)
+    return times_us
 
 
 def _sequences(commits: Sequence[Commit]) -> Iterator[list[Commit]]:
@@ -322,17 +351,19 @@ def _spans(
 ) -> Iterator[ChangeSpan]:
     """Yield the changes of commits that build on each other.
 
-    With `in_sum`, rows that are visible only within the range are left out, unless a key was
-    deleted: events do not show with which row the key came back.
+    With `in_sum`, rows that are visible only within the range are left out. They are not if a key
+    was deleted in the range: events do not show with which row the key came back.
     """
-    begun = {
-        segment.id: commit.version for commit in commits for segment in commit.actions.processed
-    }
-    first = _first_events(read, commits)
-    began = versions_of(begun, first.segment)
-    hidden = first.take(first.version == began)
-    is_new_end = (first.version != began) & ~_ended_before(earlier, first, began == 0)
-    ended = first.take(is_new_end).beyond(hidden)
+    begun: dict[int, int] = {}
+    for commit in commits:
+        begun |= dict.fromkeys(commit.actions.processed_ids, commit.version)
+    first_ends = _first_events(read, commits)
+    begin_version = versions_of(begun, first_ends.segment)
+    # These rows ended in the version in which they began
+    is_hidden = first_ends.version == begin_version
+    hidden = first_ends.take(is_hidden)
+    ended_before = _ended_before(earlier, first_ends, begin_version == 0)
+    ended = first_ends.take(~is_hidden & ~ended_before).beyond(hidden)
     never_visible = hidden.marks()
     is_lacking = _may_lack(earlier, ended, begun)
     next_rows = ended.next_rows
@@ -340,15 +371,15 @@ def _spans(
     is_followed = _are_followed(ended, next_rows, begun, is_lacking)
     ended, next_rows = ended.take(is_followed), next_rows.take(is_followed)
     if in_sum and next_rows.is_row.all():
-        is_within = versions_of(begun, ended.segment) > 0
-        within, ended = ended.take(is_within), ended.take(~is_within)
-        ended = ended.beyond(within)
-        add_bitmaps(never_visible, within.marks())
+        begun_within = versions_of(begun, ended.segment) > 0
+        only_within = ended.take(begun_within)
+        ended = ended.take(~begun_within).beyond(only_within)
+        add_bitmaps(never_visible, only_within.marks())
     ends = _span_ends(commits, last.version)
     for start, end in pairwise([earlier.version, *ends]):
         ended_here = ended.take((ended.version > start) & (ended.version <= end))
         begun_here = {
-            number: version for number, version in begun.items() if start < version <= end
+            segment: version for segment, version in begun.items() if start < version <= end
         }
         if not begun_here and not len(ended_here):
             continue
@@ -356,21 +387,20 @@ def _spans(
             state = last
         else:
             state = earlier.followed_by(commits[: end - earlier.version])
-        unseen = {number: rows for number, rows in never_visible.items() if number in begun_here}
         yield ChangeSpan(
             snapshot=state,
             ended=ended_here,
             begun=begun_here,
-            never_visible=unseen,
+            never_visible=_of_segments(never_visible, begun_here),
             may_lack=bool(is_lacking.any()),
         )
 
 
 def _may_lack(earlier: Snapshot, ended: EndedRows, begun: Mapping[int, int]) -> BoolArray:
-    """Return which of the ended rows may have been dropped before the range.
+    """Return a mask of the ended rows that may have been dropped before the range.
 
-    A compaction that drops a row forgets the event that ended it. A job that began before may end
-    the row once more: its event then looks like the first one.
+    A compaction that drops a row also drops the event that ended it. A job that began before the
+    compaction may write another event of the row, which then looks like the first one.
     """
     if earlier.root.floor is None:
         return np.zeros(len(ended), np.bool_)
@@ -388,53 +418,61 @@ def _may_lack(earlier: Snapshot, ended: EndedRows, begun: Mapping[int, int]) -> 
 def _are_followed(
     ended: EndedRows, next_rows: RowIds, begun: Mapping[int, int], may_lack: BoolArray
 ) -> BoolArray:
-    """Return which ended rows are followed by a row of the same version, or by none.
+    """Return a mask of the ended rows whose next row began in the same version, or is no row.
 
-    Every row that was visible is: raises FormatError for others, unless they may lack.
+    This is true of every row that was visible. Raises FormatError for any other row, unless
+    `may_lack` is true for it.
     """
-    is_right: BoolArray = ~next_rows.is_row | (
-        versions_of(begun, next_rows.segment) == ended.version
-    )
+    came_with_it = versions_of(begun, next_rows.segment) == ended.version
+    is_right: BoolArray = ~next_rows.is_row | came_with_it
     wrong = np.flatnonzero(~is_right & ~may_lack)
     if len(wrong):
         row = wrong[0]
         raise FormatError(
-            f"by a segment log of version {ended.version[row]}, row {ended.offset[row]} of segment "
-            f"{ended.segment[row]} is followed by a row that did not come with it; run `opal check`"
+            f"a segment log of version {ended.version[row]} says that row {ended.offset[row]} of "
+            f"segment {ended.segment[row]} was replaced by a row of another version; "
+            "run `opal check`"
         )
     return is_right
 
 
 def _last_rows(rows: RowIds, through: EndedRows, next_rows: RowIds) -> RowIds:
-    """Return the rows that these rows lead to, through others that were replaced, too.
+    """Return for each of `rows` the last row of the chain of replacements that begins with it.
 
-    `through` are the rows between, `next_rows` those that replaced them.
+    `next_rows` are the rows that replaced `through`, in their order. A row that is not among
+    `through` ends the chain.
     """
     segments = np.unique(np.concatenate([part.segment for part in (rows, through, next_rows)]))
-    known = row_words(segments, through.segment, through.offset)
+    # A word is the position of a row's segment among `segments`, and the row's offset
+    replaced = row_words(segments, through.segment, through.offset)
     leads_to = _words_or_no_row(segments, next_rows)
-    reached = _words_or_no_row(segments, rows)
-    # Each round takes twice as many steps as the one before
+    last = _words_or_no_row(segments, rows)
+    # Each round takes twice as many steps along the chains as the one before
     for _ in range(_MAX_ROUNDS):
-        at, is_known = _positions(known, leads_to)
-        if not is_known.any():
+        position, is_replaced = _positions(replaced, leads_to)
+        if not is_replaced.any():
             break
-        leads_to[is_known] = leads_to[at[is_known]]
+        leads_to[is_replaced] = leads_to[position[is_replaced]]
     else:
-        raise FormatError("by segment logs, rows follow each other in a circle; run `opal check`")
-    at, is_known = _positions(known, reached)
-    reached[is_known] = leads_to[at[is_known]]
-    is_row = reached != NO_ROW
-    segment = np.where(is_row, segments[np.where(is_row, reached >> 32, 0)], NO_ROW)
-    return RowIds(segment=segment, offset=(reached & _OFFSET_BITS).astype(np.uint32).view(np.int32))
+        raise FormatError(
+            "segment logs say that rows replaced each other in a circle; run `opal check`"
+        )
+    position, is_replaced = _positions(replaced, last)
+    last[is_replaced] = leads_to[position[is_replaced]]
+    is_row = last != NO_ROW
+    segment_position = np.where(is_row, last >> 32, 0)
+    segment = np.where(is_row, segments[segment_position], NO_ROW)
+    offset = (last & _OFFSET_BITS).astype(np.uint32).view(np.int32)
+    return RowIds(segment=segment, offset=offset)
 
 
 def _words_or_no_row(segments: Int64Array, rows: RowIds) -> Int64Array:
+    """Return the word of each row; NO_ROW for an id of no row."""
     return np.where(rows.is_row, row_words(segments, rows.segment, rows.offset), NO_ROW)
 
 
 def _positions(words: Int64Array, wanted: Int64Array) -> tuple[IndexArray, BoolArray]:
-    """Return the positions of wanted words among sorted ones, and which of them exist."""
+    """Return the positions of wanted words among sorted ones, and a mask of existing words."""
     at = np.minimum(np.searchsorted(words, wanted), len(words) - 1)
     return at, words[at] == wanted
 
@@ -442,7 +480,7 @@ def _positions(words: Int64Array, wanted: Int64Array) -> tuple[IndexArray, BoolA
 def _restored_spans(before: Snapshot, restored: Snapshot) -> Iterator[ChangeSpan]:
     """Yield the changes of a restore: the rows that only one of the two states shows.
 
-    Events and segments do not show them, as the two states do not build on each other.
+    Commits do not list these rows, because the two states do not build on each other.
     """
     changed = difference(before, restored)
     version = restored.version
@@ -450,15 +488,16 @@ def _restored_spans(before: Snapshot, restored: Snapshot) -> Iterator[ChangeSpan
         ended = EndedRows.at(version, changed.gone)
         yield ChangeSpan(snapshot=before, ended=ended, begun={}, never_visible={})
     if changed.come:
-        others = {
-            number: BitMap(range(restored.segments[number].rows)) - rows
-            for number, rows in changed.come.items()
-        }
+        # All other rows of the segments did not begin
+        never_visible: Bitmaps = {}
+        for number, rows in changed.come.items():
+            all_rows = BitMap(range(restored.segments[number].rows))
+            never_visible[number] = all_rows - rows
         yield ChangeSpan(
             snapshot=restored,
             ended=EndedRows.at(version, {}),
             begun=dict.fromkeys(changed.come, version),
-            never_visible=others,
+            never_visible=never_visible,
         )
 
 
@@ -469,25 +508,28 @@ def _without_unchanged(
 
     Such rows ended, and a restore began them again.
     """
-    segments = {number for span in spans for number in (*span.begun, *span.marks)}
+    segments: set[int] = set()
+    for span in spans:
+        segments |= span.begun.keys() | span.marks.keys()
     before, after = visible_rows(earlier, segments), visible_rows(last, segments)
-    unchanged = {number: rows & after[number] for number, rows in before.items() if number in after}
+    unchanged: Bitmaps = {}
+    for number in before.keys() & after.keys():
+        unchanged[number] = before[number] & after[number]
     marks = Marks.of(unchanged)
     changed: list[ChangeSpan] = []
     for span in spans:
         hidden = {**span.never_visible}
-        begun_again = {number: rows for number, rows in unchanged.items() if number in span.begun}
-        add_bitmaps(hidden, begun_again)
+        add_bitmaps(hidden, _of_segments(unchanged, span.begun))
         ended = span.ended.take(~marks.at(span.ended.segment, span.ended.offset))
         changed.append(replace(span, ended=ended, never_visible=hidden))
     return changed
 
 
 def begun_reads(plan: ChangePlan) -> list[FileRead]:
-    """Return reads of the files with rows that began.
+    """Return the reads of files with rows that began.
 
-    All other rows of the files count as hidden: these are the rows of other segments, and rows that
-    no version showed.
+    All other rows of these files are hidden: rows of other segments, and rows that no version
+    showed.
     """
     reads: list[FileRead] = []
     for span in plan.spans:
@@ -512,35 +554,44 @@ def begun_reads(plan: ChangePlan) -> list[FileRead]:
 
 
 def versions_of(begun: Mapping[int, int], segment: Int64Array) -> Versions:
-    """Return the version in which the segment of each row began, 0 if it is not known."""
+    """Return for each row the version in which its segment began; 0 if `begun` lacks it."""
     segments = np.unique(segment)
     versions = np.array([begun.get(number, 0) for number in segments.tolist()], np.int64)
     return versions[np.searchsorted(segments, segment)]
 
 
 def _first_events(read: ReadEvents, commits: Sequence[Commit]) -> EndedRows:
-    """Return the rows with events in some versions, each with its first event.
+    """Return the rows with events in some commits, each with its first event.
 
     Merged logs are left out: they hold older events.
     """
-    own = [(commit.version, file) for commit in commits for file in own_logs(commit)]
+    logs: list[LogFile] = []
+    versions: list[int] = []
+    for commit in commits:
+        for log in own_logs(commit):
+            logs.append(log)
+            versions.append(commit.version)
     with ThreadPoolExecutor(READERS) as pool:
-        parts = [*pool.map(read, (file for _, file in own))]
+        parts = [*pool.map(read, logs)]
     events = concat_events(parts)
-    version = np.repeat(np.array([version for version, _ in own], np.int64), [*map(len, parts)])
+    counts = [len(part) for part in parts]
+    version_of_event = np.repeat(np.array(versions, np.int64), counts)
     words = row_words(np.unique(events.segment), events.segment, events.offset)
     # A stable sort is fast for logs that are sorted already, and keeps versions ascending
     order = np.argsort(words, kind="stable")
-    is_first = np.append(True, np.diff(words[order]) != 0)[: len(order)]
-    first = order[is_first]
-    rows = events.take(first)
+    is_first_of_row = np.append(True, np.diff(words[order]) != 0)[: len(order)]
+    chosen = order[is_first_of_row]
+    first = events.take(chosen)
     return EndedRows(
-        segment=rows.segment, offset=rows.offset, version=version[first], next_rows=rows.next_rows
+        segment=first.segment,
+        offset=first.offset,
+        version=version_of_event[chosen],
+        next_rows=first.next_rows,
     )
 
 
 def _ended_before(earlier: Snapshot, rows: EndedRows, chosen: BoolArray) -> BoolArray:
-    """Return a mask of those chosen rows that had an event in the earlier version."""
+    """Return a mask of the rows that are chosen and had an event at the earlier version."""
     before = np.zeros(len(rows), np.bool_)
     older = rows.take(chosen)
     if not len(older):
@@ -555,10 +606,10 @@ def _ended_before(earlier: Snapshot, rows: EndedRows, chosen: BoolArray) -> Bool
 
 
 def _span_ends(commits: Sequence[Commit], last: int) -> list[int]:
-    """Return the versions with which spans end.
+    """Return the last version of each span, ascending.
 
-    They are the versions before a major compaction drops rows, and the last one: the rows of a span
-    are in the files of its last version.
+    The rows of a span must be in the files of its last version. So a span ends before each major
+    compaction that drops rows, and with version `last`.
     """
     ends = {last}
     for commit in commits:

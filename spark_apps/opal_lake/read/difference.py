@@ -18,7 +18,7 @@ from opal_lake.storage.protocol import READERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Rows by segment: `gone` only the earlier state shows, `come` only the later one."""
+    """Rows by segment: only the earlier state shows `gone`, only the later one shows `come`."""
 
     gone: Bitmaps
     come: Bitmaps
@@ -36,24 +36,26 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
 
 
 def visible_rows(snapshot: Snapshot, segments: Collection[int]) -> Bitmaps:
-    """Return the rows of some segments that the state shows.
-
-    Rows that a major compaction dropped have no event, and are in no file.
-    """
+    """Return the rows of some segments that the state shows."""
     known = _processed(snapshot, segments)
     groups = {segment.group for segment in known}
     return _visible_rows(snapshot, segments, invalid_rows(snapshot, groups=groups))
 
 
 def _processed(snapshot: Snapshot, segments: Collection[int]) -> list[Segment]:
+    """Return the given segments that the state has and that are not pending."""
     known, pending = snapshot.segments, snapshot.pending
     return [known[number] for number in segments if number in known and number not in pending]
 
 
 def _visible_rows(snapshot: Snapshot, segments: Collection[int], invalid: Bitmaps) -> Bitmaps:
-    """Return the rows that are in files and not among those with an UNTIL event."""
+    """Return the rows of some segments that are in files and have no UNTIL event.
+
+    `invalid` are the rows with an event. A row that a major compaction dropped has no event, but is
+    in no file.
+    """
     known = _processed(snapshot, segments)
-    # Segments of other groups have all their rows in files, which need not be read
+    # Files of other groups need not be read: they hold all rows of their segments
     dropped = groups_that_lack_rows(snapshot)
     lacking = {segment.id for segment in known if segment.group in dropped}
     rows_in_files = _rows_in_files(snapshot, lacking)
@@ -76,18 +78,17 @@ def _differing_segments(
 ) -> set[int]:
     """Return the segments of which the two states may show different rows.
 
-    If rows were dropped, their events are forgotten: equal marks do not prove equal rows then, but
-    equal files do.
+    Where a compaction dropped rows, it dropped their events, too: equal marks do not prove equal
+    rows there, but equal files do.
     """
     processed_before = {*before.segments} - before.pending
     processed_after = {*after.segments} - after.pending
     both = processed_before & processed_after
-    none = BitMap()
-    differing = {
-        number
-        for number in both
-        if invalid_before.get(number, none) != invalid_after.get(number, none)
-    }
+    no_rows = BitMap()
+    differing: set[int] = set()
+    for number in both:
+        if invalid_before.get(number, no_rows) != invalid_after.get(number, no_rows):
+            differing.add(number)
     if groups_that_lack_rows(before) or groups_that_lack_rows(after):
         for file in (*_files_not_in(before, after), *_files_not_in(after, before)):
             differing |= both.intersection(file.segments)
@@ -108,18 +109,21 @@ def groups_that_lack_rows(snapshot: Snapshot) -> set[int]:
 
 
 def _rows_in_files(snapshot: Snapshot, segments: Set[int]) -> Bitmaps:
+    """Return all rows of the files that hold rows of some segments."""
     files = [file for file in snapshot.files.values() if not segments.isdisjoint(file.segments)]
     rows: Bitmaps = {}
     with ThreadPoolExecutor(READERS) as pool:
-        for of_file in pool.map(partial(_rows_in_file, snapshot), files):
-            add_bitmaps(rows, of_file)
+        for rows_in_file in pool.map(partial(_rows_in_file, snapshot), files):
+            add_bitmaps(rows, rows_in_file)
     return rows
 
 
 def _rows_in_file(snapshot: Snapshot, file: DataFile) -> Bitmaps:
-    # A file with a whole segment need not be read
-    if len(file.segments) == 1 and snapshot.segments[file.segments[0]].rows == file.rows:
-        return {file.segments[0]: BitMap(range(file.rows))}
+    if len(file.segments) == 1:
+        [number] = file.segments
+        # A file that holds a whole segment need not be read
+        if snapshot.segments[number].rows == file.rows:
+            return {number: BitMap(range(file.rows))}
     ids = read_columns(snapshot.storage, file, snapshot.spec, [SEGMENT, OFFSET])
     rows: Bitmaps = {}
     add_rows(rows, ids[SEGMENT].to_numpy(), ids[OFFSET].to_numpy())
@@ -127,9 +131,11 @@ def _rows_in_file(snapshot: Snapshot, file: DataFile) -> Bitmaps:
 
 
 def _without(rows: Bitmaps, other: Bitmaps) -> Bitmaps:
+    """Return the rows that are not in `other`, by segment; no segment is empty."""
+    no_rows = BitMap()
     differing: Bitmaps = {}
-    for segment, marks in rows.items():
-        remaining = marks - other[segment] if segment in other else marks
+    for segment, bitmap in rows.items():
+        remaining = bitmap - other.get(segment, no_rows)
         if remaining:
             differing[segment] = remaining
     return differing

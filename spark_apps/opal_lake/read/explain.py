@@ -1,4 +1,4 @@
-"""A plan of a read as JSON values: what it would open, what it would skip, and why.
+"""A plan of a read as JSON values: the files that it would open and skip, and why.
 
 It is made from metadata alone; no rows are read.
 """
@@ -39,9 +39,9 @@ _TIMES = ("date", "timestamp", "timestamp_ntz")
 
 
 def explain(file_filter: FileFilter) -> dict[str, Any]:
-    """Return files and bytes by what a read does with them.
+    """Return the numbers of files and bytes that a read would open and skip, by reason.
 
-    Also returns what each condition skips, and how much of the table is in Z-order.
+    The result also has the files that each condition skips, and those in Z-order.
     """
     snapshot = file_filter.snapshot
     files, sizes = Counter[FileAction](), Counter[FileAction]()
@@ -51,7 +51,7 @@ def explain(file_filter: FileFilter) -> dict[str, Any]:
         action = file_filter.action(file)
         files[action] += 1
         sizes[action] += file.size
-        # The conditions are tried only on files that the event time lets through
+        # A read tries the conditions only on files that the event time does not rule out
         if action not in (FileAction.PENDING, FileAction.LATER):
             seen.append(file)
         if action is FileAction.PRUNED:
@@ -71,11 +71,15 @@ def explain(file_filter: FileFilter) -> dict[str, Any]:
 def _conditions(
     predicate: Predicate | None, spec: TableSpec, seen: list[DataFile], pruned: list[DataFile]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what each necessary condition would skip, and what no other one skips."""
+    """Yield the files that each necessary condition skips, and that no other one skips.
+
+    `seen` are the files that conditions are tried on, `pruned` the files that they rule out
+    together.
+    """
     parts = list(_conjuncts(predicate))
     skipped_by_part: list[set[str]] = [set() for _ in parts]
     for file in seen:
-        # Built once for each file: as many as the table has columns
+        # Built once for each file: there are bounds for each column of the table
         bounds = bounds_of_all(file, spec)
         for part, skipped in zip(parts, skipped_by_part, strict=True):
             if not may_match(part, bounds, file.rows):
@@ -92,7 +96,7 @@ def _conditions(
             "bytes": sum(sizes[path] for path in skipped),
             "files_by_it_alone": sum(1 for path in skipped if times[path] == 1),
         }
-    # For example, the parts of an Or may rule out a file by different columns
+    # No condition alone rules these files out. The parts of an Or may do so by different columns
     together = sum(1 for file in pruned if not times[file.path])
     if together:
         yield {
@@ -105,6 +109,7 @@ def _conditions(
 
 
 def _conjuncts(predicate: Predicate | None) -> Iterator[Predicate]:
+    """Yield the conditions that must all be true."""
     match predicate:
         case None:
             return
@@ -116,6 +121,7 @@ def _conjuncts(predicate: Predicate | None) -> Iterator[Predicate]:
 
 
 def _columns(predicate: Predicate) -> Iterator[int]:
+    """Yield the field ids that a predicate names."""
     match predicate:
         case And(parts=parts) | Or(parts=parts):
             for part in parts:
@@ -136,7 +142,7 @@ def condition_text(predicate: Predicate, spec: TableSpec) -> str:
         case Or(parts=parts):
             return " OR ".join(_within(part, spec) for part in parts)
         case Unknown():
-            return "what bounds cannot answer"
+            return "a condition that bounds cannot answer"
         case IsNull(field_id=number, negated=negated):
             test = "IS NOT NULL" if negated else "IS NULL"
             return f"{spec.by_id(number).name} {test}"
@@ -171,7 +177,7 @@ def _value_text(value: Comparable, field: Field) -> str:
 
 
 def _z_order(snapshot: Snapshot) -> dict[str, Any]:
-    """Return how much is in order, by columns, and how much is not."""
+    """Return the files in Z-order by the columns of the order, and the files without one."""
     files_by_columns: dict[tuple[int, ...], list[DataFile]] = {}
     for file in snapshot.files.values():
         columns = file.cluster.columns if file.cluster else ()

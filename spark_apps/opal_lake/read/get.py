@@ -1,6 +1,6 @@
 """Rows by their keys.
 
-The key store knows in which file the row of a key is; the file's footer, in which row group.
+The key store knows the row id of a key's row. The footer of the row's file shows its row group.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,24 +53,28 @@ def get_rows(
     newest = _newest(snapshot, cache, _distinct(hashes), as_of)
     newest = newest.take(by_keys(newest, hashes))
     fields = chosen_fields(spec, columns)
-    # Key columns have the given values: most need not be read
+    # Most key columns need not be read: their values were given
     known = {field.physical for field in fields if _is_as_stored(given, field, spec)}
     unknown = [field for field in fields if field.physical not in known]
     rows = rows_of_entries(snapshot, newest, unknown)
-    at = pa.array(_ranks(newest, hashes))
+    position_of_key = pa.array(_ranks(newest, hashes))
     for name in known:
-        rows = rows.append_column(name, given[name].take(at))
+        rows = rows.append_column(name, given[name].take(position_of_key))
     return to_fields(rows, spec, fields)
 
 
 def hashes_of_keys(keys: Any, spec: TableSpec) -> Hashes:
     """Return the hashes of keys that a user gives, in their order, without repeats."""
     given = _given(keys, spec)
-    return _distinct(hash_keys([*given.values()], _key_types(spec)))
+    hashes = hash_keys([*given.values()], _key_types(spec))
+    return _distinct(hashes)
 
 
 def _given(keys: Any, spec: TableSpec) -> dict[str, pa.Array]:
-    """Return the key columns by physical name, with the values that a user gives."""
+    """Return the values that a user gives for key columns, by physical name.
+
+    Raises InvalidInputError unless each key is a mapping of all key columns to values.
+    """
     spec.require_keys("a look-up by key")
     names = [field.name for field in spec.keys]
     is_single = isinstance(keys, Mapping | str) or not isinstance(keys, Iterable)
@@ -89,6 +93,7 @@ def _in_order(key: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
 
 
 def _keys_advice(names: Sequence[str], wrong: Any) -> str:
+    """Return the message for a key of a wrong form."""
     example = ", ".join(f"{name!r}: ..." for name in names)
     advice = (
         f"keys must be mappings with the key columns {', '.join(names)}, in a list: [{{{example}}}]"
@@ -116,6 +121,7 @@ def _is_as_stored(given: Mapping[str, pa.Array], field: Field, spec: TableSpec) 
 
 
 def _distinct(hashes: Hashes) -> Hashes:
+    """Return each hash once, in the order of first occurrences."""
     _, first = np.unique(hashes, axis=0, return_index=True)
     return hashes[np.sort(first)]
 
@@ -125,7 +131,8 @@ def key_of_texts(texts: Sequence[str], spec: TableSpec) -> dict[str, Any]:
     names = [field.name for field in spec.keys]
     if len(texts) != len(names):
         raise InvalidInputError(
-            f"the key is {', '.join(names)}; give {count_text(len(names), 'value')}, in this order"
+            f"the key is {', '.join(names)}: give {count_text(len(names), 'value')} in this order, "
+            f"got {len(texts)}"
         )
     pairs = zip(spec.keys, texts, strict=True)
     return {field.name: _key_value(text, field) for field, text in pairs}
@@ -142,21 +149,25 @@ def _key_value(text: str, field: Field) -> Any:
     except (KeyError, ValueError) as error:
         form = "true or false" if kind == "boolean" else "hexadecimal digits"
         raise InvalidInputError(
-            f"key column {field.name} is {type_name(field.type)}, and {text!r} is not; write {form}"
+            f"{text!r} is not a value of key column {field.name}, which is "
+            f"{type_name(field.type)}: write {form}"
         ) from error
     return text
 
 
 def by_keys(entries: Entries, hashes: Hashes) -> IndexArray:
-    """Return positions of entries in the order of the keys, stable for each key."""
+    """Return the positions that sort entries by the order of keys.
+
+    Entries of one key keep their order.
+    """
     return np.argsort(_ranks(entries, hashes), kind="stable")
 
 
 def _ranks(entries: Entries, hashes: Hashes) -> IndexArray:
-    """Return the position of each entry's key, the first one if the key comes twice."""
+    """Return for each entry the position of its key among `hashes`, the first if repeated."""
     rank: dict[tuple[int, ...], int] = {}
     for number, key in enumerate(map(tuple, hashes.tolist())):
-        # A key that comes again keeps its first position
+        # A repeated key keeps its first position
         rank.setdefault(key, number)
     keys = zip(entries.high.tolist(), entries.low.tolist(), strict=True)
     return np.array([rank[key] for key in keys], np.intp)
@@ -177,7 +188,7 @@ def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field
     with ThreadPoolExecutor(readers(snapshot.storage, snapshot.spec)) as pool:
         parts = [*pool.map(partial(read_marked, snapshot, marks, physical), files)]
     empty = physical_schema(snapshot.spec).empty_table()
-    # The segments count the rows, even if no other column is read
+    # With the column of segments, rows are counted even if no other column is read
     columns = empty.select([*existing_names(physical, empty.schema), SEGMENT])
     tables = [columns, *map(_with_segments, parts)]
     rows = pa.concat_tables(tables, promote_options="default")
@@ -195,6 +206,7 @@ def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field
 
 
 def _with_segments(marked: MarkedRows) -> pa.Table:
+    """Return the rows with the column of their segments."""
     return pa.table(
         [*marked.rows.columns, pa.array(marked.ids.segment)],
         names=[*marked.rows.column_names, SEGMENT],
@@ -202,16 +214,17 @@ def _with_segments(marked: MarkedRows) -> pa.Table:
 
 
 def _newest(snapshot: Snapshot, cache: RunCache, hashes: Hashes, as_of: int | None) -> Entries:
-    """Return the last entry of each key up to the event time, unless it is a delete."""
+    """Return the last entry of each key up to event time `as_of`; none if it is a delete."""
     ties = len(snapshot.spec.tie_break)
     latest = _LAST if as_of is None else as_of
     probes = _probes(hashes[np.argsort(hashes[:, 0])], latest, ties)
     parts = [no_entries(ties), *cache.neighbours([*snapshot.runs.values()], probes)]
-    # A neighbour may be of another key or of a later delta
     stored = sorted_entries(concat_entries(parts))
+    # A neighbour may have another key or a later delta
     if len(probes):
         stored = stored.take(stored.delta <= latest)
-    return stored.take(~same_as_next(stored, 2) & ~stored.deleted)
+    is_last_of_key = ~same_as_next(stored, 2)
+    return stored.take(is_last_of_key & ~stored.deleted)
 
 
 def _probes(hashes: Hashes, delta: int, ties: int) -> Entries:

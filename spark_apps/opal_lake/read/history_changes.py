@@ -1,8 +1,8 @@
-"""The change feed of the history view: what versions did to its rows, past ones included.
+"""The change feed of the history view: how versions changed its rows, past rows included.
 
-A version changes the history of the keys of the rows that it made visible, and of no others. A
-restore may change that of any key. The key store shows when the rows of these keys were valid
-before and after the version. Rows are read only where that differs.
+A version changes the history of a key only if it made rows of the key visible. A restore may change
+the history of any key. The key store shows when the rows of such keys were valid before and after
+the version. Only rows whose validity differs are read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -71,9 +71,9 @@ def history_fields(spec: TableSpec, columns: Sequence[str] | None) -> tuple[Fiel
 def history_changes(
     log: CommitLog, cache: RunCache, versions: VersionRange, feed: "Changes"
 ) -> pa.Table:
-    """Read the changes of the history into memory, by version.
+    """Read the changes of the history into memory, in the order of their versions.
 
-    In a net feed, a row has its validity before the range, and that after it.
+    A net feed shows a changed row with its validity before the range, and with that after it.
     """
     head, earlier = versions.head, versions.earlier
     fields = history_fields(head.spec, feed.columns)
@@ -84,10 +84,11 @@ def history_changes(
         nothing = intervals_of(entries_of_keys(head, cache, no_keys), None)
         sides = [_Side(snapshot=head, version=0, is_after=True, times=nothing)]
     times = concat_intervals([side.times for side in sides])
-    # The number of each row's side
-    number = np.repeat(np.arange(len(sides)), [len(side.times.rows) for side in sides])
-    version = np.array([side.version for side in sides], np.int64)[number]
-    after = np.array([side.is_after for side in sides])[number]
+    # From here on, arrays have an element for each row of all sides
+    row_counts = [len(side.times.rows) for side in sides]
+    side_of_row = np.repeat(np.arange(len(sides)), row_counts)
+    version = np.array([side.version for side in sides], np.int64)[side_of_row]
+    after = np.array([side.is_after for side in sides])[side_of_row]
     row_ids = [times.rows.segment, times.rows.offset.astype(np.int64)]
     ids = np.stack(row_ids, axis=1).astype(np.uint64)
     order, kinds = labelled(ids, version, after, feed)
@@ -95,13 +96,13 @@ def history_changes(
         changed = _changed_ends(ids[order], times.take(order))
         order, kinds = order[changed], kinds[changed]
     ordered_times = times.take(order)
-    stored = _rows_of(sides, number[order], ordered_times, fields, head.spec)
+    stored = _rows_of(sides, side_of_row[order], ordered_times, fields, head.spec)
     rows = with_times(to_fields(stored, head.spec, fields), ordered_times, head.spec)
     corrected = CommitTimes(head).corrected
     committed_us = {
         commit.version: corrected(commit.version, commit.timestamp_us) for commit in commits
     }
-    moments = [committed_us[number] for number in version[order].tolist()]
+    moments = [committed_us[committed] for committed in version[order].tolist()]
     marks = [
         kind_names(kinds),
         pa.array(version[order]),
@@ -116,9 +117,10 @@ def history_changes(
 def _sides(
     cache: RunCache, versions: VersionRange, commits: Sequence[Commit], *, is_net: bool
 ) -> Iterator[_Side]:
-    """Yield the changed rows of each version, before and after it.
+    """Yield the rows that each version changed: as they were before it, and after it.
 
-    Rows that ended up to the floor are in neither; in a net feed, up to the floor after its range.
+    Rows that ended up to the floor are left out. In a net feed, this is the floor at its last
+    version.
     """
     if versions.earlier is None:
         return
@@ -127,7 +129,7 @@ def _sides(
     if floors:
         last_floor = max(floors)
     for before, commit, state in _changing_commits(versions.earlier, commits):
-        hashes = None
+        hashes = None  # all keys
         if not commit.actions.restored:
             hashes = _hashes_of(state, commit.actions.processed_ids)
         floor = last_floor if is_net else state.root.floor
@@ -144,7 +146,8 @@ def _changing_commits(
     """Yield the commits that may change the history, with the states before and after."""
     state = earlier
     for commit in commits:
-        before, state = state, state.followed_by([commit], ("runs", "files", "segments", "pending"))
+        before = state
+        state = before.followed_by([commit], ("runs", "files", "segments", "pending"))
         if commit.actions.processed or commit.actions.restored:
             yield before, commit, state
 
@@ -153,7 +156,8 @@ def _changing_commits(
 class HistoryReads:
     """The reads of a feed of the history: files by path, rows by segment, and entries.
 
-    A feed reads the rows that its versions processed, and across a restore the whole key store.
+    A feed reads the rows that its versions processed. For a restore, it also reads the whole key
+    store: `entries` counts the entries of its runs.
     """
 
     files: dict[str, DataFile] = field(default_factory=dict)
@@ -174,19 +178,22 @@ def planned_reads(log: CommitLog, versions: VersionRange) -> HistoryReads:
             reads.entries += sum(run.entries for run in runs)
             continue
         segments = commit.actions.processed_ids
-        reads.files |= {file.path: file for file in _files_of(state, segments)}
-        reads.rows |= {number: state.segments[number].rows for number in segments}
+        for file in _files_of(state, segments):
+            reads.files[file.path] = file
+        for number in segments:
+            reads.rows[number] = state.segments[number].rows
     return reads
 
 
 def _files_of(snapshot: Snapshot, segments: frozenset[int]) -> list[DataFile]:
+    """Return the files that hold rows of some segments."""
     return [file for file in snapshot.files.values() if not segments.isdisjoint(file.segments)]
 
 
 def _hashes_of(snapshot: Snapshot, segments: frozenset[int]) -> Hashes:
-    """Return the hashes of the keys that have rows in some segments."""
+    """Return the hashes of the keys that have rows in some segments, each once."""
     spec = snapshot.spec
-    physical = [*dict.fromkeys([*(field.physical for field in spec.keys), SEGMENT])]
+    physical = [*(field.physical for field in spec.keys), SEGMENT]
     files = _files_of(snapshot, segments)
     wanted = {number: BitMap(range(snapshot.segments[number].rows)) for number in segments}
 
@@ -198,33 +205,45 @@ def _hashes_of(snapshot: Snapshot, segments: frozenset[int]) -> Hashes:
     empty = physical_schema(spec).empty_table().select(physical)
     rows = pa.concat_tables([empty, *parts], promote_options="default")
     # A file may also hold rows of other segments
-    rows = rows.filter(pa.array(np.isin(rows[SEGMENT].to_numpy(), [*segments])))
+    is_of_segments = np.isin(rows[SEGMENT].to_numpy(), [*segments])
+    rows = rows.filter(pa.array(is_of_segments))
     types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
     keys = hash_keys([rows[field.physical] for field in spec.keys], types)
     return np.unique(keys, axis=0)
 
 
 def _differing(old: Intervals, new: Intervals) -> tuple[IndexArray, IndexArray]:
-    """Return positions of rows that the other side lacks, or that end otherwise."""
+    """Return the positions of rows in `old`, and in `new`, that the other does not have.
+
+    A row with another end counts as another row.
+    """
     segments = np.unique(np.concatenate([old.rows.segment, new.rows.segment]))
-    words = [row_words(segments, times.rows.segment, times.rows.offset) for times in (old, new)]
-    _, in_old, in_new = np.intersect1d(words[0], words[1], assume_unique=True, return_indices=True)
-    # Of the rows that both sides have, those with the same end did not change
+    old_words = row_words(segments, old.rows.segment, old.rows.offset)
+    new_words = row_words(segments, new.rows.segment, new.rows.offset)
+    # Positions of the rows that both have
+    _, in_old, in_new = np.intersect1d(
+        old_words, new_words, assume_unique=True, return_indices=True
+    )
     same = _same_ends(old.take(in_old), new.take(in_new))
-    is_changed = [np.ones(len(word), np.bool_) for word in words]
-    is_changed[0][in_old[same]] = False
-    is_changed[1][in_new[same]] = False
-    return np.flatnonzero(is_changed[0]), np.flatnonzero(is_changed[1])
+    has_gone = np.ones(len(old_words), np.bool_)
+    has_gone[in_old[same]] = False
+    has_come = np.ones(len(new_words), np.bool_)
+    has_come[in_new[same]] = False
+    return np.flatnonzero(has_gone), np.flatnonzero(has_come)
 
 
 def _same_ends(first: Intervals, second: Intervals) -> BoolArray:
+    """Return which rows of `first` end as the rows at the same positions of `second`."""
     same_kind = (first.has_end == second.has_end) & (first.deleted == second.deleted)
     same_until = ~first.has_end | (first.until == second.until)
     return np.asarray(same_kind & same_until, np.bool_)
 
 
 def _changed_ends(ids: Hashes, times: Intervals) -> BoolArray:
-    """Return which rows stay without the two rows of a row that ends as it began."""
+    """Return a mask of the rows to show in a net feed.
+
+    A row may come twice, from before and after the range. If its end is the same, neither is shown.
+    """
     position = np.lexsort((ids[:, 1], ids[:, 0]))
     first, second = position[:-1], position[1:]
     is_pair = (ids[first] == ids[second]).all(axis=1)
@@ -238,21 +257,25 @@ def _changed_ends(ids: Hashes, times: Intervals) -> BoolArray:
 
 def _rows_of(
     sides: Sequence[_Side],
-    number: IndexArray,
+    side_of_row: IndexArray,
     times: Intervals,
     fields: Sequence[Field],
     spec: TableSpec,
 ) -> pa.Table:
-    """Return the physical columns of the rows, each from the state of its side."""
+    """Return the physical columns of rows, each read from the state of its side.
+
+    `side_of_row` has the position of each row's side.
+    """
     physical = [*dict.fromkeys(field.physical for field in fields)]
     tables = [physical_schema(spec).empty_table().select(physical)]
-    read = [np.empty(0, np.intp)]
+    positions_read = [np.empty(0, np.intp)]
     for index, side in enumerate(sides):
-        positions = np.flatnonzero(number == index)
+        positions = np.flatnonzero(side_of_row == index)
         if len(positions):
             rows = rows_of_entries(side.snapshot, times.rows.take(positions), fields)
             tables.append(rows.select(existing_names(physical, rows.schema)))
-            read.append(positions)
+            positions_read.append(positions)
     rows = pa.concat_tables(tables, promote_options="default")
-    # From the order in which the rows were read back to that of `number`
-    return rows.take(pa.array(np.argsort(np.concatenate(read))))
+    # From the order in which rows were read back to that of `side_of_row`
+    order = np.argsort(np.concatenate(positions_read))
+    return rows.take(pa.array(order))

@@ -1,8 +1,8 @@
-"""The history view: when each row was the valid one of its key. Nothing is stored for it.
+"""The history view: when each row was the valid row of its key. No view is stored.
 
-It is a slowly changing dimension of type 2. Of the rows of a key, in the order of the rule, the
-last one of each delta counts. It is valid from its delta to the delta of the next one; a delete is
-never valid. Rows that ended up to the floor may have been dropped, so that none of them is shown.
+It is a slowly changing dimension of type 2. Of the rows of a key with the same delta, the last one
+in the order of the rule counts. It is valid from its delta to the delta of the next row; a delete
+is never valid. No row that ended up to the floor is shown: such rows may have been dropped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,9 @@ IS_CURRENT = "is_current"
 DELETED = "deleted"
 VIEW_COLUMNS = frozenset({VALID_FROM, VALID_UNTIL, IS_CURRENT, DELETED})
 _SLICE_ENTRIES = 1 << 16
-_MAX_LOOKS = 64  # into a run; with more, it costs less to read all between
+_MAX_LOOKS = (
+    64  # into a run; with more, it costs less to read all entries between the first and last
+)
 
 
 def view_types(spec: TableSpec) -> dict[str, DataType]:
@@ -53,12 +55,15 @@ def view_types(spec: TableSpec) -> dict[str, DataType]:
 
 
 def view_fields(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[Field, ...]:
-    """Return the table's columns in a history view."""
+    """Return the table's columns in a history view: the named ones, or all."""
     return fields_beside(VIEW_COLUMNS, snapshot.spec, columns, "a history view")
 
 
 def history_of_all(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Table:
-    """Read every row that is valid at some readable event time, by key hash and time."""
+    """Read every row that is valid at some readable event time.
+
+    The rows are sorted by key hash and time.
+    """
     spec = snapshot.spec
     fields = view_fields(snapshot, columns)
     physical = [*dict.fromkeys([*(field.physical for field in fields), *rule_columns(spec)])]
@@ -73,8 +78,9 @@ def history_of_all(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Tabl
     rows = pa.concat_tables([empty, *parts], promote_options="default")
     entries = entries_of_rows(rows, spec)
     order = sort_order(entries)
-    # The last of equal keys and deltas counts
-    order = order[~same_as_next(entries.take(order), 3)]
+    # Of rows with the same key and delta, the last one counts
+    is_last = ~same_as_next(entries.take(order), 3)
+    order = order[is_last]
     times = intervals_of(entries.take(order), snapshot.root.floor)
     shown = rows.take(pa.array(order[times.shown]))
     return with_times(to_fields(shown, spec, fields), times, spec)
@@ -86,7 +92,7 @@ def history_of_keys(
     keys: Sequence[Mapping[str, Any]],
     columns: Sequence[str] | None,
 ) -> pa.Table:
-    """Read the history of a few keys, in their order, by the key store."""
+    """Read the history of a few keys, in the order of the keys. The key store finds the rows."""
     spec = snapshot.spec
     fields = view_fields(snapshot, columns)
     hashes = hashes_of_keys(keys, spec)
@@ -97,14 +103,14 @@ def history_of_keys(
 
 
 def entries_of_keys(snapshot: Snapshot, cache: RunCache, hashes: Hashes | None) -> Entries:
-    """Return the entries of some keys, or of all: the greatest of a (key, delta)."""
+    """Return the greatest entry of each (key, delta), for keys with some hashes or for all keys."""
     parts = [no_entries(len(snapshot.spec.tie_break))]
     for run in snapshot.runs.values():
         if hashes is None:
             parts += cache.slices(run, _SLICE_ENTRIES)
         else:
             parts += _entries_in(run, cache, np.unique(hashes[:, 0]))
-    # I21: of a (key, delta) only the entry of the greatest row is sure to be there
+    # I21: of a (key, delta), only the entry of the greatest row is always stored
     stored = greatest_of_equal(sorted_entries(concat_entries(parts)))
     if hashes is None:
         return stored
@@ -114,9 +120,9 @@ def entries_of_keys(snapshot: Snapshot, cache: RunCache, hashes: Hashes | None) 
 
 
 def _entries_in(run: RunFile, cache: RunCache, words: UInt64Array) -> Iterator[Entries]:
-    """Yield the entries of a run whose first hash word is one of these.
+    """Yield the entries of a run whose first hash word is among ascending `words`.
 
-    A look for each word, or a single pass through all entries between the words.
+    For few words, each is looked up. For many, all entries between the words are read.
     """
     inside = words[(words >= run.hash_low) & (words <= run.hash_high)]
     if len(inside) <= _MAX_LOOKS:
@@ -129,10 +135,12 @@ def _entries_in(run: RunFile, cache: RunCache, words: UInt64Array) -> Iterator[E
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:
-    """Rows, and the time for which each was valid.
+    """Rows, and the time for which each was valid. Each field has an element for each row.
 
-    It goes from `rows.delta` to `until`, if it `has_end`. `deleted` is true if the key had no row
-    after that. `shown` are the positions of the rows among the entries that they were chosen from.
+    - A row is valid from `rows.delta`. It is valid until `until` where `has_end` is true, and
+      otherwise still.
+    - `deleted` is true if a delete ended the row.
+    - `shown` has the position of the row among the entries that rows were chosen from.
     """
 
     rows: Entries
@@ -153,7 +161,7 @@ class Intervals:
 
 
 def concat_intervals(parts: Sequence[Intervals]) -> Intervals:
-    """Return the intervals of at least one part, in their order."""
+    """Return the intervals of all parts, in their order; there must be a part."""
     return Intervals(
         rows=concat_entries([part.rows for part in parts]),
         shown=np.concatenate([part.shown for part in parts]),
@@ -164,16 +172,19 @@ def concat_intervals(parts: Sequence[Intervals]) -> Intervals:
 
 
 def intervals_of(entries: Entries, floor: int | None) -> Intervals:
-    """Return when each entry is valid, without entries that ended up to the floor.
+    """Return the intervals of sorted entries, without those that ended up to the floor.
 
-    The entries are sorted, with different (key, delta).
+    No two entries have the same key and delta. Deletes have no interval.
     """
+    # An entry ends when the next one has the same key
     ends = same_as_next(entries, 2)
-    following = np.minimum(np.arange(len(entries)) + 1, max(len(entries) - 1, 0))
-    is_valid = ~entries.deleted
+    last_position = max(len(entries) - 1, 0)
+    following = np.minimum(np.arange(len(entries)) + 1, last_position)
+    is_shown = ~entries.deleted
     if floor is not None:
-        is_valid &= ~(ends & (entries.delta[following] <= floor))
-    shown = np.flatnonzero(is_valid)
+        ended_by_floor = ends & (entries.delta[following] <= floor)
+        is_shown &= ~ended_by_floor
+    shown = np.flatnonzero(is_shown)
     after = following[shown]
     has_end = ends[shown]
     return Intervals(
@@ -186,7 +197,7 @@ def intervals_of(entries: Entries, floor: int | None) -> Intervals:
 
 
 def with_times(rows: pa.Table, times: Intervals, spec: TableSpec) -> pa.Table:
-    """Return the rows with the columns of the view behind those of the table."""
+    """Append the columns of the view to rows of the table."""
     kind = spec.delta.type
     assert isinstance(kind, Atomic)
     shown = {

@@ -1,4 +1,4 @@
-"""Marked rows of a data file; only the pages that hold them are read."""
+"""Reads of marked rows of a data file, by the pages that hold them."""
 
 from dataclasses import dataclass
 
@@ -25,9 +25,9 @@ class MarkedRows:
 def read_marked(
     snapshot: Snapshot, marks: Bitmaps, physical: list[str], file: DataFile
 ) -> MarkedRows:
-    """Read the marked rows that a file holds, in its order."""
-    of_file = {segment: marks[segment] for segment in file.segments if segment in marks}
-    positions, ids = _positions(snapshot, of_file, file)
+    """Read the marked rows that a file holds, in the order of the file."""
+    marks_of_file = {segment: marks[segment] for segment in file.segments if segment in marks}
+    positions, ids = _positions(snapshot, marks_of_file, file)
     rows = read_places(snapshot.storage, file, snapshot.spec, physical, positions)
     return MarkedRows(rows=rows, ids=ids)
 

@@ -1,8 +1,9 @@
 """The net rows of a partition key: its rows that no later row of the same partition key replaced.
 
-Of the rows of a primary key under the partition key, ordered by (delta, tie-break, row id), the
-last one counts, unless it is a delete. Rows under other partition keys do not count, and events are
-not read: so the answer is the same at every version between two ingests under the partition key.
+The net row of a primary key is its last row under the partition key, in the order of (delta,
+tie-break, row id). If the last row is a delete, the primary key has no net row. Rows under other
+partition keys and events do not count. So net rows change only with an ingest under the partition
+key.
 """
 
 from collections.abc import Sequence
@@ -27,9 +28,9 @@ from opal_lake.storage.verified import read_verified
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetPlan:
-    """The files with rows of a partition key's visible segments.
+    """The visible segments of a partition key, and the files that hold their rows.
 
-    Rows of other segments may be among them.
+    The files may also hold rows of other segments.
     """
 
     snapshot: Snapshot
@@ -39,13 +40,13 @@ class NetPlan:
 
 
 def key_of_net(partition_key: str | None, after: int | None) -> str:
-    """Return the partition key that a net read needs.
+    """Return the partition key of a net read.
 
     Raises InvalidInputError if it is missing, or if `after` is given too.
     """
     if partition_key is None or after is not None:
         raise InvalidInputError(
-            "net=True reads what came under a partition key: give partition_key=, without after="
+            "net=True reads the rows of a partition key: give partition_key, and leave out after"
         )
     return partition_key
 
@@ -53,17 +54,17 @@ def key_of_net(partition_key: str | None, after: int | None) -> str:
 def plan_net(snapshot: Snapshot, partition_key: str, as_of: int | None = None) -> NetPlan:
     """Plan a net read of a version; with `as_of`, only of rows up to that event time.
 
-    Raises NotFoundError if a compaction dropped some rows of the key: the net rows are unknown
-    then.
+    Raises NotFoundError if a compaction dropped rows of the partition key, because its net rows are
+    unknown then.
     """
     snapshot.spec.require_keys("a net read")
     segments = segments_of_partition(snapshot, partition_key) - snapshot.pending
     if not snapshot.root.incomplete_ingests.isdisjoint(snapshot.partitions[partition_key]):
         raise NotFoundError(
-            f"{snapshot.storage.uri}: by version {snapshot.version} a major compaction has dropped "
-            f"rows of partition key {partition_key!r}, so that its net rows are no longer known. "
-            "Read it as of an older version, or its valid rows (net=False, change.valid_rows); a "
-            "longer look_back of the compaction keeps more"
+            f"{snapshot.storage.uri}: the net rows of partition key {partition_key!r} are unknown "
+            f"at version {snapshot.version}, because a major compaction has dropped some of its "
+            "rows. Read them at an older version, or read the valid rows (net=False, "
+            "change.valid_rows). A compaction with a longer look_back drops fewer rows"
         )
     files: list[DataFile] = []
     for file in snapshot.files.values():
@@ -74,8 +75,8 @@ def plan_net(snapshot: Snapshot, partition_key: str, as_of: int | None = None) -
 
 
 def _begins_by(file: DataFile, spec: TableSpec, as_of: int) -> bool:
+    """Return whether a file may hold rows up to an event time."""
     low, _ = delta_bounds(file, spec)
-    # Without a bound the file may hold such rows
     return low is None or low <= as_of
 
 
@@ -86,28 +87,32 @@ def read_net(plan: NetPlan, columns: Sequence[str] | None) -> pa.Table:
         fields = spec.schema.fields
     else:
         fields = tuple(spec.schema.field(name) for name in columns)
-    physical = list(dict.fromkeys([*(field.physical for field in fields), *rule_columns(spec)]))
+    shown_columns = [field.physical for field in fields]
+    physical = list(dict.fromkeys([*shown_columns, *rule_columns(spec)]))
     parts = [_own_rows(plan, file, physical) for file in plan.files]
     empty = physical_schema(spec).empty_table().select(physical)
     rows = pa.concat_tables([empty, *parts], promote_options="default")
     entries = entries_of_rows(rows, spec)
     if plan.as_of is not None:
         # Later rows replace nothing at that event time
-        up_to = np.flatnonzero(entries.delta <= plan.as_of)
-        rows, entries = rows.take(pa.array(up_to)), entries.take(up_to)
-    return to_logical(rows.take(pa.array(_last_of_keys(entries))), spec, columns)
+        positions = np.flatnonzero(entries.delta <= plan.as_of)
+        rows, entries = rows.take(pa.array(positions)), entries.take(positions)
+    net_rows = rows.take(pa.array(_last_of_keys(entries)))
+    return to_logical(net_rows, spec, columns)
 
 
 def _own_rows(plan: NetPlan, file: DataFile, columns: list[str]) -> pa.Table:
+    """Read the rows of a file that belong to the plan's segments."""
     data = read_verified(plan.snapshot.storage, file)
     rows = decode_file(data, plan.snapshot.spec, columns, file.path, rows=file.rows)
     if plan.segments.issuperset(file.segments):
         return rows
-    return rows.filter(pa.array(np.isin(rows[SEGMENT].to_numpy(), [*plan.segments])))
+    is_own = np.isin(rows[SEGMENT].to_numpy(), [*plan.segments])
+    return rows.filter(pa.array(is_own))
 
 
 def _last_of_keys(entries: Entries) -> IndexArray:
-    """Return the positions of each key's last row, unless that is a delete."""
+    """Return the positions of the last row of each key that is not a delete, ascending."""
     order = sort_order(entries)
     ordered = entries.take(order)
     is_net = ~same_as_next(ordered, 2) & ~ordered.deleted

@@ -31,17 +31,17 @@ from opal_lake.read.where import matching, needed_names
 from opal_lake.storage.protocol import READERS, Storage
 
 _KEYS_SHOWN = 5
-# Files that are read and filtered together, and the size of a file that is read alone
+# Small files are read and filtered together, up to so many. A larger file is read alone
 _MAX_TOGETHER = 256
 _SMALL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """The files of a read.
+    """The files of a read, and how many files it skips.
 
-    `plain` files have only visible rows. `mixed` files need the filter by `invalid` rows, and by
-    time if `as_of` is within their bounds.
+    `plain` files have only visible rows. Rows of `mixed` files may be among the `invalid` ones, or
+    later than `as_of`.
     """
 
     snapshot: Snapshot
@@ -53,6 +53,7 @@ class ReadPlan:
 
     @property
     def files(self) -> tuple[DataFile, ...]:
+        """All files that are read."""
         return self.plain + self.mixed
 
 
@@ -69,8 +70,8 @@ def event_time_of(snapshot: Snapshot, event_time: object | None) -> int | None:
     as_of = encode_order(event_time, delta.type, name="event_time")
     if floor is not None and as_of < floor:
         raise NotFoundError(
-            f"event time {event_time} is before {from_order(floor, delta.type)}, the oldest "
-            "readable one; give that one or a later one"
+            f"event_time={event_time} is before {from_order(floor, delta.type)}, the oldest "
+            "readable event time; give this one or a later one"
         )
     return as_of
 
@@ -90,9 +91,9 @@ def _unknown_partition_key(snapshot: Snapshot, partition_key: str) -> NotFoundEr
     known = sorted(snapshot.partitions)
     if known:
         last = ", ".join(map(repr, known[-_KEYS_SHOWN:]))
-        hint = f"the last by name are {last}"
+        hint = f"give one of its partition keys, the last of which by name are {last}"
     else:
-        hint = "no ingest gave one"
+        hint = "no ingest has a partition key"
     return NotFoundError(
         f"{snapshot.storage.uri} has no ingest of partition key {partition_key!r} up to version "
         f"{snapshot.version}; {hint}"
@@ -100,16 +101,21 @@ def _unknown_partition_key(snapshot: Snapshot, partition_key: str) -> NotFoundEr
 
 
 def visible_ingests(snapshot: Snapshot) -> dict[str, frozenset[int]]:
-    """Return the ingests of each partition key whose rows are not pending.
+    """Return the numbers of the visible ingests of each partition key that has any.
 
-    As long as rows of a key are pending, its ingests without rows do not count.
+    An ingest is visible if none of its rows is pending. An ingest without rows is visible if no
+    other ingest under its partition key has pending rows.
     """
     waiting = {segment_part(segment) for segment in snapshot.pending}
-    visible = {key: numbers - waiting for key, numbers in snapshot.partitions.items()}
-    for key, numbers in snapshot.partitions.items():
-        if numbers & waiting:
-            visible[key] &= {segment_part(segment) for segment in snapshot.segments}
-    return {key: numbers for key, numbers in visible.items() if numbers}
+    with_rows = {segment_part(segment) for segment in snapshot.segments}
+    visible: dict[str, frozenset[int]] = {}
+    for key, ingests in snapshot.partitions.items():
+        visible_of_key = ingests - waiting
+        if ingests & waiting:
+            visible_of_key &= with_rows
+        if visible_of_key:
+            visible[key] = visible_of_key
+    return visible
 
 
 def segments_after(
@@ -117,15 +123,17 @@ def segments_after(
 ) -> frozenset[int]:
     """Return the segments whose rows became visible after an earlier version.
 
-    Without an earlier version, all segments are returned. A segment that a restore brings back is
-    not new if the earlier version had it, even if a major compaction had dropped its last row by
-    then. Only the commits show that.
+    Without an earlier version, all visible segments are returned. A segment that a restore brings
+    back is not new if the rows were visible before the earlier version. The earlier version may
+    lack such a segment, because a major compaction has dropped its last row: only the commits show
+    it then.
     """
     if earlier is None:
         return frozenset(snapshot.segments.keys() - snapshot.pending)
     if earlier.version > snapshot.version:
         raise InvalidInputError(
-            f"after={earlier.version} is beyond version {snapshot.version}; give an earlier version"
+            f"after={earlier.version} is later than version {snapshot.version}, which is read; "
+            "give an earlier version"
         )
     fresh = snapshot.segments.keys() - snapshot.pending
     fresh -= earlier.segments.keys() - earlier.pending
@@ -139,10 +147,10 @@ def segments_after(
 def _processed_since_parting(
     snapshot: Snapshot, earlier: Snapshot, read_commit: Callable[[int], Commit]
 ) -> frozenset[int]:
-    """Return the segments that only the later version processed since they parted.
+    """Return the segments that were processed on the way to the later version only.
 
-    Both are followed back to the state that they have in common: from a restore to the version that
-    it restored.
+    Both versions are followed back to the version that they have in common. From a restore, the way
+    back leads to the version that it restored.
     """
     known = {commit.version: commit for commit in (*earlier.commits, *snapshot.commits)}
     ends = {"later": snapshot.version, "earlier": earlier.version}
@@ -156,8 +164,8 @@ def _processed_since_parting(
         except NotFoundError as error:
             raise NotFoundError(
                 f"{snapshot.storage.uri}: after={earlier.version} needs the commit of version "
-                f"{version}, as a restore has brought rows back since, and it has expired; read "
-                "without after"
+                f"{version}, because a restore has brought rows back since. This commit has "
+                "expired; read without after"
             ) from error
         restored = commit.actions.restored
         if restored is None:
@@ -170,16 +178,15 @@ def _processed_since_parting(
 
 def narrowed(snapshot: Snapshot, only: frozenset[int], invalid: Bitmaps) -> Bitmaps:
     """Return the bitmaps with all rows of unwanted segments marked as invalid."""
-    others = {
-        number: BitMap(range(segment.rows))
-        for number, segment in snapshot.segments.items()
-        if number not in only
-    }
-    return {**invalid, **others}
+    bitmaps = {**invalid}
+    for number, segment in snapshot.segments.items():
+        if number not in only:
+            bitmaps[number] = BitMap(range(segment.rows))
+    return bitmaps
 
 
 class FileAction(Enum):
-    """The steps of a read with a file, and their reason."""
+    """What a read does with a file, and why."""
 
     PENDING = "its rows are not visible yet"
     LATER = "its rows are dated after the event time"
@@ -207,26 +214,27 @@ class FileFilter:
             return self._action(file)
         except (TypeError, ValueError, ArithmeticError, KeyError) as error:
             raise FormatError(
-                f"{self.snapshot.storage.uri}/{file.path}: the bounds or segments that the table "
-                f"says it has are not of this table ({error!r}); run `opal check`"
+                f"{self.snapshot.storage.uri}/{file.path}: the bounds or segments that the "
+                f"metadata records for the file do not fit the table ({error!r}); run `opal check`"
             ) from error
 
     def _action(self, file: DataFile) -> FileAction:
         if not self.snapshot.pending.isdisjoint(file.segments):
             return FileAction.PENDING
-        is_cut = False
+        may_have_later_rows = False
         if self.as_of is not None:
             low, high = delta_bounds(file, self.snapshot.spec)
             if low is not None and low > self.as_of:
                 return FileAction.LATER
-            is_cut = high is None or high > self.as_of
+            may_have_later_rows = high is None or high > self.as_of
         if self.predicate is not None:
             bounds = bounds_of_all(file, self.snapshot.spec)
             if not may_match(self.predicate, bounds, file.rows):
                 return FileAction.PRUNED
         if _is_dead(file, self.snapshot.segments, self.invalid):
             return FileAction.DEAD
-        if is_cut or any(segment in self.invalid for segment in file.segments):
+        may_have_invalid_rows = any(segment in self.invalid for segment in file.segments)
+        if may_have_later_rows or may_have_invalid_rows:
             return FileAction.MIXED
         return FileAction.PLAIN
 
@@ -237,7 +245,7 @@ def file_filter(
     predicate: Predicate | None = None,
     invalid: Bitmaps | None = None,
 ) -> FileFilter:
-    """Return the filter of a read. `invalid` are the bitmaps, if already known."""
+    """Return the filter of a read; `invalid` are the invalid rows, if already known."""
     bitmaps = invalid_rows(snapshot, as_of) if invalid is None else invalid
     return FileFilter(snapshot=snapshot, as_of=as_of, predicate=predicate, invalid=bitmaps)
 
@@ -248,14 +256,15 @@ def plan_read(
     predicate: Predicate | None = None,
     invalid: Bitmaps | None = None,
 ) -> ReadPlan:
-    """Plan a read: sort the files by what it does with them."""
+    """Plan a read: decide for each file whether it is skipped, read whole or filtered."""
     files = file_filter(snapshot, as_of, predicate, invalid)
     files_by_action: dict[FileAction, list[DataFile]] = {action: [] for action in FileAction}
     for file in snapshot.files.values():
         files_by_action[files.action(file)].append(file)
     mixed = files_by_action[FileAction.MIXED]
-    used = {segment for file in mixed for segment in file.segments}
-    needed = {segment: bitmap for segment, bitmap in files.invalid.items() if segment in used}
+    needed: Bitmaps = {}
+    for file in mixed:
+        needed |= _of_file(files.invalid, file)
     # Pending files do not count as skipped: their rows are not part of the state yet
     skipping = (FileAction.LATER, FileAction.PRUNED, FileAction.DEAD)
     return ReadPlan(
@@ -273,7 +282,7 @@ def files_by_keys(
 ) -> tuple[DataFile, ...]:
     """Return the files that may hold keys for which a predicate is true.
 
-    Only bounds of key columns count: these files hold all rows of such keys.
+    Only the bounds of key columns are used, so that all files with rows of such a key are returned.
     """
     if predicate is None:
         return tuple(files)
@@ -286,25 +295,23 @@ def files_by_keys(
 
 
 def bounds_of_all(file: DataFile, spec: TableSpec) -> Mapping[int, Bounds]:
-    """Return the bounds of a file, with those of columns that are younger than it.
+    """Return the bounds of all atomic columns in a file, by field id.
 
-    The younger columns are null in all rows. Bounds of other atomic columns are always recorded.
+    Columns that were added after the file have no recorded bounds: they are null in all its rows.
     """
     schema = spec.schema
     if schema.created_id is None:
         return file.bounds
-    added = [
-        field.id
-        for field in schema.fields
-        if schema.is_added(field) and isinstance(field.type, Atomic)
-    ]
-    absent = Bounds(low=None, high=None, nulls=file.rows)
-    # Recorded bounds win: they belong to files that are younger than the column
-    return {**dict.fromkeys(added, absent), **file.bounds}
+    all_null = Bounds(low=None, high=None, nulls=file.rows)
+    bounds = {**file.bounds}
+    for field in schema.fields:
+        if field.id not in bounds and schema.is_added(field) and isinstance(field.type, Atomic):
+            bounds[field.id] = all_null
+    return bounds
 
 
 def _is_dead(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) -> bool:
-    """Return whether all rows of a file's segments are invalid, in any file."""
+    """Return whether all rows of the file's segments are invalid, also those in other files."""
     return all(
         segment in bitmaps and len(bitmaps[segment]) >= segments[segment].rows
         for segment in file.segments
@@ -312,18 +319,20 @@ def _is_dead(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) 
 
 
 def delta_bounds(file: DataFile, spec: TableSpec) -> tuple[int | None, int | None]:
-    """Return the least and greatest delta of a file in order form, None if unknown."""
+    """Return the least and the greatest delta of a file in order form; None if unknown."""
     bounds = file.bounds.get(spec.delta.id) if spec.has_keys else None
     if bounds is None:
         return None, None
     assert isinstance(spec.delta.type, Atomic)
-    parts = decimal_parts(spec.delta.type.name)
-    # Bounds of decimals are exact texts, order words are unscaled
-    scale = parts[1] if parts else 0
+    scale = 0
+    precision_and_scale = decimal_parts(spec.delta.type.name)
+    if precision_and_scale:
+        _, scale = precision_and_scale
     return _unscaled(bounds.low, scale), _unscaled(bounds.high, scale)
 
 
 def _unscaled(value: object, scale: int) -> int | None:
+    """Return the order form of a bound: decimals are texts in bounds, and integers there."""
     if value is None:
         return None
     return int(Decimal(str(value)).scaleb(scale))
@@ -331,7 +340,7 @@ def _unscaled(value: object, scale: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRead:
-    """The inputs of a read of one file's visible rows, here or in a worker."""
+    """The inputs of a read of one file's visible rows, in this process or in a worker."""
 
     storage: Storage
     spec: TableSpec
@@ -341,21 +350,23 @@ class FileRead:
 
 
 def file_reads(plan: ReadPlan) -> list[FileRead]:
-    """Return a plan file by file."""
+    """Return the read of each file of a plan."""
     reads: list[FileRead] = []
     for file in plan.files:
-        invalid = {
-            segment: plan.invalid[segment] for segment in file.segments if segment in plan.invalid
-        }
         read = FileRead(
             storage=plan.snapshot.storage,
             spec=plan.snapshot.spec,
             file=file,
             as_of=plan.as_of,
-            invalid=invalid,
+            invalid=_of_file(plan.invalid, file),
         )
         reads.append(read)
     return reads
+
+
+def _of_file(invalid: Bitmaps, file: DataFile) -> Bitmaps:
+    """Return the bitmaps of a file's segments."""
+    return {segment: invalid[segment] for segment in file.segments if segment in invalid}
 
 
 def read_rows(
@@ -367,7 +378,7 @@ def read_rows(
 ) -> pa.Table:
     """Read the visible rows in this process.
 
-    With a limit, files are read in parts, and none after the limit is reached.
+    With a limit, files are read in parts, until the limit is reached.
     """
     spec = plan.snapshot.spec
     parts: list[pa.Table] = []
@@ -391,8 +402,8 @@ def _row_parts(
 ) -> Iterator[pa.Table]:
     """Yield the visible rows, of some files at a time.
 
-    Small files are fetched at once, and filtered and made logical together. A large file is read
-    alone, whole or in parts.
+    Small files are fetched at the same time, and their rows are filtered and converted together. A
+    large file is read alone, whole or in parts.
     """
     spec = plan.snapshot.spec
     shown, needed = needed_names(spec, columns, where)
@@ -414,7 +425,7 @@ def _row_parts(
                 continue
             tables = pool.map(partial(_stored_rows, fields=fields), together)
             pairs = zip(tables, together, strict=True)
-            # Older files may lack columns: only neighbours with the same ones are joined
+            # Older files may lack columns: only neighbours with the same columns are joined
             for _, alike in groupby(pairs, key=lambda pair: pair[0].column_names):
                 rows, reads = zip(*alike, strict=True)
                 invalid: Bitmaps = {}
@@ -424,7 +435,7 @@ def _row_parts(
 
 
 def _together(reads: Sequence[FileRead]) -> Iterator[list[FileRead]]:
-    """Yield small neighbours together, and large files alone."""
+    """Yield the reads in their order: neighbouring small files together, large files alone."""
     small: list[FileRead] = []
     for read in reads:
         is_large = read.file.size > _SMALL_BYTES
@@ -442,38 +453,42 @@ def _together(reads: Sequence[FileRead]) -> Iterator[list[FileRead]]:
 def read_fields(part: FileRead, fields: Sequence[Field]) -> pa.Table:
     """Read the visible rows of one file.
 
-    The fields are those of the table under any name, maybe with fewer members of a struct, in any
+    The fields may have other names than in the table, and only some members of a struct, in any
     order.
     """
     return _visible(_stored_rows(part, fields), part, fields)
 
 
 def _stored_rows(part: FileRead, fields: Sequence[Field]) -> pa.Table:
-    """Read all rows of a file, with the columns that decide about visibility."""
+    """Read all rows of a file: the fields, and the columns that show visibility."""
     columns = _stored_columns(part, fields)
     return read_columns(part.storage, part.file, part.spec, columns)
 
 
 def _stored_columns(part: FileRead, fields: Sequence[Field]) -> list[str]:
     """Return the physical names of fields, and of columns that show visibility."""
-    delta = [] if part.as_of is None else [part.spec.delta.physical]
-    names = [*(field.physical for field in fields), *delta, SEGMENT, OFFSET]
+    names = [field.physical for field in fields]
+    if part.as_of is not None:
+        names.append(part.spec.delta.physical)
+    names += [SEGMENT, OFFSET]
     return list(dict.fromkeys(names))
 
 
 def _visible(rows: pa.Table, part: FileRead, fields: Sequence[Field]) -> pa.Table:
+    """Return the visible ones among stored rows, with the given fields."""
     hidden = hidden_rows(rows, part)
-    # Without hidden rows nothing is copied
+    # `filter` copies rows even if it drops none
     if hidden.any():
         rows = rows.filter(pa.array(~hidden))
     return to_fields(rows, part.spec, fields)
 
 
 def hidden_rows(rows: pa.Table, part: FileRead) -> BoolArray:
-    """Return which of a file's rows are not visible."""
+    """Return a mask of a file's rows that are not visible."""
     hidden = Marks.of(part.invalid).at(rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy())
     if part.as_of is not None:
         delta = part.spec.delta
         assert isinstance(delta.type, Atomic)
-        hidden |= to_order(rows[delta.physical], delta.type)[0] > part.as_of
+        order, _ = to_order(rows[delta.physical], delta.type)
+        hidden |= order > part.as_of
     return hidden

@@ -1,4 +1,4 @@
-"""The columns of the table in a result, next to columns of its own."""
+"""The table's columns in a result that also has columns of its own, such as a change feed."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -14,8 +14,8 @@ def check_columns(
 ) -> None:
     """Raise InvalidInputError for columns that a caller may not ask for.
 
-    An empty list, a repeated column and a column of the result's own are refused. This checks what
-    callers ask for. Queries of Spark, for example a count, may need no column.
+    These are an empty list, a repeated column, and one of the result's `own` columns; `noun` names
+    the result in messages. Queries of Spark are not checked here: a count needs no column.
     """
     if columns is None:
         return
@@ -24,10 +24,10 @@ def check_columns(
             "columns=[]: name at least one column, or leave out columns for all"
         )
     known = {name.casefold() for name in spec.schema.names}
-    # Of a table with such a column, fields_beside says that both have it
-    always = {name.casefold() for name in own} - known
+    # If the table also has such a column, `fields_beside` raises an error that names both
+    only_own = {name.casefold() for name in own} - known
     for name in columns:
-        if isinstance(name, str) and name.casefold() in always:
+        if isinstance(name, str) and name.casefold() in only_own:
             raise InvalidInputError(
                 f"columns: {name!r} is always in {noun}; "
                 "leave it out, and name columns of the table"
@@ -46,7 +46,7 @@ def chosen_fields(spec: TableSpec, columns: Sequence[Any] | None) -> tuple[Field
     for name in columns:
         if not isinstance(name, str):
             raise InvalidInputError(
-                f"columns: {name!r} is not the name of a column; give names, as "
+                f"columns: {name!r} is not the name of a column; give names, for example "
                 f"[{spec.schema.names[0]!r}]"
             )
     return tuple(spec.schema.field(name) for name in columns)
@@ -55,23 +55,23 @@ def chosen_fields(spec: TableSpec, columns: Sequence[Any] | None) -> tuple[Field
 def fields_beside(
     own: Collection[str], spec: TableSpec, columns: Sequence[str] | None, noun: str
 ) -> tuple[Field, ...]:
-    """Return the named columns, or all, for a result that also has columns of its own.
+    """Return the named columns, or all, for a result that also has `own` columns.
 
-    Raises InvalidInputError if a key, or one of these columns, has the name of an own column. Case
-    does not count, as Spark ignores it.
+    Raises InvalidInputError if a key column or a returned column has the name of an own column.
+    Names that differ only in case are equal, because Spark ignores case.
     """
     fields = chosen_fields(spec, columns)
     for field in spec.keys:
         if is_named(field, own):
             raise InvalidInputError(
-                f"the key column {field.name} has the name of a column of {noun}; such a table "
-                "has none"
+                f"the key column {field.name} has the name of a column of {noun}, so that this "
+                f"table cannot have {noun}; create a table with another name of the key column"
             )
     for field in fields:
         if is_named(field, own):
             raise InvalidInputError(
-                f"the table has a column {field.name}, and so has {noun}; leave it out of the "
-                "columns that you read"
+                f"the table has a column {field.name}, and so has {noun}; give columns without "
+                f"{field.name}"
             )
     return fields
 

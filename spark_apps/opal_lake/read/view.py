@@ -1,4 +1,4 @@
-"""The inputs of an engine: the visible rows of a state, its history, or changes of versions."""
+"""The inputs of an engine for a read: of visible rows, of a history view, or of changes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class View:
     """The part of a state to read.
 
-    `only` are the segments whose rows are wanted, None for all. With `net_of`, the net rows of this
-    partition key are read.
+    `only` are the segments whose rows are read; None for all segments. `net_of` is the partition
+    key whose net rows are read; None for visible rows.
     """
 
     snapshot: Snapshot
@@ -95,7 +95,10 @@ def view_of(
 def _wanted_segments(
     log: CommitLog, snapshot: Snapshot, partition_key: str | None, after: int | None
 ) -> frozenset[int] | None:
-    """Return the segments of a partition key, or those after a version; None for all."""
+    """Return the segments of a partition key that became visible after a version.
+
+    Both conditions are optional; without any, return None for all segments.
+    """
     wanted = None
     if partition_key is not None:
         wanted = segments_of_partition(snapshot, partition_key)
@@ -108,15 +111,15 @@ def _wanted_segments(
 def state_seen_at(log: CommitLog, version: int) -> Snapshot | None:
     """Return the state that a consumer saw at a version.
 
-    If the version has expired, it is the oldest version, provided that it shows the same rows. None
-    for version 0 once it has expired: it had no rows.
+    If the version has expired, return the oldest readable version, provided that it shows the same
+    rows. Return None for version 0 once it has expired: it had no rows.
     """
     root = log.head().root
     if version == 0 and not is_readable(root, version):
         return None
     if version < root.oldest_version and not is_readable(root, version):
-        # Nothing changed the view since, so that the consumer saw the same rows
         oldest = log.at(root.oldest_version)
+        # No commit after `version` changed the visible rows
         if oldest.root.viewed <= version:
             return oldest
     return log.at(version)

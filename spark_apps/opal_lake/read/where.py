@@ -1,4 +1,4 @@
-"""Filters of reads: conditions on columns of the table, and on own columns of a result."""
+"""Filters of reads: conditions on columns of the table, and on a result's own columns."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,21 +12,23 @@ from opal_lake.definition.schema import DataType, Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.read.result_columns import chosen_fields, is_named
 
-_NO_ID = 0  # of a column that no file has, so that it has no bounds
+_NO_ID = 0  # the field id of a column that no file has, so that no bounds have this id
 
 
 def where_condition(
     text: str | None, spec: TableSpec, own: Mapping[str, DataType] | None = None, use: Use = WHERE
 ) -> Condition | None:
-    """Return the condition of a filter, or None without one.
+    """Return the condition of a filter; None without a text.
 
-    `own` are the result's own columns, which hide those of the table.
+    `own` are the types of the result's own columns. They hide columns of the table with these
+    names.
     """
     if text is None:
         return None
-    own = own or {}
-    fields = [field for field in spec.schema.fields if not is_named(field, own)]
-    fields += [Field(id=_NO_ID, name=name, physical=name, type=kind) for name, kind in own.items()]
+    own_types = {} if own is None else own
+    fields = [field for field in spec.schema.fields if not is_named(field, own_types)]
+    for name, kind in own_types.items():
+        fields.append(Field(id=_NO_ID, name=name, physical=name, type=kind))
     return condition(text, fields, use)
 
 
@@ -40,12 +42,15 @@ def where_predicate(where: Condition | None) -> Predicate | None:
 def needed_names(
     spec: TableSpec, columns: Sequence[str] | None, where: Condition | None
 ) -> tuple[list[str], list[str]]:
-    """Return the names of the columns to show, and of those to read for that."""
+    """Return the names of the columns to show, and of the columns to read.
+
+    The second ones are the shown columns and those of the table that the filter tests.
+    """
     shown = [field.name for field in chosen_fields(spec, columns)]
     tested = [] if where is None else where.column_names
     known = set(spec.schema.names)
-    tested_here = [name for name in tested if name in known]
-    return shown, [*dict.fromkeys([*shown, *tested_here])]
+    tested_of_table = [name for name in tested if name in known]
+    return shown, [*dict.fromkeys([*shown, *tested_of_table])]
 
 
 def matching(rows: pa.Table, where: Condition | None) -> pa.Table:

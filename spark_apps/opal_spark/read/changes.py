@@ -32,7 +32,7 @@ from opal_lake.read.changed_rows import (
     feed_fields,
     read_changes,
 )
-from opal_lake.read.changes import ChangePlan, ChangeSpan, EndedRows, plan_changes
+from opal_lake.read.changes import IN_PROCESS, ChangePlan, ChangeSpan, EndedRows, plan_changes
 from opal_lake.read.history_changes import history_changes as read_history_changes
 from opal_lake.read.result_columns import is_named
 from opal_lake.read.view import ChangesPlan
@@ -65,7 +65,7 @@ def changes(spark: SparkSession, asked: ChangesPlan) -> DataFrame:
         return history_changes(spark, spec, rows_of, feed.columns, condition)
     fields = feed_fields(spec, feed.columns)
     plan = plan_changes(asked.log, versions, where_predicate(condition), is_net=feed.is_net)
-    if plan.is_small:
+    if plan.is_within(IN_PROCESS):
         rows = _local_rows(spark, plan, feed, fields if condition is None else None)
     else:
         for span in plan.spans:

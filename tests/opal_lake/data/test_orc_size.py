@@ -182,7 +182,7 @@ def test_a_small_file_that_stands_for_much_is_refused_before_it_is_decoded(name:
     *messages, last = child.stdout.splitlines()
     assert len(messages) == 2
     for message in messages:
-        assert message.startswith("x.orc cannot be read as orc: it takes ")
+        assert message.startswith("x.orc cannot be read as orc: its rows take ")
         assert "may take at most 268,435,456; restore the file from a backup" in message
     size, grown = int(last.split()[0]), int(last.split()[-2])
     assert size < 100_000
@@ -198,7 +198,8 @@ def test_a_file_is_padded_to_what_its_values_take_and_reads_as_before(name: str)
     spec = spec_of(KINDS[name])
     plain, padded = (encode_file(rows, spec, bound, may_pad=may_pad) for may_pad in (False, True))
     with pytest.raises(
-        FormatError, match=r"it takes .* bytes in memory, but a file of .* may take at most"
+        FormatError,
+        match=r"its rows take .* bytes in memory, but those of a file of .* may take at most",
     ):
         decode_file(plain.data, spec, None, "the file", rows=20, bound=bound)
     assert len(plain.data) < len(padded.data) <= len(plain.data) + 20 * 60_000 // 8

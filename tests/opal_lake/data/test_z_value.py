@@ -203,7 +203,7 @@ def test_columns_that_cannot_be_clustered_by_are_refused() -> None:
         ("id", "give a list"),
         (["none"], "no column 'none'"),
         (["tags"], "'tags' is nested"),
-        (["id", "Id"], "one of them is named twice"),
+        (["id", "Id"], "name a column twice"),
     ):
         with pytest.raises(InvalidInputError, match=fault):
             z_fields(spec, names)

@@ -109,7 +109,7 @@ def test_a_major_compaction_drops_what_no_readable_moment_shows(
     assert held_rows(table) == sum(map(len, DAYS)) - result.counts["rows_dropped"]
     for moment in (5, 6, 7, 100):
         assert content(table, event_time=moment) == latest(DAYS, moment)
-    with pytest.raises(NotFoundError, match="is before 5, the oldest readable one"):
+    with pytest.raises(NotFoundError, match="is before 5, the oldest readable event time"):
         content(table, event_time=4)
     assert content(table, version=4, event_time=1) == latest(
         DAYS, 1

@@ -21,7 +21,7 @@ from opal_lake.operations.read import Changes
 from opal_lake.read import changes
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import read_changes
-from opal_lake.read.changes import plan_changes
+from opal_lake.read.changes import FeedLimits, plan_changes
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
 from tests.kit.failing_store import FailingStore, StallingStore
@@ -93,12 +93,12 @@ def test_what_has_expired_is_named(storage: Storage) -> None:
     for start in (0, 3, 7, "kept"):
         with pytest.raises(
             NotFoundError,
-            match=rf"the oldest readable ones are those of version {oldest + 1}\. The table",
+            match=rf"begin with version {oldest + 1}, the oldest one with readable changes\. The",
         ):
             table.changes(start)
     with pytest.raises(
         NotFoundError,
-        match=f"have expired; version {oldest}, the oldest readable one, is of",
+        match=f"have expired; give a start after .*, the commit time of version {oldest}, the",
     ):
         table.changes(datetime.fromtimestamp(START / 1e6, UTC))
 
@@ -175,7 +175,7 @@ def test_a_column_of_the_feed_s_own_name_has_to_be_left_out(storage: Storage) ->
     table.ingest(pa.table([[1], [1], ["mine"]], schema=schema), metadata="inline")
     with pytest.raises(
         InvalidInputError,
-        match="has a column _CHANGE_type, and so has a change feed; leave it out of the columns",
+        match="has a column _CHANGE_type, and so has a change feed; give columns without",
     ):
         table.changes(0)
     assert table.changes(0, columns=["id"]).column("_change_type").to_pylist() == ["insert"]
@@ -415,10 +415,10 @@ def test_what_a_job_finds_when_another_was_first_names_the_rows_that_follow_too(
     [
         (
             [(5 << 32, 0)],
-            "row 0 of segment 4294967296 is followed by a row that did not come with it",
+            "row 0 of segment 4294967296 was replaced by a row of another version",
         ),
-        ([(2 << 32, 1), (2 << 32, 0)], "rows follow each other in a circle"),
-        ([(2 << 32, 5)], "rows are in no file that took the place of 1 of those that changed"),
+        ([(2 << 32, 1), (2 << 32, 0)], "rows replaced each other in a circle"),
+        ([(2 << 32, 5)], "1 changed rows were replaced by rows that no data file holds"),
     ],
 )
 def test_next_rows_that_lead_nowhere_are_damage(
@@ -548,7 +548,7 @@ def test_a_feed_of_the_history_does_not_read_the_lists_of_the_table_for_each_ver
     )
 
 
-def test_a_feed_is_small_by_its_rows_its_files_and_the_bytes_that_are_read(
+def test_a_feed_is_within_limits_of_its_rows_its_files_and_the_bytes_that_are_read(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = create(storage)
@@ -563,20 +563,14 @@ def test_a_feed_is_small_by_its_rows_its_files_and_the_bytes_that_are_read(
     )
     whole = sum(file.size for file in span.files if span.is_whole(file))
     assert 0 < whole < bytes_read
-    for limit, value in {
-        "FEW_ROWS": 2,
-        "FEW_FILES": 2,
-        "FEW_BYTES": whole,
-        "FEW_NEAR_BYTES": bytes_read,
-    }.items():
-        monkeypatch.setattr(changes, limit, value)
-        assert plan.is_small
-        with monkeypatch.context() as lower:
-            lower.setattr(changes, limit, value - 1)
-            assert not plan.is_small
-    assert plan_changes(table.log, version_range(table.log, "latest")).is_small
+    limits = FeedLimits(rows=2, files=2, bytes=whole, local_bytes=bytes_read)
+    assert plan.is_within(limits)
+    assert not plan.is_within(replace(limits, rows=1))
+    assert not plan.is_within(replace(limits, files=1))
+    assert not plan.is_within(replace(limits, bytes=whole - 1))
+    assert not plan.is_within(replace(limits, local_bytes=bytes_read - 1))
+    no_changes = plan_changes(table.log, version_range(table.log, "latest"))
+    assert no_changes.is_within(FeedLimits(rows=0, files=0, bytes=0, local_bytes=0))
     monkeypatch.setattr(changes, "is_local", lambda uri: False)
-    monkeypatch.setattr(changes, "FEW_NEAR_BYTES", 0)
-    assert not plan.is_small
-    monkeypatch.setattr(changes, "FEW_BYTES", bytes_read)
-    assert plan.is_small
+    assert not plan.is_within(limits)
+    assert plan.is_within(replace(limits, bytes=bytes_read, local_bytes=0))

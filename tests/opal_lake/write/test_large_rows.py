@@ -277,7 +277,7 @@ def test_a_row_that_no_reader_accepts_is_refused_by_name(
     assert count == 1
     assert reason.startswith("column 'v' holds 200,0")
     assert "in the row of k=1; the row takes 200,0" in reason
-    assert "of which readers accept 65,536: split the value" in reason
+    assert "readers accept 65,536 bytes in memory. Split the value" in reason
     assert [file.rows for file in output.files] == ([2] if quarantine else [])
 
 

@@ -20,8 +20,7 @@ from pyspark.sql import SparkSession
 from opal_lake.arguments.values import CHANGE_MODES
 from opal_lake.definition.table_spec import plan_spec
 from opal_lake.errors import InvalidInputError, NotFoundError
-from opal_lake.read import changes
-from opal_lake.read.changes import plan_changes
+from opal_lake.read.changes import FeedLimits, plan_changes
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
 from opal_spark import OpalTable
@@ -44,7 +43,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     what followed, keys do.
     """
     if request.param != "in this process":
-        monkeypatch.setattr(changes, "FEW_FILES", -1)
+        monkeypatch.setattr(spark_changes, "IN_PROCESS", FeedLimits(files=-1))
     if request.param == "by tasks and keys":
         monkeypatch.setattr(
             spark_changes,
@@ -241,7 +240,7 @@ def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
         (
             (3, 2),
             InvalidInputError,
-            r"from 3 \(version 3\) to 2 \(version 2\) are of a range that ends before it begins",
+            r"from start=3 \(version 3\) to end=2 \(version 2\) ends before it begins",
         ),
         (
             ("latest", 1),
@@ -254,7 +253,7 @@ def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
         (
             ("yesterday",),
             InvalidInputError,
-            r"start='yesterday' is not a valid start; give a version, as 8, a commit time",
+            r"start='yesterday' is not a valid start; give a version such as 8, a commit time",
         ),
         ((-1,), InvalidInputError, r"start=-1 is not a valid start"),
         ((1.5,), InvalidInputError, r"start=1.5 is not a valid start"),
@@ -357,10 +356,10 @@ def test_columns_of_the_result_s_own_names_in_any_case_are_left_out(
         assert [tuple(row) for row in view.collect()] == [(1, 1, 1, None, True, False)]
     with pytest.raises(
         InvalidInputError,
-        match="has a column _COMMIT_TIMESTAMP, and so has a change feed; leave it out",
+        match="has a column _COMMIT_TIMESTAMP, and so has a change feed; give columns",
     ):
         table.changes(0)
     with pytest.raises(
-        InvalidInputError, match="has a column Deleted, and so has a history view; leave it out"
+        InvalidInputError, match="has a column Deleted, and so has a history view; give columns"
     ):
         table.history_view()

@@ -33,7 +33,7 @@ def test_minor_and_major_compaction(spark: SparkSession, tmp_path: Path, file_fo
     assert dropped.counts["rows_dropped"] > 0
     assert content(table.read()) == latest(DAYS)
     assert content(table.read(event_time=5)) == latest(DAYS, 5)
-    with pytest.raises(NotFoundError, match="is before 5, the oldest readable one"):
+    with pytest.raises(NotFoundError, match="is before 5, the oldest readable event time"):
         table.read(event_time=4)
     assert content(table.read(version=3, event_time=2)) == latest(DAYS, 2)
     assert table.check() == []

@@ -82,7 +82,7 @@ def test_replay_ingests_what_a_new_column_lets_in_and_nothing_the_second_time() 
     table.add_columns({"note": "string"})
     result = table.replay()
     assert dict(result.counts) == {"ingests": 1, "rows": 2, "rejected": 1}
-    assert [note for note in result.notes if "1 row still rejected: it is not JSON" in note]
+    assert [note for note in result.notes if "1 row still rejected: the row is not JSON" in note]
     seen = table.read(columns=["id", "note", "total", "at"]).sort_by("id").to_pylist()
     known = new_spec(**dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), note=pa.string())
     messages = [row for row in good(decode(MESSAGES, PLAIN, known)) if row["id"] in (1, 2, 3)]
@@ -309,5 +309,5 @@ def test_what_is_read_again_is_what_the_stream_would_have_read(column: str, unit
 def test_a_key_without_a_column_says_what_would_take_it() -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
     fields = plan_spec(schema, TableLayout(keys=["id"], delta="at")).schema.fields
-    with pytest.raises(ValueError, match=r"^unknown key 'new'; add the column to the table, or"):
+    with pytest.raises(ValueError, match=r"^unknown key 'new'; add a column 'new' to the table, or"):
         row_of_json('{"id": 1, "at": 1, "new": 2}', fields, JsonForm())

@@ -1,9 +1,9 @@
 """Reads of chosen rows of a Parquet file, by the pages of each column that hold them.
 
-Single values are taken out of pages where that is quicker; Arrow decodes all others. Both verify
-the checksums of the pages. Without an index of its pages, a column of a row group counts as one
-page. Row groups are fetched and decoded one after the other: memory holds the bytes of few
-requests, and is reused for the next ones.
+Single values are taken out of a page where that is quicker; otherwise Arrow decodes the page. Both
+verify the checksums of pages. Without an index of its pages, a column of a row group counts as one
+page. Row groups are fetched and decoded one after the other, so that memory holds the bytes of only
+a few requests.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ NEAR_BYTES = 256 << 10  # a smaller gap between two pages is fetched with them
 MAX_BYTES = 16 << 20  # of a request, unless a span has more
 
 _Group = dict[str, ChosenPages]  # the pages of each column of a row group
-_Span = tuple[int, int]
+_Span = tuple[int, int]  # begin and end in the file
 _Fetched = Mapping[_Span, memoryview]
 
 
@@ -35,9 +35,10 @@ def read_chosen(
     near_bytes: int = NEAR_BYTES,
     max_bytes: int = MAX_BYTES,
 ) -> dict[str, pa.ChunkedArray]:
-    """Read ascending rows of the named columns that the file has as leaves.
+    """Read the rows at ascending positions, of the named columns that the index has.
 
-    Pages with a gap of up to `near_bytes` are fetched together, up to `max_bytes` by a request.
+    Pages with a gap of up to `near_bytes` between them are fetched together, up to `max_bytes` by
+    one request.
     """
     known = [name for name in dict.fromkeys(names) if name in index.columns]
     if not known:
@@ -52,19 +53,21 @@ def read_chosen(
     few_values: dict[str, FewValues] = {}
     for name, chosen in groups[0].items():
         few_values[name] = FewValues(element=chosen.element, kind=chosen.pages.kind)
-    # The bytes of a row group are fetched when the one before it is decoded. `map` then has no
-    # reference to these any more, as the variable of a loop would.
+    # A row group is fetched after the one before it is decoded. `map` no longer refers to the bytes
+    # of the one before it then, as the variable of a loop would: they are freed.
     fetched = _fetched(fetch, groups, near_bytes, max_bytes)
     decoded = [*map(partial(_decoded, few_values), groups, fetched)]
     return {name: _joined(name, few_values[name], groups, decoded) for name in known}
 
 
 def _empty_columns(index: PageIndex, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+    """Return columns without rows, of the types that Arrow reads them as."""
     chunks: list[Chunk] = []
     for name in names:
         _, element = index.columns[name]
         chunks.append(Chunk(element=element, coding=b"", pages=(), rows=0))
-    return dict(zip(names, open_laid_out(chunks).read().columns, strict=True))
+    columns = open_laid_out(chunks).read().columns
+    return dict(zip(names, columns, strict=True))
 
 
 def _joined(
@@ -75,10 +78,12 @@ def _joined(
 ) -> pa.ChunkedArray:
     """Return a column in the order of its row groups.
 
-    `few` has the values of the groups that were not decoded.
+    `decoded` has the decoded columns of each group; `few` has the values of the column in groups
+    that lack it there.
     """
-    is_decoded = [name in columns for columns in decoded]
-    few_values = None if all(is_decoded) else few.column()
+    few_values = None
+    if not all(name in columns for columns in decoded):
+        few_values = few.column()
     chunks: list[pa.Array] = []
     few_before = 0
     for group, columns in zip(groups, decoded, strict=True):
@@ -92,6 +97,7 @@ def _joined(
 
 
 def _spans_of(group: _Group) -> set[_Span]:
+    """Return the spans of all chosen pages and dictionaries of a row group."""
     spans: set[_Span] = set()
     for chosen in group.values():
         spans.update(chosen.all_spans)
@@ -103,11 +109,13 @@ def _fetched(
 ) -> Iterator[_Fetched]:
     """Yield the bytes of each group's spans; one request fetches neighbours."""
     all_spans = set[_Span]().union(*map(_spans_of, groups))
+    # Of each request: where it begins and ends in the file
     begins: list[int] = []
     ends: list[int] = []
     request_of: dict[_Span, int] = {}
     for start, end in sorted(all_spans):
-        if not begins or start - ends[-1] > near_bytes or end - begins[-1] > max_bytes:
+        is_new_request = not begins or start - ends[-1] > near_bytes or end - begins[-1] > max_bytes
+        if is_new_request:
             begins.append(start)
             ends.append(end)
         ends[-1] = max(end, ends[-1])
@@ -123,8 +131,9 @@ def _fetched(
     for group in groups:
         spans = _spans_of(group)
         requests = sorted({request_of[span] for span in spans})
-        # The responses that this group does not need are released before more are fetched.
-        responses = {request: responses[request] for request in requests if request in responses}
+        # Responses that this group does not need are freed before more are fetched.
+        for unneeded in responses.keys() - requests:
+            del responses[unneeded]
         for request in requests:
             if request not in responses:
                 size = ends[request] - begins[request]
@@ -135,7 +144,7 @@ def _fetched(
 def _decoded(
     few: Mapping[str, FewValues], group: _Group, fetched: _Fetched
 ) -> dict[str, pa.ChunkedArray]:
-    """Decode the chosen rows of a row group's columns whose values are not taken out.
+    """Decode the chosen rows of the columns of a row group that are not added to `few`.
 
     Columns whose pages have the same rows are decoded together.
     """
@@ -155,24 +164,31 @@ def _decoded(
 
 
 def _decoded_together(group: _Group, fetched: _Fetched) -> dict[str, pa.ChunkedArray]:
+    """Decode the chosen rows of columns whose pages have the same rows."""
     # Texts of a dictionary are decoded as their indices: that is quicker where few are chosen.
     texts = [name for name, chosen in group.items() if chosen.pages.is_text_by_dictionary]
     chunks = [_chunk_of(chosen, fetched) for chosen in group.values()]
-    file = open_laid_out(chunks, read_dictionary=texts)
-    positions = next(iter(group.values())).chosen
-    rows = file.read_row_group(0, use_threads=False).take(pa.array(positions))
+    page_rows = open_laid_out(chunks, read_dictionary=texts).read_row_group(0, use_threads=False)
+    any_column = next(iter(group.values()))
+    rows = page_rows.take(pa.array(any_column.chosen))
     columns: dict[str, pa.ChunkedArray] = {}
     for name, column in zip(group, rows.columns, strict=True):
-        columns[name] = column.cast(column.type.value_type) if name in texts else column
+        if name in texts:
+            columns[name] = column.cast(column.type.value_type)
+        else:
+            columns[name] = column
     return columns
 
 
 def _chunk_of(chosen: ChosenPages, fetched: _Fetched) -> Chunk:
-    dictionary = chosen.pages.dictionary
+    """Return the chosen pages of a column as a column of a file of their own."""
+    dictionary_bytes = 0
+    if chosen.pages.dictionary is not None:
+        dictionary_bytes = len(fetched[chosen.pages.dictionary])
     return Chunk(
         element=chosen.element,
         coding=chosen.pages.coding,
         pages=[fetched[span] for span in chosen.all_spans],
         rows=chosen.rows,
-        dictionary_bytes=0 if dictionary is None else len(fetched[dictionary]),
+        dictionary_bytes=dictionary_bytes,
     )

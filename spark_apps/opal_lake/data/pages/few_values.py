@@ -1,9 +1,9 @@
-"""Few values of many rows, taken out of their pages by position, without decoding the others.
+"""Few values of many rows, taken out of pages by position, without decoding all values.
 
-Pages must be as Arrow writes them, without nulls. They have values of one width, which texts like
-UUIDs are, too, or indices of a dictionary as packed runs of equal length. Their checksums are
-verified. Nothing is taken out of other pages, or of damaged ones: Arrow decodes them, or raises the
-error.
+A page must be as Arrow writes it, without nulls. It must hold values of one width (UUIDs as texts
+have one width, too), or indices of a dictionary as packed runs of equal length. Its checksum is
+verified. Nothing is taken out of any other page, or of a damaged one: Arrow decodes it, or raises
+the error.
 """
 
 import re
@@ -30,18 +30,18 @@ from opal_lake.data.thrift import (
     value_of,
 )
 
-SPARSE = 16  # rows of the pages for each chosen one: with fewer it is quicker to decode all
+SPARSE = 16  # rows of the pages for each chosen row: with fewer it is quicker to decode all rows
 _BYTES, _FIXED_BYTES = 6, 7
 _WIDTHS = {1: 4, 2: 8, 4: 4, 5: 8}  # of INT32, INT64, FLOAT and DOUBLE
-_PLAIN, _RUNS, _INDICES = 0, 3, (2, 8)  # encodings; indices have an old and a new one
+_PLAIN, _RUNS, _INDICES = 0, 3, (2, 8)  # encodings; indices have two numbers, an old and a new one
 _STORED, _ZSTD = 0, 6  # codecs
 _REQUIRED, _OPTIONAL = 0, 1
 _MAX_BYTES = 16 << 20  # of a page; those of the writer have 1 MB at most
 _LENGTH = np.dtype("<u4")  # before each text
 _MAX_BITS = 32  # of an index
-_SHIFTS = np.arange(0, 40, 8)  # of the bytes that hold an index, at whichever bit it begins
+_SHIFTS = np.arange(0, 40, 8)  # of 5 bytes: they hold an index of 32 bits from any bit of the first
 
-# Plain and stored bytes, checksum, rows and encoding of a page whose header has nothing else.
+# Page headers with these numbers only: plain bytes, stored bytes, checksum, rows and encoding.
 _NUMBER = rb"\x15([\x80-\xff]{0,4}[\x00-\x7f])"
 _DATA_PAGE = re.compile(
     rb"\x15\x00" + 3 * _NUMBER + rb"\x1c" + 2 * _NUMBER + rb"\x15\x06\x15\x06\x00\x00"
@@ -63,7 +63,8 @@ class _Page:
 class FewValues:
     """Values of a column, added row group by row group.
 
-    They are PLAIN pages, with the position of each row's value among all values.
+    `_pages` are PLAIN pages of values, `_count` is their number of values, and `_positions` has the
+    position of each row's value among them.
     """
 
     element: Struct
@@ -76,9 +77,10 @@ class FewValues:
     def add(
         self, chosen: ChosenPages, pages: Sequence[memoryview], dictionary: memoryview | None
     ) -> bool:
-        """Take the values out of a row group's pages; return False if impossible.
+        """Take the values of the chosen rows out of a row group's pages.
 
-        Then the pages of this row group and of later ones must be decoded.
+        Return False if that is impossible: the pages of this row group and of all later ones must
+        be decoded then.
         """
         is_sparse = SPARSE * len(chosen.row) <= chosen.rows
         extracted = None
@@ -94,8 +96,9 @@ class FewValues:
         return True
 
     def column(self) -> pa.ChunkedArray:
-        """Return the values of all rows."""
+        """Return the values of all added rows."""
         _, name = self.element[4]
+        # The type, encodings, path and codec of a column in a footer
         coding = {
             1: (I32, self.kind),
             2: (LIST, (I32, [_PLAIN, _RUNS])),
@@ -115,7 +118,10 @@ class FewValues:
 def _extracted(
     chosen: ChosenPages, pages: Sequence[memoryview], dictionary: memoryview | None
 ) -> tuple[_Page, Numbers] | None:
-    """Return PLAIN values, and which of these each row has; None for other pages."""
+    """Return PLAIN values, and the position of each chosen row's value among them.
+
+    Return None for pages that values cannot be taken out of.
+    """
     if dictionary is None:
         return _extracted_plain(chosen, pages)
     indices = _dictionary_indices(chosen, pages)
@@ -134,9 +140,12 @@ def _extracted(
 def _extracted_plain(
     chosen: ChosenPages, pages: Sequence[memoryview]
 ) -> tuple[_Page, Numbers] | None:
+    """Do as `_extracted` for pages without a dictionary."""
+    # Of each page: the first of its chosen rows, and the one after the last
     ends = np.searchsorted(chosen.page_of, np.arange(len(pages)), "right").tolist()
+    starts = [0, *ends[:-1]]
     values: list[bytes] = []
-    for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
         page = _values_of(chosen, pages, number, (_PLAIN,))
         if page is None:
             return None
@@ -150,48 +159,54 @@ def _extracted_plain(
 
 
 def _width_of(chosen: ChosenPages, page: _Page) -> int:
-    """Return the bytes of each value of a PLAIN page, 0 if they differ."""
+    """Return the bytes of one value of a PLAIN page; 0 if values differ in length."""
     kind = chosen.pages.kind
     if kind == _FIXED_BYTES:
         return value_of(chosen.element, 2)
     if kind != _BYTES:
         return _WIDTHS.get(kind, 0)
+    # Each text follows its length: all have the width of the first if these lengths are equal
     length = int.from_bytes(page.data[: _LENGTH.itemsize], "little")
-    width, rest = divmod(len(page.data), max(1, page.count))
-    if rest or width != _LENGTH.itemsize + length:
+    width, remainder = divmod(len(page.data), max(1, page.count))
+    if remainder or width != _LENGTH.itemsize + length:
         return 0
     lengths = np.ndarray((page.count,), _LENGTH, page.data, strides=(width,))
     return width if (lengths == length).all() else 0
 
 
 def _dictionary_indices(chosen: ChosenPages, pages: Sequence[memoryview]) -> Numbers | None:
-    """Return the index of each row in the dictionary."""
+    """Return the dictionary index of each chosen row; None for other pages."""
     packed: list[memoryview] = []
     layouts: list[tuple[int, int, int]] = []
     for number in range(len(pages)):
         page = _values_of(chosen, pages, number, _INDICES)
-        layout = None if page is None else _run_layout(page)
-        if page is None or layout is None:
+        if page is None:
+            return None
+        layout = _run_layout(page)
+        if layout is None:
             return None
         packed.append(page.data)
         layouts.append(layout)
+    # From here on, every array has an element for each chosen row
     bits, run_rows, run_bytes = np.array(layouts, np.int64).T[:, chosen.page_of]
     run, row_in_run = np.divmod(chosen.row, run_rows)
-    page_begins = np.cumsum([0, *map(len, packed)])[chosen.page_of]
-    bit = row_in_run * bits
+    page_begin = np.cumsum([0, *map(len, packed)])[chosen.page_of]
+    bit_in_run = row_in_run * bits
     # After the page's byte of bits and the head of the run.
-    at = page_begins + 2 + run * run_bytes + (bit >> 3)
+    first_byte = page_begin + 2 + run * run_bytes + (bit_in_run >> 3)
     octets = np.frombuffer(b"".join([*packed, bytes(len(_SHIFTS))]), np.uint8)
-    octets_of_rows = octets[at[:, None] + np.arange(len(_SHIFTS))]
+    octets_of_rows = octets[first_byte[:, None] + np.arange(len(_SHIFTS))]
     words = (octets_of_rows.astype(np.int64) << _SHIFTS).sum(axis=1)
-    indices: Numbers = words >> (bit & 7) & (1 << bits) - 1
+    bit_in_byte = bit_in_run & 7
+    mask = (1 << bits) - 1
+    indices: Numbers = words >> bit_in_byte & mask
     return indices
 
 
 def _run_layout(page: _Page) -> tuple[int, int, int] | None:
-    """Return the bits of an index, and the rows and bytes of a packed run.
+    """Return the bits of an index, the rows of a packed run, and its bytes.
 
-    All runs must be alike, but for a shorter last one. Otherwise return None.
+    Return None unless all runs are packed and of equal length; the last one may be shorter.
     """
     if len(page.data) < 2:
         return None
@@ -217,7 +232,7 @@ def _run_layout(page: _Page) -> tuple[int, int, int] | None:
 def _values_of(
     chosen: ChosenPages, pages: Sequence[memoryview], number: int, encodings: Sequence[int]
 ) -> _Page | None:
-    """Return the values of a page after its levels; None if one may be null."""
+    """Return the values of a page, without its levels; None if a value may be null."""
     repetition, rows = value_of(chosen.element, 3), int(chosen.counts[number])
     page = _page_of(_DATA_PAGE, pages[number], chosen.pages.codec, encodings)
     if page is None or page.count != rows or repetition not in (_REQUIRED, _OPTIONAL):
@@ -238,9 +253,9 @@ def _no_nulls(rows: int) -> bytes:
 def _page_of(
     header: re.Pattern[bytes], page: memoryview, codec: int, encodings: Sequence[int]
 ) -> _Page | None:
-    """Return the inflated values of a page with such a header and a right checksum.
+    """Return the inflated bytes of a page whose header matches and whose checksum is right.
 
-    Return None for another page, or if its encoding is not among `encodings`.
+    Return None for any other page, and for an encoding that is not among `encodings`.
     """
     match = header.match(page)
     if match is None or codec not in (_STORED, _ZSTD):
@@ -258,15 +273,27 @@ def _page_of(
     return _Page(data=data, count=count)
 
 
-# The numbers of page headers are few, but for checksums.
+# Page headers have few different numbers, except for checksums
 @lru_cache(maxsize=4096)
 def _number(octets: bytes) -> int:
+    """Decode a signed number in zigzag form."""
     value, _ = decode_varint(octets, 0)
     return value >> 1 ^ -(value & 1)
 
 
 def _plain_page(values: _Page) -> bytes:
+    """Encode a data page of uncompressed PLAIN values, with its header."""
     size = (I32, len(values.data))
-    data_header = {1: (I32, values.count), 2: (I32, _PLAIN), 3: (I32, _RUNS), 4: (I32, _RUNS)}
-    header = {1: (I32, 0), 2: size, 3: size, 5: (STRUCT, encode_struct(data_header))}
+    data_header: Struct = {
+        1: (I32, values.count),
+        2: (I32, _PLAIN),
+        3: (I32, _RUNS),
+        4: (I32, _RUNS),
+    }
+    header: Struct = {
+        1: (I32, 0),
+        2: size,
+        3: size,
+        5: (STRUCT, encode_struct(data_header)),
+    }
     return encode_struct(header) + values.data

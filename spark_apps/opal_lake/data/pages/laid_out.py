@@ -1,4 +1,4 @@
-"""Pages laid out as a Parquet file of their own, for Arrow to decode: it knows row groups only."""
+"""Pages as a Parquet file of their own: Arrow decodes whole row groups, and no single pages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _LAST_CODING = 4  # the last of the fields in `Chunk.coding`
 class Chunk:
     """A column: its element of the schema, the encoding of its pages, and the pages.
 
-    If it has a dictionary, its page comes first, with `dictionary_bytes`.
+    If the column has a dictionary, the first page is the dictionary, of `dictionary_bytes`.
     """
 
     element: Struct
@@ -39,9 +39,9 @@ class Chunk:
 def open_laid_out(
     chunks: Sequence[Chunk], *, read_dictionary: Sequence[str] = ()
 ) -> pq.ParquetFile:
-    """Open columns of equally many rows as a file of one row group.
+    """Open columns with the same number of rows as a file of one row group.
 
-    Without rows, the file has no row group.
+    Columns without rows give a file without a row group.
     """
     body: list[bytes | memoryview] = [MAGIC]
     at = len(MAGIC)
@@ -69,7 +69,7 @@ def open_laid_out(
 
 
 def _column(chunk: Chunk, at: int, size: int) -> Struct:
-    """Return the ColumnChunk of pages that begin at a byte."""
+    """Return the ColumnChunk of a column whose pages begin at a byte and have `size` bytes."""
     placement: Struct = {
         5: (I64, chunk.rows),
         6: (I64, size),

@@ -1,7 +1,7 @@
-"""Page indexes of the files that were read last: to decode a footer takes longer than some pages.
+"""A cache of page indexes: to decode a footer takes longer than to decode a few pages.
 
-A commit holds the checksum of a footer, so that an index is right for every file with its path,
-size and checksum.
+A commit holds the checksum of a file's footer. So a cached index is right for every file with the
+same path, size and checksum.
 """
 
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from opal_lake.data.pages.page_index import MAX_FOOTER, PageIndex, decode_page_i
 from opal_lake.data.recent import Recent
 from opal_lake.data.segment import DataFile
 
-MAX_BYTES = 16 << 20  # of footers; with their decoded forms they take six times as much
+MAX_BYTES = 16 << 20  # of footers; with their decoded forms they take six times as much memory
 
 _Key = tuple[str, int, int, int]
 _Indexes = Recent[_Key, PageIndex]
 
 
 def indexes_up_to(max_bytes: int) -> _Indexes:
-    """Return an empty memory of indexes."""
-    # Otherwise each look-up in a file with a large footer would decode it again.
+    """Return an empty cache of page indexes."""
+    # Without `keeps_newest`, each look-up in a file with a large footer would decode it again.
     return Recent(max_size=max_bytes, size_of=lambda index: len(index.tail), keeps_newest=True)
 
 
@@ -32,9 +32,9 @@ def near_index(
     *,
     max_footer: int = MAX_FOOTER,
 ) -> PageIndex:
-    """Return the page index of a file, by default from the memory of this process.
+    """Return the page index of a file from a cache, by default that of this process.
 
-    `read_footer` returns a verified footer.
+    If the cache lacks it, the index is decoded from the verified footer of `read_footer`.
     """
     remembered = _near if indexes is None else indexes
     key = (file.path, file.size, file.footer_bytes, file.footer_crc32)

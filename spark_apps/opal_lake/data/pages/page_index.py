@@ -1,6 +1,6 @@
-"""The positions of a Parquet file's pages, by its footer and offset indexes.
+"""The positions of a Parquet file's pages, decoded from its footer and offset indexes.
 
-The bytes of both are untrusted.
+Footer and offset indexes are untrusted.
 """
 
 import struct
@@ -42,9 +42,10 @@ _MAX_OCTETS = 9  # of a number that fits into a word
 class Pages:
     """The data pages of a column in a row group.
 
-    `starts` are their positions in the file, `sizes` their bytes with the header, `first_rows`
-    their first rows. `coding` are the encoded fields of the footer that describe the encoding,
-    among these type and codec. `dictionary` are the begin and the end of the dictionary's page.
+    - `starts` are the positions of the pages in the file, `sizes` their bytes with the header, and
+      `first_rows` their first rows in the row group.
+    - `coding` are the encoded fields of the footer that describe type, encodings, path and codec.
+    - `dictionary` is the begin and the end of the dictionary's page in the file.
     """
 
     coding: bytes
@@ -61,8 +62,8 @@ class Pages:
 class ChosenPages:
     """The pages of a column and a row group that hold chosen rows.
 
-    `spans` are their begins and ends in the file, `counts` their rows. Each chosen row is row `row`
-    of the page numbered `page_of`.
+    By page, `spans` are begin and end in the file, and `counts` the number of rows. By chosen row,
+    `page_of` is the number of its page among these pages, and `row` its position in the page.
     """
 
     element: Struct
@@ -74,31 +75,32 @@ class ChosenPages:
 
     @property
     def all_spans(self) -> list[tuple[int, int]]:
-        """The spans with that of the dictionary, which comes first."""
+        """The span of the dictionary, if any, and the spans of the pages."""
         if self.pages.dictionary is None:
             return self.spans
         return [self.pages.dictionary, *self.spans]
 
     @property
     def rows(self) -> int:
-        """The number of rows of the pages."""
+        """The number of all rows of the pages."""
         return int(self.counts.sum())
 
     @property
     def chosen(self) -> Numbers:
-        """The positions of the chosen rows among those of the pages."""
-        before: Numbers = np.cumsum(self.counts) - self.counts
-        return before[self.page_of] + self.row
+        """The positions of the chosen rows among all rows of the pages."""
+        rows_before_page: Numbers = np.cumsum(self.counts) - self.counts
+        return rows_before_page[self.page_of] + self.row
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageIndex:
     """The footer of a Parquet file, with the indexes of its pages.
 
-    `groups` are the column chunks of its row groups, `first_rows` the first row of each, and the
-    number of all rows. `columns` are the columns that are leaves, by name: their number among all
-    leaves, and their element of the schema. `others` are nested. Without any columns, the footer
-    was too large to decode.
+    - `groups` are the column chunks of each row group.
+    - `first_rows` are the first row of each row group, and the number of all rows.
+    - `columns` are the top-level columns without parts, by name: the number among all leaves, and
+      the element of the schema. They are empty if the footer was too large to decode.
+    - `others` are the names of the nested columns.
     """
 
     tail: bytes
@@ -110,9 +112,9 @@ class PageIndex:
     _pages: dict[tuple[int, int], Pages] = field(default_factory=dict)
 
     def pages(self, group: int, column: int) -> Pages:
-        """Return the pages of a column; raise ValueError for impossible ones.
+        """Return the pages of a column; raise ValueError for impossible positions.
 
-        Without an index of its pages, all of the column is one page.
+        Without an index of its pages, the whole column counts as one page.
         """
         pages = self._pages.get((group, column))
         if pages is None:
@@ -121,8 +123,8 @@ class PageIndex:
         return pages
 
     def choose(self, group: int, names: Sequence[str], rows: Numbers) -> dict[str, ChosenPages]:
-        """Return the pages of columns that hold some ascending rows of a row group."""
-        # Columns of numbers often have the same rows in their pages.
+        """Return the pages of columns that hold the given rows of a row group, ascending."""
+        # Computed once for columns whose pages have the same rows, as those of numbers often do.
         by_first_rows: dict[bytes, _PagesOfRows] = {}
         chosen: dict[str, ChosenPages] = {}
         for name in names:
@@ -131,31 +133,40 @@ class PageIndex:
             key = pages.first_rows.tobytes()
             if key not in by_first_rows:
                 by_first_rows[key] = self._pages_of_rows(group, pages.first_rows, rows)
-            of_rows = by_first_rows[key]
-            starts = pages.starts[of_rows.numbers]
-            ends = starts + pages.sizes[of_rows.numbers]
+            pages_of_rows = by_first_rows[key]
+            starts = pages.starts[pages_of_rows.numbers]
+            ends = starts + pages.sizes[pages_of_rows.numbers]
             chosen[name] = ChosenPages(
                 element=element,
                 pages=pages,
                 spans=[*zip(starts.tolist(), ends.tolist(), strict=True)],
-                counts=of_rows.counts,
-                page_of=of_rows.page_of,
-                row=of_rows.row,
+                counts=pages_of_rows.counts,
+                page_of=pages_of_rows.page_of,
+                row=pages_of_rows.row,
             )
         return chosen
 
     def _pages_of_rows(self, group: int, first_rows: Numbers, rows: Numbers) -> "_PagesOfRows":
-        at = np.searchsorted(first_rows, rows, "right") - 1
-        numbers, page_of = np.unique(at, return_inverse=True)
+        """Return the pages that hold some rows, by the first rows of all pages."""
+        page_of_row = np.searchsorted(first_rows, rows, "right") - 1
+        numbers, page_of = np.unique(page_of_row, return_inverse=True)
         group_rows = self.first_rows[group + 1] - self.first_rows[group]
         counts = np.diff(first_rows, append=group_rows)
-        return _PagesOfRows(numbers, counts[numbers], page_of, rows - first_rows[at])
+        return _PagesOfRows(
+            numbers=numbers,
+            counts=counts[numbers],
+            page_of=page_of,
+            row=rows - first_rows[page_of_row],
+        )
 
     def _find_pages(self, chunk: Struct, group: int) -> Pages:
+        """Decode the pages of a column chunk, from the footer and the offset index."""
         metadata = struct_of(chunk, 3)
         end = self.size - len(self.tail)
         data_start, dictionary_start = value_of(metadata, 9), value_of(metadata, 11)
-        begin = min(filter(None, (data_start, dictionary_start)), default=0)
+        # A missing position is 0
+        positions = [start for start in (data_start, dictionary_start) if start]
+        begin = min(positions, default=0)
         size = value_of(metadata, 7)
         rows = int(self.first_rows[group + 1] - self.first_rows[group])
         index_start, index_size = value_of(chunk, 4), value_of(chunk, 5)
@@ -166,7 +177,7 @@ class PageIndex:
             )
         kind, codec = value_of(metadata, 1), value_of(metadata, 4)
         pages = Pages(
-            coding=encode_fields({n: metadata[n] for n in _CODING if n in metadata}),
+            coding=_coding(metadata),
             kind=kind,
             codec=codec,
             is_text_by_dictionary=kind == _BYTE_ARRAY and dictionary_start > 0,
@@ -176,24 +187,33 @@ class PageIndex:
         )
         if not index_start or not index_size:
             return pages
-        in_tail = index_start - end
-        if not 0 <= in_tail <= in_tail + index_size <= len(self.tail):
+        start_in_tail = index_start - end
+        if not 0 <= start_in_tail <= start_in_tail + index_size <= len(self.tail):
             raise ValueError(
                 f"the offset index at byte {index_start:,} is not in the file's tail, which "
                 f"begins at byte {end:,}"
             )
-        index = self.tail[in_tail : in_tail + index_size]
+        index = self.tail[start_in_tail : start_in_tail + index_size]
         starts, sizes, first_rows = _decode_locations(index)
         pages = replace(pages, starts=starts, sizes=sizes, first_rows=first_rows)
         _check_pages(pages, rows, begin, begin + size)
-        # What precedes the first data page is the dictionary.
+        # Bytes before the first data page are the dictionary.
         if starts[0] > begin:
             return replace(pages, dictionary=(begin, int(starts[0])))
         return pages
 
 
+def _coding(metadata: Struct) -> bytes:
+    """Return the encoded fields of a ColumnMetaData that describe its encoding."""
+    fields: Struct = {}
+    for number in _CODING:
+        if number in metadata:
+            fields[number] = metadata[number]
+    return encode_fields(fields)
+
+
 class _PagesOfRows(NamedTuple):
-    """The numbers of pages that hold some rows, and their fields of `ChosenPages`."""
+    """The numbers of the pages that hold some rows, and three fields for `ChosenPages`."""
 
     numbers: Numbers
     counts: Numbers
@@ -233,7 +253,7 @@ def decode_page_index(tail: bytes, size: int, *, max_footer: int = MAX_FOOTER) -
 
 
 def _columns(schema: list[Struct]) -> tuple[dict[str, tuple[int, Struct]], set[str]]:
-    """Return the top-level columns that are leaves, and the names of the others."""
+    """Return the columns and the names of nested columns, as `PageIndex` has them."""
     columns: dict[str, tuple[int, Struct]] = {}
     others: set[str] = set()
     leaf = 0
@@ -257,30 +277,35 @@ def _columns(schema: list[Struct]) -> tuple[dict[str, tuple[int, Struct]], set[s
 
 
 def _decode_locations(data: bytes) -> list[Numbers]:
-    """Return the starts, sizes and first rows of pages, which the data begins with."""
+    """Return the starts, sizes and first rows of the pages in an offset index."""
     if len(data) < 2 or data[0] != _LIST_FIELD or data[1] & 0x0F != STRUCT:
         raise ValueError("an offset index does not begin with its pages")
     count, at = data[1] >> 4, 2
     if count == LONG_LIST:
         count, at = decode_varint(data, at)
-    # Heads of fields and numbers are both varints.
-    units = _varints(data[at:], count * len(_LOCATION)).reshape(count, len(_LOCATION))
+    # Heads of fields and their values are both varints. By page: the varints of its location
+    varints = _varints(data[at:], count * len(_LOCATION)).reshape(count, len(_LOCATION))
     is_head = _LOCATION >= 0
-    if (units[:, is_head] != _LOCATION[is_head]).any():
+    if (varints[:, is_head] != _LOCATION[is_head]).any():
         raise ValueError("an offset index holds something else than pages")
-    # Zigzag of numbers that are not negative is their double.
-    return [units[:, position] >> 1 for position in np.flatnonzero(~is_head)]
+    # In zigzag form, a number that is not negative is doubled.
+    return [varints[:, position] >> 1 for position in np.flatnonzero(~is_head)]
 
 
 def _varints(data: bytes, count: int) -> Numbers:
-    """Decode varints: numbers whose last byte is below 128."""
+    """Decode `count` varints: numbers of 7 bits a byte, whose last byte is below 128."""
     octets = np.frombuffer(data, np.uint8)
+    # By varint: its first and its last byte
     ends = np.flatnonzero(octets < 0x80)[:count]
     starts = np.concatenate([np.zeros(1, np.int64), ends + 1])[:count]
-    if len(ends) < count or (count and (ends - starts).max() >= _MAX_OCTETS):
+    if len(ends) < count:
         raise ValueError("an offset index ends within a number")
     values = np.zeros(count, np.int64)
-    max_octets = int((ends - starts).max()) + 1 if count else 0
+    if not count:
+        return values
+    max_octets = int((ends - starts).max()) + 1
+    if max_octets > _MAX_OCTETS:
+        raise ValueError(f"an offset index has a number of more than {_MAX_OCTETS} bytes")
     for number in range(max_octets):
         has_octet = np.flatnonzero(starts + number <= ends)
         seven_bits = octets[starts[has_octet] + number] & 0x7F
@@ -289,12 +314,12 @@ def _varints(data: bytes, count: int) -> Numbers:
 
 
 def _check_pages(pages: Pages, rows: int, begin: int, end: int) -> None:
-    """Raise ValueError unless pages and their rows follow each other up to the end.
+    """Raise ValueError unless pages and their rows follow each other without gaps.
 
-    Then nothing can be read twice.
+    So no byte and no row can be read twice.
     """
     starts, sizes, first_rows = pages.starts, pages.sizes, pages.first_rows
-    # Up to the end first: sums of greater numbers could overflow.
+    # Checked before the sums below: sums of greater numbers could overflow.
     are_within = (
         len(starts)
         and starts[0] >= begin
@@ -306,7 +331,8 @@ def _check_pages(pages: Pages, rows: int, begin: int, end: int) -> None:
         raise ValueError(
             f"an offset index has pages that do not fill the bytes from {begin:,} to {end:,}"
         )
-    if first_rows[0] or (np.diff(first_rows) <= 0).any() or first_rows[-1] >= rows:
+    are_rows_ascending = (np.diff(first_rows) > 0).all()
+    if first_rows[0] != 0 or not are_rows_ascending or first_rows[-1] >= rows:
         raise ValueError(
             f"an offset index has pages whose rows do not follow each other from 0 to {rows:,}"
         )

@@ -150,7 +150,7 @@ def test_position_beyond_the_file_is_a_format_error(
             match=f"{PATH} has 9,000 rows, and none at position 9,000; run `opal check`",
         ):
             read_places(storage, described, spec, ["id"], np.array([3, ROWS]))
-        with pytest.raises(FormatError, match="its footer says 9,000 rows, its commit says 9,001"):
+        with pytest.raises(FormatError, match="footer says 9,000 rows, but its commit says 9,001"):
             read_places(
                 storage, replace(described, rows=ROWS + 1), spec, ["id"], np.array([3, ROWS])
             )
