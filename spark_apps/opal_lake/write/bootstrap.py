@@ -1,18 +1,24 @@
 """The files of a bootstrap: its plan, and a record of each finished batch.
 
-`bootstrap_job` runs it. The list of files is fixed once for a source, so that a source that changes
-meanwhile cannot mix old and new rows. Each batch is an ingest with a token made of its files. Its
-record lies next to the plan, because a table forgets old tokens.
+`bootstrap_job` runs a bootstrap. The list of files is fixed once for a source, so that a source
+that changes meanwhile cannot mix old and new rows. Each batch is an ingest with a token made of its
+files. The record of a batch lies next to the plan, because a table forgets old tokens.
 
-`_opal/bootstrap/<source>/` holds `plan.json`, `<batch, 8 digits>.json` and `result.json`, all
-sealed; the last two are JobResults. `<source>` is the first 32 hex digits of the SHA-256 of
-canonical JSON [format, place, version asked for or null]. The plan is {`source` [place, format,
-version], `schema` (Spark's JSON), `folders`, `batches` [[[path, size, rows, milliseconds of the
-last change or null]]]}; the first one stored is final. The token of batch b is
-`bootstrap/<source>/<b, 8 digits>-<h>`, h being such digits of [version fixed, files of the batch
-...]; that of the MetaGen is `bootstrap/<source>/metagen-<h>`, of the list of those tokens. The plan
-names files of the source that the caller names, and no user-defined type of Spark, which Spark
-would load and run.
+The folder `_opal/bootstrap/<source>/` holds three kinds of sealed files:
+
+- `plan.json` is {`source`: [location, format, version], `schema`: Spark's JSON, `folders`: names,
+  `batches`: lists of [path, size, rows, milliseconds of the last change or null]}. The first plan
+  that is stored is final.
+- `<batch, 8 digits>.json` is the JobResult of a finished batch.
+- `result.json` is the JobResult of the whole bootstrap.
+
+A digest is the first 32 hex digits of the SHA-256 of canonical JSON. `<source>` is the digest of
+[format, location, requested version or null]. The token of batch b is `bootstrap/<source>/<b, 8
+digits>-<digest of [fixed version, files of the batch ...]>`. The token of the MetaGen is
+`bootstrap/<source>/metagen-<digest of the list of these tokens>`.
+
+A plan may name only files of the caller's source. It may not have a user-defined type of Spark,
+because Spark would load and run the code of such a type.
 """
 
 import os
@@ -34,7 +40,7 @@ from opal_lake.storage.verified import read_sealed
 
 OPERATION = "bootstrap"
 MAX_FILES = 5_000  # of a batch
-# Batches of a table whose reader cannot be restricted to some files: each costs a scan of all files
+# Batches of a Delta or Iceberg table: its reader scans all files of the table for each batch
 MAX_SCANS = 8
 
 
@@ -42,8 +48,8 @@ MAX_SCANS = 8
 class SourceTable:
     """The table or folder that rows come from.
 
-    The version is Delta's, or the id of an Iceberg snapshot, and None is the newest. A folder of
-    files has none.
+    `version` is a version of a Delta table or the id of an Iceberg snapshot; None is the newest. A
+    folder of files has no version.
     """
 
     location: str
@@ -57,20 +63,20 @@ class SourceTable:
             )
         if self.version is not None and self.format not in PACKAGES:
             raise InvalidInputError(
-                f"a {self.format} folder has no version {self.version}; leave it out"
+                f"a {self.format} folder has no versions, got version {self.version}; leave it out"
             )
 
     @property
     def name(self) -> str:
-        """The name of its bootstrap's folder: a table has one bootstrap of a source."""
+        """The name of the bootstrap's folder: a table has one bootstrap of each source."""
         return _digest([self.format, self.location.rstrip("/"), self.version])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file and the number of its rows that are alive.
+    """A file of the source, with the number of its rows that are not deleted.
 
-    `stamp_ms` is the time of its last change, None if files of the source never change.
+    `stamp_ms` is the time of the file's last change; None if files of the source never change.
     """
 
     path: str
@@ -81,9 +87,10 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapPlan:
-    """The files of a source in batches, fixed by the first try.
+    """The files of a source in batches, fixed by the first attempt.
 
-    `schema` is Spark's JSON; `folders` are the columns that the paths of files name.
+    `schema` is Spark's JSON. `folders` are the partition columns, whose values are in the paths of
+    the files.
     """
 
     source: SourceTable
@@ -99,12 +106,12 @@ class BootstrapPlan:
 
     @property
     def metagen_token(self) -> str:
-        """The token of the MetaGen that follows; another plan of the source has another."""
+        """The token of the MetaGen after the batches; each plan of a source has its own."""
         digest = _digest([self.token(batch) for batch in range(len(self.batches))])
         return f"{OPERATION}/{self.source.name}/metagen-{digest}"
 
     def rows(self, batch: int) -> int:
-        """Return how many rows the files of a batch hold by the list."""
+        """Return how many rows the files of a batch hold, by the list of files."""
         return sum(file.rows for file in self.batches[batch])
 
 
@@ -115,7 +122,7 @@ def _digest(value: Any) -> str:
 
 def source_table(location: str, format: str, version: int | None) -> SourceTable:
     """Return a source with an absolute path, so that the same source has one name."""
-    # Without a slash it is the name of an Iceberg table in a catalog
+    # An Iceberg location without a slash is the name of a table in a catalog
     is_path = format != "iceberg" or "/" in location
     if is_path and "://" not in location:
         location = os.path.abspath(location)
@@ -125,7 +132,7 @@ def source_table(location: str, format: str, version: int | None) -> SourceTable
 def refuse_overlap(source: SourceTable, uri: str) -> None:
     """Raise InvalidInputError if the table and its source contain one another.
 
-    A table within its source would be read as a part of it.
+    A table within its source would be read as a part of the source.
     """
     table_folder = real_location(uri) + "/"
     source_folder = real_location(source.location) + "/"
@@ -139,22 +146,22 @@ def refuse_overlap(source: SourceTable, uri: str) -> None:
 def real_location(location: str) -> str:
     """Return a location in a form for comparisons.
 
-    A local path is without symbolic links, and S3 has one scheme.
+    Symbolic links of a local path are resolved, and all schemes of S3 become one.
     """
-    scheme, _, rest = location.rpartition("://")
+    scheme, _, path = location.rpartition("://")
     if scheme in ("", "file"):
-        return os.path.realpath(rest)
+        return os.path.realpath(path)
     if scheme.startswith("s3"):
-        return f"s3://{rest.rstrip('/')}"
+        return f"s3://{path.rstrip('/')}"
     return location.rstrip("/")
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Return whether a file is the folder itself, or in it."""
-    whole, root = plain_path(path), plain_path(folder)
-    if ".." in whole.split("/"):
+    """Return whether a path is the folder itself, or lies in it."""
+    file_path, folder_path = plain_path(path), plain_path(folder)
+    if ".." in file_path.split("/"):
         return False
-    return whole == root or whole.startswith(root + "/")
+    return file_path == folder_path or file_path.startswith(folder_path + "/")
 
 
 def plain_path(path: str) -> str:
@@ -172,10 +179,10 @@ def cut_batches(
     """Cut the files of a source into batches of about `batch_bytes`.
 
     A Delta or Iceberg source has at most `MAX_SCANS` batches, of any size. Files are in the order
-    of their paths, so that those of one partition stay together.
+    of their paths, so that files of one partition stay together.
     """
     if batch_bytes < 1:
-        raise InvalidInputError("batch_mb must be at least 1, got 0")
+        raise InvalidInputError(f"batch_mb must be at least 1, got {batch_bytes >> 20}")
     ordered = sorted(files, key=lambda file: file.path)
     if source.format in PACKAGES:
         return _equal_batches(ordered, batch_bytes)
@@ -207,7 +214,7 @@ def _equal_batches(
 
 
 def fix_plan(storage: Storage, name: str, plan: BootstrapPlan) -> BootstrapPlan:
-    """Store the plan; return the stored one, which is another's if it was first."""
+    """Store the plan unless one is stored already; return the stored plan."""
     path = layout.bootstrap_plan_path(name)
     storage.put_if_absent(path, seal(canonical_json(_plan_to_json(plan))))
     stored = read_plan(storage, name)
@@ -216,7 +223,7 @@ def fix_plan(storage: Storage, name: str, plan: BootstrapPlan) -> BootstrapPlan:
 
 
 def read_plan(storage: Storage, name: str) -> BootstrapPlan | None:
-    """Return the stored plan of a bootstrap, None before the first try has stored it."""
+    """Return the stored plan of a bootstrap; None before the first attempt has stored one."""
     path = layout.bootstrap_plan_path(name)
     try:
         data = _read(storage, path)
@@ -227,8 +234,8 @@ def read_plan(storage: Storage, name: str) -> BootstrapPlan | None:
 
 
 def done_batches(storage: Storage, name: str) -> dict[int, JobResult]:
-    """Return the results of the batches that are in the table."""
-    # All paths first: the folder may change while results are read
+    """Return the recorded results of finished batches, by the number of the batch."""
+    # All paths are listed first: the folder may change while results are read
     paths = [entry.path for entry in storage.list(layout.bootstrap_folder(name))]
     results: dict[int, JobResult] = {}
     for path in paths:
@@ -251,7 +258,7 @@ def keep_result(storage: Storage, name: str, result: JobResult) -> None:
 
 
 def read_result(storage: Storage, name: str) -> JobResult | None:
-    """Return the result of a finished bootstrap, marked as a repeat; else None."""
+    """Return the result of a finished bootstrap, marked as repeated; None if not finished."""
     try:
         result = _read_result(storage, layout.bootstrap_result_path(name))
     except NotFoundError:
@@ -283,6 +290,7 @@ def _batch_to_json(batch: Sequence[SourceFile]) -> list[list[Any]]:
 
 
 def _plan_from_json(data: Mapping[str, Any]) -> BootstrapPlan:
+    """Decode a plan; raise an error if it is damaged or not safe to read."""
     location, kind, version = data["source"]
     return BootstrapPlan(
         source=SourceTable(
@@ -292,14 +300,18 @@ def _plan_from_json(data: Mapping[str, Any]) -> BootstrapPlan:
         ),
         schema=_plain_schema(data["schema"]),
         folders=tuple(map(text, listed(data["folders"]))),
-        batches=tuple(tuple(map(_file_from_json, batch)) for batch in data["batches"]),
+        batches=tuple(_batch_from_json(batch) for batch in data["batches"]),
     )
 
 
-def _plain_schema(data: Any) -> dict[str, Any]:
-    """Return a schema without user-defined types; raise ValueError for another.
+def _batch_from_json(data: list[Any]) -> tuple[SourceFile, ...]:
+    return tuple(map(_file_from_json, data))
 
-    Spark makes the Python class that such a type names: it would load and run code of the plan.
+
+def _plain_schema(data: Any) -> dict[str, Any]:
+    """Return a schema; raise ValueError if it has a user-defined type.
+
+    Spark loads and runs the Python class that such a type names.
     """
     schema = mapped(shallow(data, 4 * MAX_NESTED))
     unchecked: list[Any] = [schema]

@@ -1,8 +1,7 @@
 """A bootstrap from its plan to its result.
 
-Each batch of the source's files is an ingest, and one MetaGen makes all rows visible.
-
-An attempt skips what earlier attempts have done.
+Each batch of the source's files is an ingest, and one MetaGen makes all rows visible. An attempt
+skips the batches that earlier attempts have ingested.
 """
 
 from collections import Counter
@@ -44,7 +43,7 @@ class SourceReader(Protocol):
     def source(self) -> SourceTable: ...
 
     def plan(self) -> BootstrapPlan:
-        """List the source's files now. Only the first attempt calls it."""
+        """List the source's files as they are now. Only the first attempt calls this."""
         ...
 
     def columns(self, plan: BootstrapPlan) -> pa.Schema:
@@ -54,7 +53,7 @@ class SourceReader(Protocol):
     def rows(self, plan: BootstrapPlan, batch: int, spec: TableSpec) -> Rows:
         """Return the rows of a batch with the table's columns, for the executor.
 
-        InvalidInputError if its files have changed since they were listed.
+        Raises InvalidInputError if its files have changed since they were listed.
         """
         ...
 
@@ -65,32 +64,42 @@ def bootstrap(
     asked: "Ingest",
     listed: BootstrapPlan | None = None,
 ) -> JobResult:
-    """Do what is left of a bootstrap; return the earlier result if nothing is.
+    """Ingest the remaining batches of a bootstrap; return its result.
 
-    `asked` says how a batch is ingested. `listed` is the plan of a source that was listed already.
+    A finished bootstrap returns its earlier result. `asked` says how a batch is ingested. `listed`
+    is the plan of a source if its files were listed already.
     """
     storage, name = table.storage, reader.source.name
     earlier = read_result(storage, name)
     if earlier is not None:
         return earlier
     # A source that changes meanwhile must not mix old and new rows: the first plan is final
-    plan = read_plan(storage, name) or fix_plan(storage, name, listed or reader.plan())
+    plan = read_plan(storage, name)
+    if plan is None:
+        own_plan = reader.plan() if listed is None else listed
+        plan = fix_plan(storage, name, own_plan)
     _check_source(table, plan, reader.source)
     results = done_batches(storage, name)
     counts: Counter[str] = Counter(batches_done=0, batches_skipped=0)
     notes: list[str] = []
     for batch in range(len(plan.batches)):
-        result = results.get(batch) or ingest_batch(table, reader, plan, batch, asked)
-        # Without a record the token shows whether an earlier attempt committed the batch
-        is_skipped = batch in results or result.repeated
-        counts["batches_skipped" if is_skipped else "batches_done"] += 1
-        for part in ("rows", "files", "bytes", "rejected"):
-            counts[part] += result.counts.get(part, 0)
+        if batch in results:
+            result = results[batch]
+        else:
+            result = ingest_batch(table, reader, plan, batch, asked)
+        # Without a record, the token shows whether an earlier attempt committed the batch
+        if batch in results or result.repeated:
+            counts["batches_skipped"] += 1
+        else:
+            counts["batches_done"] += 1
+        for name_of_count in ("rows", "files", "bytes", "rejected"):
+            counts[name_of_count] += result.counts.get(name_of_count, 0)
         notes += result.notes
     version = table.log.head().version
     if plan.batches:
         processed = metagen(table, plan.metagen_token)
-        version = processed.version or version
+        if processed.version is not None:
+            version = processed.version
         notes += processed.notes
     done = JobResult(
         operation=OPERATION,
@@ -134,7 +143,7 @@ def _check_source(table: OpenTable, plan: BootstrapPlan, source: SourceTable) ->
             f"{source.location}; delete the table's folder and begin again"
         )
     if source.format in PACKAGES:
-        return  # its files are looked for among those of the source
+        return  # the reader looks for planned files among those of the source
     for batch in plan.batches:
         for file in batch:
             if not is_below(file.path, source.location):

@@ -1,6 +1,6 @@
-"""An ingest of rows of several business snapshots, which a column names.
+"""An ingest of rows of several business snapshots: a column has the business snapshot of each row.
 
-Each business snapshot is a commit, in their order.
+The ingest makes a commit for each business snapshot, in the order of their names.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,9 +31,9 @@ _COLUMN_TYPES = ("string", "date")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The rows of one commit: those of a business snapshot, if any, and bad rows.
+    """The rows of one commit: the rows of business snapshot `name`, if any, and bad rows.
 
-    `bad` maps a value of the column to the reason why its rows are bad.
+    `bad` maps a value of the column to the reason why rows with this value are bad.
     """
 
     name: str | None
@@ -41,7 +41,7 @@ class Part:
 
     @property
     def values(self) -> set[str | None]:
-        """The values that the column has in these rows."""
+        """The values of the column in the rows of this part."""
         if self.name is None:
             return {*self.bad}
         return {*self.bad, self.name}
@@ -51,9 +51,9 @@ class Part:
         return replace(asked, business_snapshot=self.name, business_snapshot_column=None)
 
     def rows(self, counts: Mapping[str | None, int]) -> int:
-        """Return how many rows it has, by the counts of each value.
+        """Return how many rows the part has; `counts` has the number of rows by value.
 
-        The ingest fails if the source then gives another number.
+        The ingest fails if the source then gives another number of rows.
         """
         return sum(counts[value] for value in self.values)
 
@@ -73,17 +73,17 @@ def ingest_rows(table: OpenTable, asked: "Ingest") -> JobResult:
 
 
 def _ingest_by_column(table: OpenTable, source: Source, asked: "Ingest", column: str) -> JobResult:
-    """Ingest each business snapshot in a commit; return the result of the last one.
+    """Ingest each business snapshot in a commit; return the result of the last commit.
 
-    The last commit carries the token, and after a failure the same call does what is left. Rows of
-    a business snapshot that is finished are bad rows. An inline ingest leaves only rows pending
-    that are still held back.
+    The last commit carries the token. After a failure, a repeated call makes only the missing
+    commits. Rows of a business snapshot that is finished are bad rows. After an inline ingest, only
+    rows that are held back stay pending.
     """
     check_names(asked)
     if asked.positions:
         raise InvalidInputError(
-            "positions go with one commit, and business_snapshot_column makes several; "
-            "give business_snapshot instead"
+            "positions are recorded in one commit, but business_snapshot_column makes several; "
+            "give business_snapshot instead of the column, or leave out positions"
         )
     base = table.log.head()
     check_column(base.spec, column)
@@ -95,12 +95,12 @@ def _ingest_by_column(table: OpenTable, source: Source, asked: "Ingest", column:
     rows = source.split(base.spec, base.root.greatest_number + 1, column)
     values = rows.values(MAX_VALUES)
     applied = _applied(table, base, asked, values)
-    left = {value: count for value, count in values.items() if value not in applied}
-    parts = plan_parts(left, base.root.business, column)
+    remaining = {value: count for value, count in values.items() if value not in applied}
+    parts = plan_parts(remaining, base.root.business, column)
     if applied:
         newest_applied = max(applied)
         parts = tuple(replace(part, bad=_bad_since(part, newest_applied)) for part in parts)
-        # What is left may have no good row, as an earlier try has ingested the others
+        # The remaining rows may all be bad: earlier attempts may have ingested all good rows
         asked = replace(asked, on_empty="accept")
     for part in parts:
         if part.name is not None:
@@ -131,10 +131,10 @@ def _ingest_by_column(table: OpenTable, source: Source, asked: "Ingest", column:
 
 
 def _take_up(table: OpenTable, asked: "Ingest") -> None:
-    """Publish rows under the key of an inline ingest, and rows no longer held back.
+    """Make the pending rows of an inline ingest visible, unless they are held back.
 
-    No MetaGen comes after inline ingests: rows that were held back under another key would wait
-    forever.
+    This includes all rows that are no longer held back, under any partition key: no MetaGen follows
+    inline ingests, so that such rows would stay pending forever.
     """
     if asked.metadata != "inline":
         return
@@ -147,16 +147,19 @@ def _take_up(table: OpenTable, asked: "Ingest") -> None:
 def plan_parts(
     values: Mapping[str | None, int], business: BusinessSnapshots, column: str
 ) -> tuple[Part, ...]:
-    """Return the parts in the order of their business snapshots, at least one.
+    """Return the parts in the order of their business snapshots; there is always one.
 
-    Bad rows go with the first part: a threshold compares their number with that of its good rows.
+    `values` has the number of rows by value of the column. All bad rows are in the first part: a
+    threshold compares their number with the number of good rows of that part.
     """
     if len(values) > MAX_VALUES:
         raise InvalidInputError(
-            f"column {column!r} has more than {MAX_VALUES:,} values in these rows; name the column "
-            "with the business snapshot, as a day"
+            f"column {column!r} has more than {MAX_VALUES:,} values in these rows; give a column "
+            "with few values, for example the day"
         )
-    known = business if business.newest is not None else BusinessSnapshots(open=first_of(values))
+    known = business
+    if business.newest is None:
+        known = BusinessSnapshots(open=first_of(values))
     bad: dict[str | None, str] = {}
     names: list[str] = []
     for value in values:
@@ -175,22 +178,23 @@ def plan_parts(
 
 
 def _bad_since(part: Part, applied: str) -> dict[str | None, str]:
-    """Return the bad values of a part without those that earlier tries have put aside.
+    """Return the bad values of a part that no earlier attempt has put aside.
 
-    A value before the newest applied business snapshot that was not applied was bad already.
+    `applied` is the newest business snapshot that was ingested. An earlier attempt put aside nulls,
+    and values that were bad already when it was open.
     """
-    at_earlier_try = BusinessSnapshots(open=applied)
-    return {
-        value: problem
-        for value, problem in part.bad.items()
-        if value is not None and at_earlier_try.problem_of(value) is None
-    }
+    at_earlier_attempt = BusinessSnapshots(open=applied)
+
+    def is_new(value: str | None) -> bool:
+        return value is not None and at_earlier_attempt.problem_of(value) is None
+
+    return {value: problem for value, problem in part.bad.items() if is_new(value)}
 
 
 def _named_part(asked: "Ingest", name: str) -> "Ingest":
-    """Return an ingest with the token and application of its part.
+    """Return an ingest with the token and the application of its part.
 
-    They make a repeat harmless.
+    By these, a repeated call finds the commit of the part.
     """
     if asked.token is not None:
         asked = replace(asked, token=f"{asked.token}/{name}")
@@ -203,7 +207,7 @@ def _named_part(asked: "Ingest", name: str) -> "Ingest":
 def _applied(
     table: OpenTable, base: Snapshot, asked: "Ingest", values: Iterable[str | None]
 ) -> dict[str, JobResult]:
-    """Return the results of earlier tries, by business snapshot."""
+    """Return the results of commits that earlier attempts made, by business snapshot."""
     applied = dict[str, JobResult]()
     for value in values:
         if value is None:
@@ -216,6 +220,7 @@ def _applied(
 
 
 def _rows_of(rows: SplitRows, part: Part, spec: TableSpec, _: int) -> Rows:
+    """Return the rows of a part, for `ingest`."""
     return rows.part(part.values, part.bad, spec)
 
 

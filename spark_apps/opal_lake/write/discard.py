@@ -26,7 +26,8 @@ def discard(
 ) -> JobResult:
     """Withdraw the pending segments of a partition key, or of the ingest with a token.
 
-    Raises InvalidInputError if they are visible already, NotFoundError if no ingest had this key.
+    Raises InvalidInputError if the segments are visible already, NotFoundError if no ingest has the
+    partition key.
     """
     base = log.head()
     earlier = find_result(log, base, OPERATION, job_token)
@@ -41,20 +42,20 @@ def discard(
 def discard_pending(
     log: CommitLog, base: Snapshot, selection: Selection, job_token: str | None = None
 ) -> JobResult:
-    """Discard the segments of a selection that are pending in `base` and at the head."""
+    """Discard the selected segments that are pending both in `base` and at the head."""
     started_us = log.clock.now_us()
     planned = selection.of(base)
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
-        # Segments that became pending after `base` are of another ingest, and stay
+        # Segments that became pending after `base` belong to another ingest, and are kept
         gone = discarded_since(head, base.version)
         visible = planned - head.pending - gone.keys()
         if visible:
             segments = count_text(len(visible), "segment")
             raise ConflictError(
-                f"{log.storage.uri}: a metagen made {segments} of "
-                f"{selection.name} visible meanwhile; nothing was discarded. To take visible "
-                "rows back, restore an older version, or ingest deletes"
+                f"{log.storage.uri}: a metagen made {segments} of {selection.name} "
+                "visible meanwhile; nothing was discarded. To take visible rows back, restore "
+                "an older version, or ingest deletes"
             )
         actions = discarding(head, planned - gone.keys())
         if not actions.discarded:
@@ -116,10 +117,10 @@ def _nothing_to_discard(log: CommitLog, head: Snapshot, selection: Selection) ->
     key = selection.partition_key
     if key is not None and key not in head.partitions:
         return NotFoundError(
-            f"{uri} has no ingest of partition key {key!r} up to version {head.version}, or what "
-            "it had was discarded; `opal describe` lists what is pending"
+            f"{uri} has no ingest of partition key {key!r} up to version {head.version}, or its "
+            "rows were discarded; `opal describe` lists pending rows"
         )
     return InvalidInputError(
-        f"{uri}: no row of {name} is pending: what was ingested so is visible already. To take "
+        f"{uri}: no row of {name} is pending, because all its rows are visible already. To take "
         "visible rows back, restore an older version, or ingest deletes"
     )

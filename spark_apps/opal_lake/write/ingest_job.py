@@ -48,8 +48,8 @@ from opal_lake.write.unchanged import KnownTable, check_look_ups
 if TYPE_CHECKING:
     from opal_lake.operations.ingest import Ingest
 
-# A source's rows with the table's columns, for the executor. Called once there is work to do, with
-# the number of the job
+# Returns a source's rows with the table's columns, for the executor. It is called with the number
+# of the job, and only if there is work to do
 SourceRows = Callable[[TableSpec, int], Rows]
 
 
@@ -57,11 +57,13 @@ SourceRows = Callable[[TableSpec, int], Rows]
 class IngestRun:
     """A started ingest: its arguments, and the number that it claimed.
 
-    `expected_rows` is the count that a list of the source gives; `notes` come first in the result.
-    A `hurried` caller has to make the next commit soon: an inline ingest then leaves large merges
-    of the key store to a compaction. `can_quarantine` is False for a caller without that option:
-    an error then advises another one. `row_form` says how rejected rows are written, if their text
-    holds all that the source held.
+    - `expected_rows` is the number of rows by a list of the source.
+    - A `hurried` caller has to make the next commit soon. An inline ingest then leaves large merges
+      of the key store to a compaction.
+    - `row_form` is the form of the JSON of rejected rows; None if it lacks some of the source's
+      data.
+    - `notes` come first in the result.
+    - `can_quarantine` is False for a caller that has no option to put bad rows aside.
     """
 
     asked: "Ingest"
@@ -76,7 +78,7 @@ class IngestRun:
 
     @property
     def quarantine(self) -> bool:
-        """The choice to put bad rows aside."""
+        """True if bad rows are put aside; False if they fail the ingest."""
         return self.asked.on_bad_rows == "quarantine"
 
 
@@ -93,8 +95,7 @@ def ingest(
 ) -> JobResult:
     """Append rows: pending until a MetaGen, or visible immediately if ingested inline.
 
-    Rows of a business snapshot that has to wait for the open one are pending in any case. Without
-    `on_empty` a source without a row is accepted.
+    Rows of a business snapshot that has to wait for the open one are pending in any case.
     """
     run = start_ingest(table, asked, new_columns)
     is_batch = asked.metadata == "batch"
@@ -104,7 +105,8 @@ def ingest(
         return run if may_be_pending else check_visible(run)
     run = replace(run, expected_rows=expected_rows, hurried=hurried, row_form=row_form, notes=notes)
     source_rows = rows(run.base.spec, run.number)
-    if is_batch or (name is not None and waits(table.log, run.base, name)):
+    is_held_back = name is not None and waits(table.log, run.base, name)
+    if is_batch or is_held_back:
         return commit_ingest(table.log, run, write_segments(table, source_rows, run))
     outputs, rule_outputs = write_inline(table, source_rows, run)
     result = commit_ingest(table.log, run, outputs, rule_outputs)
@@ -115,9 +117,9 @@ def ingest(
 def start_ingest(
     table: OpenTable, asked: "Ingest", new_columns: NewColumnsOf | None = None
 ) -> IngestRun | JobResult:
-    """Claim a number, or return the result of an earlier run.
+    """Start an ingest and claim its number; return the result of an equal, earlier ingest.
 
-    New columns are added in a commit of their own, before that of the rows.
+    New columns are added in a commit of their own, before the commit of the rows.
     """
     check_names(asked)
     started_us = table.log.clock.now_us()
@@ -140,9 +142,9 @@ def start_ingest(
 
 
 def check_names(asked: "Ingest") -> None:
-    """Raise InvalidInputError for a name that a commit cannot hold.
+    """Raise InvalidInputError for a token, key or other name that a commit cannot hold.
 
-    Called before a file is written.
+    It is called before any file is written.
     """
     check_token(asked.token)
     check_application(asked.application)
@@ -152,7 +154,7 @@ def check_names(asked: "Ingest") -> None:
 
 
 def write_segments(table: OpenTable, rows: Rows, run: IngestRun) -> list[IngestOutput]:
-    """Write the rows to segments, with a task for each partition of them."""
+    """Write the rows to segments, in a task for each partition of the rows."""
     task = partial(
         write_partition,
         storage=table.storage,
@@ -167,7 +169,7 @@ def write_segments(table: OpenTable, rows: Rows, run: IngestRun) -> list[IngestO
 def write_inline(
     table: OpenTable, rows: Rows, run: IngestRun
 ) -> tuple[list[IngestOutput], JobOutputs]:
-    """Write the rows and apply the rule, with a task for each range of the key hash."""
+    """Write the rows and apply the rule to them, in a task for each range of the key hash."""
     writer = slot_writer(run.base, run.number, table.cache, hurried=run.hurried)
     slots = table.executor.slots(writer.merged_entries, rows)
     task = partial(
@@ -191,20 +193,22 @@ def commit_ingest(
     outputs: Sequence[IngestOutput],
     rule_outputs: JobOutputs | None = None,
 ) -> JobResult:
-    """Add the segments, pending unless the rule was applied to them inline.
+    """Commit the written segments; they are pending without `rule_outputs`, otherwise visible.
 
-    Fails before anything is in the log if rows are bad and may not be put aside, or are too many.
+    Raises InvalidInputError, before the log is changed, if rows are bad and may not be put aside,
+    or if too many rows are bad.
     """
     asked = run.asked
     is_inline = rule_outputs is not None
     rejected, examples = _check_rows(log, run, outputs)
-    files = sorted(
-        (file for output in outputs for file in output.files), key=lambda file: file.segments
-    )
+    files: list[DataFile] = []
+    for output in outputs:
+        files += output.files
+    files.sort(key=lambda file: file.segments)
     counts = _counts(files, rejected, rule_outputs)
     look_ups = [output.look_ups for output in outputs if output.look_ups is not None]
-    # Each try writes a side file of its own: groups depend on the head
-    tries = count()
+    # Each attempt to commit writes a side file of its own, because groups depend on the head
+    attempts = count()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
         replaced = discarding(head, Selection(tokens=tuple(asked.replaces or ())).of(head))
@@ -221,7 +225,7 @@ def commit_ingest(
         if rule_outputs:
             actions = _processing(rule_outputs, head, winners, placed)
         if len(placed) > log.tuning.ingest_max_files:
-            side = _write_side(log, run.number, next(tries), placed)
+            side = _write_side(log, run.number, next(attempts), placed)
             actions = replace(actions, ingested_side=side)
         else:
             actions = replace(actions, ingested=placed)
@@ -246,9 +250,10 @@ def commit_ingest(
         return Draft(actions=actions, result=result, changes_view=bool(actions.processed))
 
     name = asked.business_snapshot
-    begins = is_inline and name is not None and run.base.root.business.is_held(name)
-    if begins and name is not None:
-        # Its rows are visible only once the open business snapshot is finished
+    begins_snapshot = False
+    if is_inline and name is not None and run.base.root.business.is_held(name):
+        begins_snapshot = True
+        # Rows of `name` can be visible only after the open business snapshot is finished
         finish_before(log, name)
     proposal = Proposal(
         operation="ingest",
@@ -260,13 +265,13 @@ def commit_ingest(
         positions=asked.positions or {},
         partition_key=asked.partition_key,
         business_snapshot=asked.business_snapshot,
-        at_once=is_inline and not begins,
+        at_once=is_inline and not begins_snapshot,
     )
     return log.commit(run.base, proposal)
 
 
 def _is_named(asked: "Ingest") -> bool:
-    """Return whether to commit even without rows, as a repeat looks for its name."""
+    """Return whether to commit even without rows, because a repeated call looks for a name."""
     names = (asked.token, asked.application, asked.business_snapshot)
     return names != (None, None, None)
 
@@ -274,16 +279,20 @@ def _is_named(asked: "Ingest") -> bool:
 def _check_rows(
     log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput]
 ) -> tuple[Counter[str], Sequence[Mapping[str, Any]]]:
-    """Return the rejected rows by reason, and examples of them.
+    """Return the number of rejected rows by reason, and examples of them.
 
-    Raises InvalidInputError if there may not be any, or not so many.
+    Raises an error if the ingest may not reject any rows, or not so many, if it may not be empty,
+    or if the source has another number of rows than expected.
     """
     reasons: Counter[str] = Counter()
+    examples: list[Mapping[str, Any]] = []
+    files: list[DataFile] = []
     for output in outputs:
         reasons.update(output.rejected)
+        examples += output.examples
+        files += output.files
     rejected = fewer_reasons(reasons)
-    examples = tuple(example for output in outputs for example in output.examples)[:EXAMPLES]
-    files = [file for output in outputs for file in output.files]
+    examples = examples[:EXAMPLES]
     rows = rejected.total() + sum(file.rows for file in files)
     if rejected and not run.quarantine:
         raise InvalidInputError(_refusal(run, rejected, examples))
@@ -293,21 +302,22 @@ def _check_rows(
         raise InvalidInputError(_too_many(threshold, rows, rejected, examples, where))
     if run.asked.on_empty == "fail" and not rejected and not files:
         raise NoRowsError(
-            "the source has no row; nothing was ingested. If that is to be expected: "
+            "the source has no row; nothing was ingested. If the source may be empty, use "
             "on_empty='accept' (`opal ingest --accept-empty`)"
         )
     if run.expected_rows not in (None, rows):
         raise InvalidInputError(
             f"the source gave {count_text(rows, 'row')}, but lists {run.expected_rows:,}: it "
-            "changed meanwhile, or was not read completely. Nothing was ingested: run it again "
-            "when nobody writes to the source"
+            "changed meanwhile, or was not read completely. Nothing was ingested; run the ingest "
+            "again when nobody writes to the source"
         )
-    return rejected, examples
+    return rejected, tuple(examples)
 
 
 def _counts(
     files: Sequence[DataFile], rejected: Counter[str], rule_outputs: JobOutputs | None
 ) -> dict[str, int]:
+    """Return the counts of the result; raise FormatError if the rule missed written rows."""
     counts = {
         "rows": sum(file.rows for file in files),
         "files": len(files),
@@ -318,17 +328,18 @@ def _counts(
     ruled_rows = rule_outputs.counts["rows"]
     if ruled_rows != counts["rows"]:
         raise FormatError(
-            f"the tasks wrote {counts['rows']} rows and applied the rule to {ruled_rows}; "
-            "nothing was ingested"
+            f"the tasks wrote {counts['rows']} rows, but applied the rule to {ruled_rows} rows; "
+            "nothing was ingested. Report this as a bug"
         )
     rule = rule_counts(rule_outputs.counts, len(files))
     return {**counts, "rejected": rejected.total(), **rule}
 
 
 def _business_notes(run: IngestRun, head: Snapshot, *, is_inline: bool) -> Iterator[str]:
-    """Yield a note if rows are held back.
+    """Yield a note if the rows are held back.
 
-    Raises InvalidInputError if their business snapshot accepts rows no longer.
+    Raises InvalidInputError if their business snapshot no longer accepts rows, and ConflictError if
+    rows that were written as visible have to be held back now.
     """
     name, business = run.asked.business_snapshot, head.root.business
     if name is None:
@@ -338,8 +349,8 @@ def _business_notes(run: IngestRun, head: Snapshot, *, is_inline: bool) -> Itera
         return
     if is_inline:
         raise ConflictError(
-            f"while rows of business snapshot {name} were written, others added rows of "
-            f"{business.open}, which is earlier; run it again"
+            f"while rows of business snapshot {name} were written, another job added rows of the "
+            f"earlier business snapshot {business.open}; run the ingest again"
         )
     yield (
         f"rows of business snapshot {name} are held back until {business.open} is finished, "
@@ -348,7 +359,7 @@ def _business_notes(run: IngestRun, head: Snapshot, *, is_inline: bool) -> Itera
 
 
 def _unused_tokens(run: IngestRun, head: Snapshot) -> tuple[str, ...]:
-    """Return the tokens of replaced tries without a commit: these tries may still run."""
+    """Return the tokens of replaced ingests without a commit: these ingests may still run."""
     return tuple(
         token for token in run.asked.replaces or () if head.version_of_token(token) is None
     )
@@ -359,13 +370,14 @@ def _rows_discarded(actions: Actions) -> int:
 
 
 def _replaced_counts(run: IngestRun, replaced: Actions) -> dict[str, int]:
-    """Return how many pending rows an ingest replaces, if it names earlier tries."""
+    """Return the count of replaced pending rows, if the ingest names earlier ingests."""
     if not run.asked.replaces:
         return {}
     return {"replaced": _rows_discarded(replaced)}
 
 
 def _replaced_notes(replaced: Actions, unused_tokens: Sequence[str]) -> list[str]:
+    """Return notes on the earlier ingests that an ingest replaces."""
     notes = []
     if replaced.discarded:
         rows = _rows_discarded(replaced)
@@ -376,12 +388,13 @@ def _replaced_notes(replaced: Actions, unused_tokens: Sequence[str]) -> list[str
     if unused_tokens:
         notes.append(
             f"no ingest has committed with token {', '.join(map(repr, unused_tokens))}, "
-            "which these rows replace; one that is still running can no longer commit"
+            "which these rows replace; an ingest with it that still runs can no longer commit"
         )
     return notes
 
 
 def _rejected_notes(log: CommitLog, run: IngestRun, rejected: Counter[str]) -> list[str]:
+    """Return notes on the rejected rows, by reason, and on how to read them."""
     if not rejected:
         return []
     notes = [
@@ -406,13 +419,14 @@ def _pending_notes(head: Snapshot, replaced: Actions) -> list[str]:
 def _processing(
     rule_outputs: JobOutputs, head: Snapshot, winners: Sequence[Commit], placed: Sequence[DataFile]
 ) -> Actions:
+    """Return the actions that make the placed segments visible."""
     segments = [segment_of_file(file) for file in placed]
     processed = tuple(sorted(segments, key=lambda segment: segment.id))
     return replace(rule_outputs.actions(head, winners, placed), processed=processed)
 
 
 def assign_groups(files: Sequence[DataFile], head: Snapshot) -> tuple[DataFile, ...]:
-    """Put each new segment into a group."""
+    """Return the files of new segments with their groups."""
     sizes = [file.rows for file in files]
     groups = plan_groups(head.root.groups, sizes, head.spec.integer("group_rows"))
     return tuple(replace(file, group=group) for file, group in zip(files, groups, strict=True))
@@ -421,7 +435,8 @@ def assign_groups(files: Sequence[DataFile], head: Snapshot) -> tuple[DataFile, 
 def plan_groups(filled: Mapping[int, int], sizes: Sequence[int], group_rows: int) -> list[int]:
     """Return the group of each new segment: the newest group until it is full.
 
-    A segment larger than a whole group gets a group of its own.
+    `filled` has the rows of existing groups, `sizes` the rows of the segments. A segment with more
+    than `group_rows` gets a group of its own.
     """
     newest = max(filled, default=0)
     rows = filled.get(newest, 0)
@@ -440,6 +455,7 @@ def _write_side(log: CommitLog, number: int, attempt: int, files: Sequence[DataF
 
 
 def _how_to_read_rejected(log: CommitLog, run: IngestRun) -> str:
+    """Return a note with the statement of Spark that shows the rejected rows."""
     try:
         root = spark_path(log.storage)
     except InvalidInputError:  # a store that Spark cannot read
@@ -459,14 +475,15 @@ def _too_many(
     total = rejected.total()
     percent = 100 * total / rows
     return (
-        f"{total:,} of {count_text(rows, 'row')} ({percent:.3g}%) cannot go into the table, and "
-        f"reject_threshold={str(threshold)!r} allows {threshold.max_rejected(rows):,}, "
-        f"so nothing was ingested:\n{_reasons(rejected, examples)}\n"
-        f"Correct the source, or raise the threshold. Until a retention deletes them: {where}"
+        f"{total:,} of {count_text(rows, 'row')} ({percent:.3g}%) cannot go into the table, but "
+        f"reject_threshold={str(threshold)!r} allows only {threshold.max_rejected(rows):,}. "
+        f"Nothing was ingested:\n{_reasons(rejected, examples)}\n"
+        f"Correct the source, or raise the threshold. Until retention deletes them: {where}"
     )
 
 
 def _reasons(rejected: Counter[str], examples: Sequence[object]) -> str:
+    """Return lines with the number of rows for each reason, and with examples."""
     lines = [
         f"  {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common()
     ]

@@ -1,6 +1,6 @@
-"""One task of an ingest: check rows, give them their row ids, write one file a segment.
+"""One task of an ingest: it checks rows, gives them row ids, and writes a file for each segment.
 
-FORMAT describes the files under data files.
+FORMAT describes these files under data files.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,8 +29,9 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.write.partitions import partition_text, split_by_partition
 from opal_lake.write.unchanged import LookUps
 
+# Called with the rows of a segment as they were read, and as they are stored
 OnSegment = Callable[[pa.Table, pa.Table], None]
-# The sequence in a segment's id has 32 bits: the product of both
+# Their product is the number of sequences in a segment's id, which have 32 bits
 FILES_A_TASK = MAX_TASKS = 1 << 16
 
 
@@ -38,8 +39,8 @@ FILES_A_TASK = MAX_TASKS = 1 << 16
 class IngestTask:
     """One task of an ingest.
 
-    With `quarantine`, good rows are ingested next to bad ones. Without it, a bad row ends the
-    writing, but not the counting of bad rows.
+    With `quarantine`, bad rows are put aside and good rows are ingested. Without it, nothing more
+    is written after a bad row, but all bad rows are counted.
     """
 
     storage: Storage
@@ -52,6 +53,7 @@ class IngestTask:
     bound: SizeBound = BOUND
 
     def stem(self, sequence: int) -> str:
+        """Return the name of a file of this task, without its folder and suffix."""
         return layout.job_file_name(self.number, sequence, self.attempt)
 
 
@@ -92,7 +94,7 @@ def write_partition(
 def ingest_rows(batches: Batches, task: IngestTask) -> IngestOutput:
     """Write rows to segments.
 
-    They have the table's logical columns, and `_opal_deleted` if the table knows deletes.
+    The rows have the table's logical columns, and `_opal_deleted` if the table has deletes.
     """
     return ingest_layers([batches], task, lambda rows, physical: None)
 
@@ -102,18 +104,19 @@ def ingest_layers(
 ) -> IngestOutput:
     """Write rows to segments, layer by layer: row ids increase from layer to layer.
 
-    Within a layer, rows of different partitions may get row ids in another order than theirs.
-    `on_segment` is called for each segment, with its rows as read, including columns that the table
-    does not have, and its rows as stored.
+    Within a layer, only rows of one partition get row ids in the order of the layer. `on_segment`
+    is called for each segment. The rows as read may have columns that the table does not have.
     """
     if task.task >= MAX_TASKS:
         raise InvalidInputError(
-            f"an ingest has at most {MAX_TASKS:,} tasks; coalesce the rows to fewer partitions"
+            f"an ingest has at most {MAX_TASKS:,} tasks; reduce the partitions of the rows to that "
+            "number, for example by coalesce()"
         )
     rejects = Rejects(keep=task.quarantine, form=task.row_form)
     files: list[DataFile] = []
     sequence = task.task * FILES_A_TASK
-    for rows in chain.from_iterable(_portions(layer, task.spec) for layer in layers):
+    portions = chain.from_iterable(_portions(layer, task.spec) for layer in layers)
+    for rows in portions:
         well_formed = split_bad_rows(rows, task.spec, rejects)
         good, physical = _readable_rows(well_formed, task, rejects)
         if rejects.counts and not task.quarantine:
@@ -135,17 +138,17 @@ def ingest_layers(
 
 
 def _too_many_files(spec: TableSpec) -> InvalidInputError:
-    names = [field.name for field in spec.partition_by]
+    names = ", ".join(repr(field.name) for field in spec.partition_by)
     return InvalidInputError(
-        f"one task would write more than {FILES_A_TASK:,} files: {names} "
-        "have too many values; partition by fewer or coarser columns"
+        f"one task would write more than {FILES_A_TASK:,} files, because the partition columns "
+        f"{names} have too many values; partition by fewer or coarser columns"
     )
 
 
 def _readable_rows(rows: pa.Table, task: IngestTask, rejects: Rejects) -> tuple[pa.Table, pa.Table]:
-    """Return the rows that readers accept, as read and in physical form.
+    """Return the rows that readers accept: as they were read, and in physical form.
 
-    The others go to `rejects`.
+    All other rows are added to `rejects`.
     """
     physical = to_physical(rows, task.spec)
     if decoded_bytes(physical) <= task.bound.cut_bytes:
@@ -161,7 +164,7 @@ def _readable_rows(rows: pa.Table, task: IngestTask, rejects: Rejects) -> tuple[
 
 
 def _portions(batches: Batches, spec: TableSpec) -> Iterator[pa.Table]:
-    """Yield batches joined up to the size of a segment."""
+    """Yield the rows of batches in tables of up to the size of a segment."""
     max_rows, max_bytes = spec.integer("segment_rows"), spec.integer("segment_bytes")
     pieces: list[pa.RecordBatch] = []
     rows = size = 0
@@ -182,9 +185,9 @@ def _portions(batches: Batches, spec: TableSpec) -> Iterator[pa.Table]:
 def _write_segment(
     rows: pa.Table, physical: pa.Table, task: IngestTask, sequence: int
 ) -> tuple[DataFile, pa.Table]:
-    """Write rows of one partition as one file; return it and the rows with row ids.
+    """Write rows of one partition as one file; return it and the rows as stored.
 
-    The commit decides the group: it depends on the head.
+    The group is -1: the commit assigns it, because it depends on the head.
     """
     spec = task.spec
     segment = segment_id(task.number, sequence)
@@ -208,12 +211,14 @@ def _write_segment(
 
 
 def _with_row_ids(physical: pa.Table, spec: TableSpec, segment: int) -> pa.Table:
+    """Return rows with their row ids, and without nulls in the column of deletes."""
     rows = physical.num_rows
     columns = {name: physical[name] for name in physical.column_names}
     columns[SEGMENT] = pa.array(np.full(rows, segment, np.int64))
     columns[OFFSET] = pa.array(np.arange(rows, dtype=np.int32))
-    if spec.deletes is not None and DELETED not in columns:
-        columns[DELETED] = pa.array(np.zeros(rows, np.bool_))
     if DELETED in columns:
         columns[DELETED] = pc.fill_null(columns[DELETED], False)
-    return pa.table({name: columns[name] for name in physical_schema(spec).names})
+    elif spec.deletes is not None:
+        columns[DELETED] = pa.array(np.zeros(rows, np.bool_))
+    names = physical_schema(spec).names
+    return pa.table({name: columns[name] for name in names})

@@ -1,6 +1,6 @@
-"""One task of an ingest that applies the rule as it writes.
+"""One task of an inline ingest: it writes rows and applies the rule to them.
 
-It takes rows of one range of the key hash, and writes segments, a segment log and a run.
+It takes the rows of one range of the key hash, and writes segments, a segment log and a run.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ from opal_lake.write.unchanged import KnownTable, filled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlineOutput:
-    """The two halves of a task's work."""
+    """The output of a task: of writing its rows, and of applying the rule to them."""
 
     ingested: IngestOutput
     rule_output: SlotOutput
@@ -65,14 +65,16 @@ def inline_rows(
 ) -> InlineOutput:
     """Write rows to segments, layer by layer, and apply the rule to all of them.
 
-    Rows may bring the hash of their key as a column `_opal_hash`.
+    A column `_opal_hash` of the rows, if there is one, has the hash of each row's key.
     """
     spec = task.spec
     parts: list[Entries] = [no_entries(len(spec.tie_break))]
 
     def keep_entries(rows: pa.Table, physical: pa.Table) -> None:
+        hashes = None
+        if HASH in rows.column_names:
+            hashes = hashes_from_bytes(rows[HASH])
         # Only the entries stay in memory: the rows of a range may be too many
-        hashes = hashes_from_bytes(rows[HASH]) if HASH in rows.column_names else None
         parts.append(entries_of_rows(physical, spec, hashes))
 
     ingested = ingest_layers(layers, task, keep_entries)

@@ -1,7 +1,7 @@
-"""A MetaGen from plan to commit.
+"""A MetaGen from its plan to its commit.
 
-Each task gets the pending rows of one range of the key hash and applies the rule; one commit makes
-the rows visible.
+Each task applies the rule to the pending rows of one range of the key hash. One commit makes the
+rows of all tasks visible.
 """
 
 from collections import Counter
@@ -39,14 +39,14 @@ from opal_lake.savepoints.business_snapshot import (
 )
 from opal_lake.write.metagen_task import process_entries
 
-_MAX_PLANS = 16  # a MetaGen plans again after a discard, so many times in all, then it gives up
+_MAX_PLANS = 16  # of one MetaGen: it plans again after each discard, and at last gives up
 
 
 class DiscardedError(ConflictError):
-    """An error of a MetaGen whose segments another job has discarded.
+    """An error of a MetaGen of which another job has discarded segments.
 
-    The runs of the MetaGen hold entries of discarded rows, so it has to begin again. `segments` are
-    all that it selected when it began.
+    The MetaGen has to begin again, because its runs hold entries of discarded rows. `segments` are
+    all segments that it selected when it began.
     """
 
     def __init__(self, message: str, segments: frozenset[int]) -> None:
@@ -56,9 +56,9 @@ class DiscardedError(ConflictError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaGenPlan:
-    """The segments that a MetaGen takes up, and the files that hold their rows.
+    """The segments that a MetaGen makes visible, and the files that hold their rows.
 
-    `selects_held` says whether it also selects some that are held back.
+    `selects_held` is true if it also selects segments that are held back.
     """
 
     number: int
@@ -71,6 +71,7 @@ class MetaGenPlan:
 
     @property
     def rows(self) -> int:
+        """The number of rows to make visible."""
         return sum(file.rows for file in self.files)
 
 
@@ -79,7 +80,7 @@ def metagen(
 ) -> JobResult:
     """Apply the rule to the selected pending rows and make them visible.
 
-    Those of each business snapshot are a commit of their own, the last of which has the token.
+    The rows of each business snapshot are a commit of their own. The last commit has the token.
     """
     among: frozenset[int] | None = None
     for _ in range(_MAX_PLANS - 1):
@@ -87,7 +88,7 @@ def metagen(
             return _metagen(table, token, selection, among)
         except DiscardedError as error:
             # Rows that replaced the discarded ones came after this job began, and perhaps nobody
-            # has checked them yet: the next MetaGen takes them up
+            # has checked them yet. They are left to the next MetaGen
             among = error.segments
     return _metagen(table, token, selection, among)
 
@@ -95,6 +96,10 @@ def metagen(
 def _metagen(
     table: OpenTable, token: str | None, selection: Selection, among: frozenset[int] | None
 ) -> JobResult:
+    """Make a commit for each business snapshot; return the result of the last commit.
+
+    If `among` is given, only these segments are made visible.
+    """
     while True:
         plan = start_metagen(table, token, selection, among)
         if isinstance(plan, JobResult):
@@ -103,8 +108,10 @@ def _metagen(
             among = selection.of(plan.base)
         over = is_over(table.log, plan.base)
         takes_all_due = segments_due(plan.base) <= {*plan.segments}
-        # Once the open business snapshot is finished, rows that were held back become due
-        is_last = not (over and plan.selects_held and takes_all_due)
+        # This commit finishes the open business snapshot: selected rows that it held back become
+        # due, and need another commit
+        frees_held_rows = over and plan.selects_held and takes_all_due
+        is_last = not frees_held_rows
         outputs = apply_to_pending(table, plan)
         try:
             result = commit_metagen(table.log, plan, outputs, token if is_last else None)
@@ -122,11 +129,11 @@ def start_metagen(
     selection: Selection = WITHOUT_KEY,
     among: frozenset[int] | None = None,
 ) -> MetaGenPlan | JobResult:
-    """Claim a number and take up the selected pending segments.
+    """Claim a number and plan a MetaGen of the selected pending segments.
 
-    If `among` is given, only segments of it are taken up. Returns a result instead if the job was
-    done before or has nothing to do. An open business snapshot without pending rows is finished
-    first, once its drift time is over.
+    If `among` is given, only these segments are planned. If an equal job was done before or there
+    is nothing to do, return its result instead. An open business snapshot without pending rows is
+    finished first, once its drift time is over.
     """
     started_us = table.log.clock.now_us()
     base = table.log.head()
@@ -149,17 +156,18 @@ def start_metagen(
 def result_without_work(
     log: CommitLog, head: Snapshot, token: str | None, selection: Selection
 ) -> JobResult | None:
-    """Return the result of a MetaGen that was done before or has nothing to do.
+    """Return the result of a MetaGen that was done before or has nothing to do at a version.
 
-    None if a job has to run: for rows, or to finish a business snapshot. Rows that come after this
-    version are left to the next MetaGen, as a job leaves what comes after its plan.
+    Return None if a job has to run, for rows or to finish a business snapshot. Rows that come after
+    this version do not count: a job leaves rows that come after its plan to the next MetaGen.
     """
     head.spec.require_keys("a MetaGen")
     earlier = find_result(log, head, "metagen", token)
     if earlier is not None:
         return earlier
     _check_selected_tokens(log, head, selection)
-    if selection.of(head) & segments_due(head) or may_finish(log, head):
+    has_rows = bool(selection.of(head) & segments_due(head))
+    if has_rows or may_finish(log, head):
         return None
     return nothing_pending(log, head, token, selection)
 
@@ -176,13 +184,13 @@ def plan_metagen(
     selection: Selection = WITHOUT_KEY,
     among: frozenset[int] | None = None,
 ) -> MetaGenPlan:
-    """Take up the selected segments that are not held back."""
+    """Plan a MetaGen of the selected segments that are not held back."""
     selected = selection.of(base)
     due = segments_due(base)
     pending = selected & due
     if among is not None:
         pending &= among
-    # A pending segment lies in one file of its own: no rewrite joins it with others
+    # A pending segment has a file of its own: no rewrite joins it with other segments
     files = tuple(file for file in base.files.values() if not pending.isdisjoint(file.segments))
     return MetaGenPlan(
         number=number,
@@ -210,33 +218,34 @@ def commit_metagen(
 ) -> JobResult:
     """Make the processed rows visible.
 
-    Commits nothing if other writers have made all of them visible.
+    Commits nothing if other writers have made all processed rows visible already.
     """
     ruled_rows = rule_outputs.counts["rows"]
     if ruled_rows != plan.rows:
         raise FormatError(
-            f"{log.storage.uri}: the pending files hold {plan.rows} rows, "
-            f"the job met {ruled_rows}; run `opal check`"
+            f"{log.storage.uri}: the pending files have {plan.rows} rows by the metadata, but the "
+            f"job read {ruled_rows} rows; run `opal check`"
         )
-    # The head of the last try, whose counts a result without a commit reports
-    seen = plan.base
+    # The head of the last attempt to commit: a result without a commit describes this head
+    last_head = plan.base
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
-        nonlocal seen
-        seen = head
+        nonlocal last_head
+        last_head = head
         _check_none_discarded(plan, head)
-        left = tuple(segment for segment in plan.segments if segment in head.pending)
-        if not left:
+        still_pending = frozenset(plan.segments) & head.pending
+        if not still_pending:
             return None
-        staying = _staying(log, head, frozenset(left))
+        staying = _staying(log, head, still_pending)
         result = JobResult(
             operation="metagen",
             table=log.storage.uri,
-            counts={**rule_counts(rule_outputs.counts, len(left)), **staying.counts},
+            counts={**rule_counts(rule_outputs.counts, len(still_pending)), **staying.counts},
             notes=(*rule_notes(rule_outputs.counts), *staying.notes),
             examples=staying.examples,
         )
-        actions = replace(rule_outputs.actions(head, winners), processed=_processed(head, left))
+        processed = _processed(head, still_pending)
+        actions = replace(rule_outputs.actions(head, winners), processed=processed)
         return Draft(actions=actions, result=result, changes_view=True)
 
     proposal = Proposal(
@@ -250,25 +259,27 @@ def commit_metagen(
     result = log.commit(plan.base, proposal)
     if result.version is not None:
         return result
-    return nothing_pending(log, seen, token, plan.selection)
+    return nothing_pending(log, last_head, token, plan.selection)
 
 
-def _processed(head: Snapshot, left: Iterable[int]) -> tuple[Segment, ...]:
+def _processed(head: Snapshot, numbers: Iterable[int]) -> tuple[Segment, ...]:
     """Return pending segments in the form of the commit that makes them visible."""
     processed = []
-    for number in sorted(left):
+    for number in sorted(numbers):
         pending = head.pending_segments[number]
         processed.append(Segment(id=pending.id, rows=pending.rows, group=pending.group))
     return tuple(processed)
 
 
 def _check_none_discarded(plan: MetaGenPlan, head: Snapshot) -> None:
+    """Raise DiscardedError if a segment of the plan was discarded after it was made."""
     gone = discarded_since(head, plan.base.version)
     discarded = [segment for segment in plan.segments if segment in gone]
     if discarded:
         version = gone[discarded[0]]
         raise DiscardedError(
-            f"version {version} discarded rows that this metagen had taken up; run it again",
+            f"version {version} discarded rows that this metagen had planned to make visible; "
+            "run the metagen again",
             frozenset(plan.segments),
         )
 
@@ -276,9 +287,9 @@ def _check_none_discarded(plan: MetaGenPlan, head: Snapshot) -> None:
 def nothing_pending(
     log: CommitLog, head: Snapshot, token: str | None, selection: Selection
 ) -> JobResult:
-    """Keep and return the result of a MetaGen that has nothing to do.
+    """Store and return the result of a MetaGen that has nothing to do.
 
-    At its version all selected rows are visible.
+    Its version is the head, where all selected rows are visible.
     """
     staying = _staying(log, head)
     done = JobResult(
@@ -294,7 +305,7 @@ def nothing_pending(
 
 
 def _nothing_notes(head: Snapshot, selection: Selection) -> tuple[str, ...]:
-    """Return a note if a partition key or a token was asked for: why nothing was done."""
+    """Return a note why nothing was done, if a partition key or a token was given."""
     if selection.all or selection == WITHOUT_KEY:
         return ()
     selected = selection.of(head)
@@ -307,7 +318,7 @@ def _nothing_notes(head: Snapshot, selection: Selection) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staying:
-    """The part of a result about rows that stay pending; empty without such rows."""
+    """The part of a result that describes rows which stay pending; empty without such rows."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -315,9 +326,9 @@ class Staying:
 
 
 def _staying(log: CommitLog, head: Snapshot, processed: frozenset[int] = frozenset()) -> Staying:
-    """Describe the segments that a MetaGen leaves pending.
+    """Describe the segments that stay pending when some are processed.
 
-    Held back segments are listed by their business snapshots, the others by partition key.
+    Segments that are held back are listed by business snapshot, all other ones by partition key.
     """
     if head.root.pending <= len(processed):
         return Staying(notes=held_notes(head))

@@ -1,7 +1,7 @@
 """One task of a MetaGen.
 
 It takes the pending rows of one range of the key hash, and writes a segment log and a key-store
-run. It stands apart from `metagen_job` so that a worker loads only what a task needs.
+run. It is a module of its own so that a worker does not load `metagen_job`.
 """
 
 from dataclasses import replace

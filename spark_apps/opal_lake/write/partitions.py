@@ -1,7 +1,4 @@
-"""Rows by the folders of their files.
-
-A file holds the rows of one combination of partition values.
-"""
+"""Rows by partition: a file holds the rows of one combination of partition values."""
 
 from collections.abc import Iterator
 
@@ -14,17 +11,15 @@ from opal_lake.definition.table_spec import TableSpec
 
 
 def split_by_partition(rows: pa.Table, spec: TableSpec) -> Iterator[pa.Table]:
-    """Yield a table for each combination of partition values, as they first appear.
-
-    No rows yield nothing.
-    """
+    """Yield the rows of each combination of partition values, in the order of first rows."""
     if not rows.num_rows:
         return
     if not spec.partition_by:
         yield rows
         return
-    for places in _places_by_code(partition_codes(rows, spec)):
-        yield rows.take(pa.array(places))
+    codes = partition_codes(rows, spec)
+    for positions in _positions_by_code(codes):
+        yield rows.take(pa.array(positions))
 
 
 def partition_codes(rows: pa.Table, spec: TableSpec) -> npt.NDArray[np.int64]:
@@ -36,13 +31,13 @@ def partition_codes(rows: pa.Table, spec: TableSpec) -> npt.NDArray[np.int64]:
         coded = values.dictionary_encode(null_encoding="encode")
         value_codes = np.asarray(coded.indices.to_numpy(), np.int64)
         codes = codes * (len(coded.dictionary) + 1) + value_codes
-        # Dense again: the product of many columns must not overflow
-        codes = np.unique(codes, return_inverse=True)[1]
+        # Numbered again from 0: the product of many columns must not overflow
+        _, codes = np.unique(codes, return_inverse=True)
     return codes
 
 
 def partition_text(column: pa.ChunkedArray) -> str | None:
-    """Return the value that all rows of a partition share, as in its folder's name."""
+    """Return the text of the value that all rows of a partition share; None for null."""
     [value] = values_of(column.slice(0, 1))
     if value is None:
         return None
@@ -51,7 +46,9 @@ def partition_text(column: pa.ChunkedArray) -> str | None:
     return str(value)
 
 
-def _places_by_code(codes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.intp]]:
+def _positions_by_code(codes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.intp]]:
+    """Return the positions of each code, in the order of their first positions."""
     order = np.argsort(codes, kind="stable")
     ends = np.flatnonzero(np.diff(codes[order])) + 1
-    return sorted(np.split(order, ends), key=lambda places: int(places[0]))
+    positions_of_codes = np.split(order, ends)
+    return sorted(positions_of_codes, key=lambda positions: int(positions[0]))

@@ -1,7 +1,7 @@
-"""Pending rows near others.
+"""Pending rows that are neighbours of given rows in the order of the rule.
 
-No run knows pending rows, so their files are read: once a process, and only the files that may hold
-such a row.
+No run of the key store has entries of pending rows, so their files are read. Only files that may
+hold a neighbour are read, and each is read once in a process.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,8 @@ from opal_lake.rule.metagen import entries_of_rows, rule_columns
 
 MAX_BYTES = 64 << 20  # of entries in memory: about 1.7 million rows without tie-break columns
 
-# The store, the table and the file with its checksum: none of them ever names other rows
+# The store's URI, the id of the table, and the path and checksum of the file: together they never
+# stand for other rows
 _File = tuple[str, str, str, int]
 
 
@@ -33,9 +34,9 @@ _File = tuple[str, str, str, int]
 class Sought:
     """Rows whose stored neighbours are looked up.
 
-    To compare them with the bounds of files, `keys` has the values of each key column in ascending
-    order, and `greatest_delta` the last delta, in the form of bounds. None excludes no file: the
-    form of the value is unknown.
+    Bounds of files are compared with `keys`, the ascending values of each key column, and with
+    `greatest_delta`, the last delta, all in the form of bounds. If one is None, because it has no
+    such form, it rules out no file.
     """
 
     rows: Entries
@@ -44,15 +45,16 @@ class Sought:
 
     @classmethod
     def of(cls, rows: Entries, physical: pa.Table, spec: TableSpec) -> Self:
-        """Take the values of these rows from their physical columns."""
+        """Return rows to look up, with the values of their physical columns."""
         keys = tuple(_ascending(physical[key.physical]) for key in spec.keys)
         deltas = _ascending(physical[spec.delta.physical])
         return cls(rows=rows, keys=keys, greatest_delta=deltas[-1] if deltas else None)
 
     def may_be_near(self, file: DataFile, snapshot: Snapshot) -> bool:
-        """Return whether a file may hold a predecessor of one of the rows.
+        """Return whether a file may hold a neighbour of one of the rows that matters.
 
-        A successor matters where the row may not be the last one of its key up to the floor.
+        Predecessors always matter. Successors matter if the floor is later than all rows: they show
+        whether a row is the last one of its key up to the floor.
         """
         for key, values in zip(snapshot.spec.keys, self.keys, strict=True):
             bounds = file.bounds.get(key.id)
@@ -66,6 +68,7 @@ class Sought:
 
 
 def _ascending(column: pa.ChunkedArray) -> tuple[Comparable, ...] | None:
+    """Return the distinct values in the form of bounds; None if they have no such form."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     elif pa.types.is_date(column.type):
@@ -74,8 +77,9 @@ def _ascending(column: pa.ChunkedArray) -> tuple[Comparable, ...] | None:
         values = pc.unique(column).to_pylist()
     except UnicodeDecodeError:
         return None  # Spark's strings need not be UTF-8
-    comparable = [value.hex() if isinstance(value, bytes) else value for value in values]
-    return tuple(sorted(comparable))
+    if pa.types.is_binary(column.type):
+        values = [value.hex() for value in values]
+    return tuple(sorted(values))
 
 
 def _bytes_of(entries: Entries) -> int:
@@ -86,7 +90,7 @@ _remembered: Recent[_File, Entries] = Recent(max_size=MAX_BYTES, size_of=_bytes_
 
 
 def pending_neighbours(snapshot: Snapshot, sought: Sought) -> Iterator[Entries]:
-    """Yield the nearest pending rows around each sought row, perhaps more of its key."""
+    """Yield the nearest pending rows before and after each sought row, and perhaps more rows."""
     probes = sought.rows.take(np.argsort(sought.rows.high, kind="stable"))
     for file in snapshot.files.values():
         is_pending = not snapshot.pending.isdisjoint(file.segments)
@@ -95,18 +99,19 @@ def pending_neighbours(snapshot: Snapshot, sought: Sought) -> Iterator[Entries]:
 
 
 def _entries(snapshot: Snapshot, file: DataFile) -> Entries:
+    """Return the entries of a file's rows, from the cache of this process."""
     known = (snapshot.storage.uri, snapshot.root.table_id, file.path, file.crc32)
     return _remembered.get(known, lambda: _read(snapshot, file))
 
 
 def _read(snapshot: Snapshot, file: DataFile) -> Entries:
-    """Read only the columns that the rule looks at."""
+    """Read the entries of a file's rows."""
     spec = snapshot.spec
     try:
         stored = read_columns(snapshot.storage, file, spec, rule_columns(spec))
     except (FormatError, NotFoundError) as error:
         raise FormatError(
-            f"{file.path} cannot be read. Rows with unchanged values take them from the pending "
-            f"rows of this file: {error}"
+            f"{file.path} cannot be read, but rows of this ingest take unchanged values from its "
+            f"pending rows: {error}"
         ) from error
     return sorted_entries(entries_of_rows(stored, spec))

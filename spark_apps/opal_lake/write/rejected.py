@@ -1,7 +1,7 @@
-"""The rows that ingests put aside: a list of them, and which of them can still be replayed.
+"""The rows that ingests put aside: a list of them, and whether they can still be replayed.
 
-No version names the files of rejected rows. An ingest that committed has one file for each of its
-tasks that rejected rows, and perhaps more: an attempt that was repeated leaves its own behind.
+No version names the files of rejected rows. A committed ingest has at least one file for each task
+that rejected rows. A task that was attempted again may have several: each attempt leaves a file.
 """
 
 import re
@@ -23,16 +23,19 @@ from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import history
 from opal_lake.log.snapshot import Snapshot
 
-# States of the ingest that rejected the rows
+# States of the ingest that rejected the rows. Rows can be replayed while it is waiting
 WAITING, REPLAYED, DISCARDED, UNDONE = "waiting", "replayed", "discarded", "undone"
-# It failed, runs still, or its commit has expired
+# The ingest failed, is still running, or its commit has expired
 NO_COMMIT = "no commit"
 _TOKEN = re.compile(r"opal\.rejected\.(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedRows:
-    """The rows that one job rejected. `commit` is None where the log has none of it."""
+    """The files of the rows that one job rejected, and the state of the job.
+
+    `commit` is the commit of the job; None if the log has none.
+    """
 
     number: int
     paths: tuple[str, ...]
@@ -41,51 +44,54 @@ class RejectedRows:
 
 
 def replay_token(number: int, epoch: int) -> str:
-    """Return the token by which rejected rows are replayed once.
+    """Return the token of the replay of a job's rejected rows: it makes sure of a single replay.
 
-    A restore may take a replay back: in the epoch after it the rows can be replayed again.
+    A restore may undo a replay. It begins a new epoch, in which the rows can be replayed again.
     """
     return f"opal.rejected.{number}.{epoch}"
 
 
 def find_rejected(log: CommitLog, head: Snapshot) -> list[RejectedRows]:
-    """Return what each job rejected, the oldest first."""
+    """Return the rejected rows of each job that has any, the oldest job first."""
     paths: dict[int, list[str]] = {}
     for entry in log.storage.list(layout.REJECTED):
         number = layout.job_number(entry.path)
         if number is not None:
             paths.setdefault(number, []).append(entry.path)
-    commits, states = _commits_of(log, head, paths) if paths else ({}, {})
-    return [
-        RejectedRows(
+    if not paths:
+        return []
+    commits, states = _commits_of(log, head, paths)
+    all_rejected: list[RejectedRows] = []
+    for number in sorted(paths):
+        rejected = RejectedRows(
             number=number,
             paths=tuple(sorted(paths[number])),
             state=states.get(number, NO_COMMIT),
             commit=commits.get(number),
         )
-        for number in sorted(paths)
-    ]
+        all_rejected.append(rejected)
+    return all_rejected
 
 
 def _commits_of(
     log: CommitLog, head: Snapshot, numbers: Iterable[int]
 ) -> tuple[dict[int, Commit], dict[int, str]]:
-    """Return the commits of jobs, and what became of their rows.
+    """Return the commits of jobs and the states of their rejected rows, by number of the job.
 
-    The log is read from the head down, as far as the oldest of the jobs. A restore undoes what lies
-    between it and the version that it shows again.
+    The log is read from the head back to the oldest of the jobs. A restore undoes the commits
+    between it and the version that it restored.
     """
     wanted = set(numbers)
     commits: dict[int, Commit] = {}
     states: dict[int, str] = {}
     replayed: set[int] = set()
     discarded: set[int] = set()
-    shown_again: int | None = None
+    # The version that a newer restore has restored, while older commits are undone by it
+    restored_version: int | None = None
     for commit in history(head, log.reading_back(head.root.oldest_version)):
-        # From the head down: a restore undoes the commits after the version that it restored
-        if shown_again is not None and commit.version <= shown_again:
-            shown_again = None
-        is_undone = shown_again is not None
+        if restored_version is not None and commit.version <= restored_version:
+            restored_version = None
+        is_undone = restored_version is not None
         if not is_undone:
             replay = _TOKEN.fullmatch(commit.token or "")
             if replay:
@@ -94,7 +100,7 @@ def _commits_of(
             for withdrawn in commit.actions.discarded:
                 discarded.add(segment_part(withdrawn.segment.id))
             if commit.actions.restored is not None:
-                shown_again = commit.actions.restored.version
+                restored_version = commit.actions.restored.version
         number = commit.number
         if number in wanted and _rejected_count(commit):
             assert number is not None
@@ -121,9 +127,9 @@ def _rejected_count(commit: Commit) -> int:
 
 
 def rows_of(log: CommitLog, rejected: RejectedRows) -> tuple[pa.Table, JsonForm | None]:
-    """Return all rows that an ingest rejected, each once, and how they are written.
+    """Return all rows that an ingest rejected, each once, and the form of their JSON.
 
-    Raises FormatError unless they are as many as the commit says: none may be lost in silence.
+    Raises FormatError unless the commit says the same number of rows: no row may be lost unnoticed.
     """
     by_task: dict[str, list[str]] = {}
     for path in rejected.paths:
@@ -140,8 +146,8 @@ def rows_of(log: CommitLog, rejected: RejectedRows) -> tuple[pa.Table, JsonForm 
     if commit is not None and rows.num_rows != _rejected_count(commit):
         raise FormatError(
             f"{log.storage.uri}: version {commit.version} rejected "
-            f"{_rejected_count(commit):,} rows, and its files in "
-            f"{layout.rejected_pattern(rejected.number)} have {rows.num_rows:,}; "
+            f"{_rejected_count(commit):,} rows, but its files in "
+            f"{layout.rejected_pattern(rejected.number)} have {rows.num_rows:,} rows; "
             "restore the files from a backup, or ingest the source again"
         )
     form = forms.pop() if len(forms) == 1 else None
@@ -149,35 +155,38 @@ def rows_of(log: CommitLog, rejected: RejectedRows) -> tuple[pa.Table, JsonForm 
 
 
 def _check_attempts(log: CommitLog, attempts: Sequence[str], rows: pa.Table) -> None:
-    """Raise FormatError if attempts of one task rejected other rows.
+    """Raise FormatError if attempts of one task rejected different rows.
 
-    Only one of them was committed.
+    `rows` are those of the first attempt. Only one attempt was committed, and it is unknown which.
     """
     for path in attempts[1:]:
-        others, _ = read_rejects(log.storage.get(path), path)
-        if _counted(others) != _counted(rows):
+        rows_of_attempt, _ = read_rejects(log.storage.get(path), path)
+        if _counted(rows_of_attempt) != _counted(rows):
             raise FormatError(
-                f"{log.storage.uri}: two attempts of a task rejected other rows, in {attempts[0]} "
-                f"and {path}, and the log does not say which counts; ingest the source again"
+                f"{log.storage.uri}: two attempts of a task rejected different rows, in "
+                f"{attempts[0]} and {path}. The log does not show which attempt was committed; "
+                "ingest the source again"
             )
 
 
 def _counted(rows: pa.Table) -> Counter[tuple[Any, ...]]:
+    """Return how often each row occurs."""
     return Counter(tuple(row.values()) for row in rows.to_pylist())
 
 
 def rejected_list(log: CommitLog) -> list[dict[str, Any]]:
-    """Return what each job rejected, the newest first, with a sample of its rows."""
+    """Describe the rejected rows of each job, the newest job first, with a sample."""
     return [_described(log, rejected) for rejected in reversed(find_rejected(log, log.head()))]
 
 
 def _described(log: CommitLog, rejected: RejectedRows) -> dict[str, Any]:
     commit = rejected.commit
-    tables, can_read = [], True
+    tables: list[pa.Table] = []
+    has_forms = True
     for path in rejected.paths:
         rows, form = read_rejects(log.storage.get(path), path)
         tables.append(rows)
-        can_read = can_read and form is not None
+        has_forms = has_forms and form is not None
     all_rows = pa.concat_tables(tables)
     reasons = fewer_reasons(Counter(all_rows["reason"].to_pylist()))
     of_commit: dict[str, Any] = {
@@ -199,7 +208,7 @@ def _described(log: CommitLog, rejected: RejectedRows) -> dict[str, Any]:
         "job": rejected.number,
         "state": rejected.state,
         **of_commit,
-        "can_replay": rejected.state == WAITING and can_read,
+        "can_replay": rejected.state == WAITING and has_forms,
         "reasons": dict(reasons.most_common()),
         "files": list(rejected.paths),
         "sample": shown_rejects(all_rows.slice(0, EXAMPLES)),

@@ -1,9 +1,9 @@
-"""Replay: ingest rejected rows again that can be read now, each once, and keep the others rejected.
+"""Replay: ingest the rejected rows that can be read now, each once; others stay rejected.
 
-Each ingest's rejected rows are one commit: it adds the rows that can be read, and puts the others
-aside again, with a new reason and their old text. So a row is always at one of the two places,
-whatever is killed midway. The commit's token lets a second replay, also one at the same time, find
-that it is done.
+The rejected rows of one ingest are replayed in one commit. It adds the rows that can be read, and
+puts the others aside again, with a new reason and their old text. So a row is always either in the
+table or put aside, whenever a process is killed. By the commit's token, a second replay finds that
+the rows are replayed, even if both run at the same time.
 """
 
 from collections import Counter
@@ -37,26 +37,30 @@ if TYPE_CHECKING:
 
 OPERATION = "replay"
 _AGAIN = (
-    "give the rows to an ingest again, corrected: read the files again, or the topic with another "
-    "--name; of equal rows the table shows one"
+    "correct the rows and ingest them again: read the files again, or read the topic with another "
+    "--name. The table shows equal rows once"
 )
 
 
 @dataclass(slots=True, kw_only=True)
 class _Totals:
-    """The counts of a replay; `left` counts the rows that stay rejected, by reason."""
+    """The counts and notes of a replay.
+
+    `still_rejected` is the number of rows that stay rejected, by reason.
+    """
 
     ingests: int = 0
     rows: int = 0
     version: int | None = None
-    left: Counter[str] = field(default_factory=Counter)
+    still_rejected: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
 
 def replay(table: OpenTable, asked: "Ingest", metadata: str | None = None) -> JobResult:
-    """Ingest again those of all rejected rows that can be read now.
+    """Ingest all rejected rows that can be read now.
 
-    `asked` says how, without source and names: these are those of the ingests that rejected rows.
+    `asked` says how rows are ingested. Its names are replaced by those of the ingests that rejected
+    the rows, and so is the metadata unless `metadata` is given.
     """
     totals = _Totals()
     head = table.log.head()
@@ -66,7 +70,7 @@ def replay(table: OpenTable, asked: "Ingest", metadata: str | None = None) -> Jo
             continue
         own_ingest = replace(
             asked,
-            metadata=metadata or _metadata_of(commit),
+            metadata=_metadata_of(commit) if metadata is None else metadata,
             token=replay_token(rejected.number, head.root.epoch),
             partition_key=commit.partition_key,
             business_snapshot=commit.business_snapshot,
@@ -74,7 +78,7 @@ def replay(table: OpenTable, asked: "Ingest", metadata: str | None = None) -> Jo
         _replay_ingest(table, rejected, commit, own_ingest, totals)
     notes = [
         f"{count_text(number, 'row')} still rejected: {reason}"
-        for reason, number in fewer_reasons(totals.left).most_common()
+        for reason, number in fewer_reasons(totals.still_rejected).most_common()
     ]
     return JobResult(
         operation=OPERATION,
@@ -83,7 +87,7 @@ def replay(table: OpenTable, asked: "Ingest", metadata: str | None = None) -> Jo
         counts={
             "ingests": totals.ingests,
             "rows": totals.rows,
-            "rejected": totals.left.total(),
+            "rejected": totals.still_rejected.total(),
         },
         notes=(*notes, *dict.fromkeys(totals.notes)),
     )
@@ -96,18 +100,19 @@ def _replay_ingest(
     asked: "Ingest",
     totals: _Totals,
 ) -> None:
+    """Ingest the readable rows that one ingest rejected, and add to the totals."""
     given, form = rows_of(table.log, rejected)
     if form is None:
-        totals.left.update(given["reason"].to_pylist())
+        totals.still_rejected.update(given["reason"].to_pylist())
         totals.notes.append(
-            f"the rows of version {commit.version} cannot be replayed, because their text alone "
-            f"does not say all that their source said; {_AGAIN}"
+            f"the rows of version {commit.version} cannot be replayed, because their text lacks "
+            f"some of the source's data: {_AGAIN}"
         )
         return
     spec = table.snapshot_at().spec
-    still_rejected = _reasons_left(given, spec, form)
+    still_rejected = _reasons_still(given, spec, form)
     if still_rejected.total() == given.num_rows:
-        totals.left.update(still_rejected)
+        totals.still_rejected.update(still_rejected)
         return
     # The rows are few and in this process, whatever the table's engine is
     local = OpenTable(log=table.log, cache=table.cache, executor=InProcess())
@@ -120,20 +125,20 @@ def _replay_ingest(
             notes=(f"a replay of rows that version {commit.version} rejected",),
         )
     except InvalidInputError as error:
-        totals.left.update(given["reason"].to_pylist())
+        totals.still_rejected.update(given["reason"].to_pylist())
         totals.notes.append(f"the rows of version {commit.version} were not replayed: {error}")
         return
     if result.repeated:
-        # The token of this ingest's rows was used: they are in the table already
-        totals.notes.append(f"another replay has taken the rows of version {commit.version}")
+        # The token was used: the rows are in the table already
+        totals.notes.append(f"another replay has ingested the rows of version {commit.version}")
         return
     totals.ingests += 1
     totals.rows += result.counts["rows"]
     totals.version = result.version
     if result.counts["rejected"] != still_rejected.total():
         # Another writer added columns after this process had looked at the rows
-        still_rejected = _reasons_left(given, table.snapshot_at().spec, form)
-    totals.left.update(still_rejected)
+        still_rejected = _reasons_still(given, table.snapshot_at().spec, form)
+    totals.still_rejected.update(still_rejected)
     if asked.metadata == "batch":
         totals.notes.append(_pending_note(commit.partition_key))
 
@@ -146,13 +151,13 @@ def _pending_note(partition_key: str | None) -> str:
 
 
 def _metadata_of(commit: Commit) -> str:
-    """Return how the ingest made its rows visible: a stream, for one, at once."""
+    """Return the metadata of the ingest that made a commit: "inline" or "batch"."""
     is_inline = bool(commit.actions.processed or commit.positions)
     return "inline" if is_inline else "batch"
 
 
-def _reasons_left(given: pa.Table, spec: TableSpec, form: JsonForm) -> Counter[str]:
-    """Return why rows cannot be read now either."""
+def _reasons_still(given: pa.Table, spec: TableSpec, form: JsonForm) -> Counter[str]:
+    """Return the number of rows that still cannot be read, by reason."""
     rejects = Rejects(keep=False)
     split_bad_rows(_rows(given, spec, form), spec, rejects)
     return rejects.counts
@@ -173,8 +178,8 @@ def _rows(given: pa.Table, spec: TableSpec, form: JsonForm) -> pa.Table:
         answers = condition.answers(table)
         if answers.failed is not None:
             for number, has_failed in enumerate(answers.failed.to_pylist()):
-                if has_failed:
-                    bad[number] = bad[number] or condition.failure
+                if has_failed and bad[number] is None:
+                    bad[number] = condition.failure
         table = table.append_column(DELETED, answers.values.fill_null(False))
     table = table.append_column(BAD, pa.array(bad, pa.string()))
     table = table.append_column(SOURCE, given["source"])
@@ -184,10 +189,12 @@ def _rows(given: pa.Table, spec: TableSpec, form: JsonForm) -> pa.Table:
 def _read(
     text: str | None, reason: str, spec: TableSpec, form: JsonForm
 ) -> tuple[dict[str, Any], str | None]:
-    if text is None:
-        return {}, reason
-    if reason == LACKING:
-        # The text does not say which values are missing
+    """Return the values of a rejected row, and the reason if it is still bad.
+
+    `reason` is the one that it was rejected for. A bad row has no values.
+    """
+    # The text of a row that lacks values does not show which values it lacks
+    if text is None or reason == LACKING:
         return {}, reason
     try:
         return row_of_json(text, spec.schema.fields, form), None

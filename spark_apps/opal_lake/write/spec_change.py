@@ -1,6 +1,6 @@
-"""Changes of a table's spec after its creation: other properties, and more columns.
+"""Changes of a table's spec after its creation: properties and added columns.
 
-Their commits conflict with none.
+The commits of these changes conflict with no other commit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +29,9 @@ NewColumnsOf = Callable[[TableSpec], pa.Schema]
 
 
 def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -> JobResult:
-    """Set properties to other values, or with None to their defaults.
+    """Set properties to values; None sets a property to its default.
 
-    Commits nothing if all of them have these values already.
+    Commits nothing if all properties have these values already.
     """
     started_us = log.clock.now_us()
     base = log.head()
@@ -42,7 +42,8 @@ def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
         spec = changed_spec(head, changes)
         before, after = head.spec.properties, spec.properties
-        names = sorted(name for name in PROPERTIES if after.get(name) != before.get(name))
+        changed = [name for name in PROPERTIES if after.get(name) != before.get(name)]
+        names = sorted(changed)
         if not names:
             return None
         notes = []
@@ -57,17 +58,17 @@ def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -
         )
         return Draft(actions=Actions(spec=spec), result=result)
 
-    done = log.commit(
-        base,
-        Proposal(operation=OPERATION, number=None, build=build, started_us=started_us, token=token),
+    proposal = Proposal(
+        operation=OPERATION, number=None, build=build, started_us=started_us, token=token
     )
+    done = log.commit(base, proposal)
     return keep_result(log.storage, done) if done.version is None else done
 
 
 def add_columns(log: CommitLog, columns: NewColumns, token: str | None = None) -> JobResult:
     """Add columns to the table; they are null in its existing rows.
 
-    A column that it has already, with the same type, changes nothing.
+    Columns that the table has already, with the same types, are left out.
     """
     started_us = log.clock.now_us()
     base = log.head()
@@ -75,12 +76,13 @@ def add_columns(log: CommitLog, columns: NewColumns, token: str | None = None) -
     earlier = find_result(log, base, ADD_COLUMNS, token)
     if earlier is not None:
         return earlier
-    # Fails before a commit is tried
+    # An error is raised here, before an attempt to commit
     plan_added(base.spec.schema, asked)
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
         schema = plan_added(head.spec.schema, asked)
-        names = [field.name for field in schema.fields[len(head.spec.schema.fields) :]]
+        existing = len(head.spec.schema.fields)
+        names = [field.name for field in schema.fields[existing:]]
         if not names:
             return None
         result = JobResult(
@@ -102,7 +104,7 @@ def add_columns(log: CommitLog, columns: NewColumns, token: str | None = None) -
 def with_new_columns(
     log: CommitLog, base: Snapshot, on_new_columns: str, new_columns: NewColumnsOf | None
 ) -> Snapshot:
-    """Add the new columns of an ingest's source, if it may; return the head."""
+    """Add the new columns of a source if `on_new_columns` is "add"; return the head."""
     ON_NEW_COLUMNS.check("on_new_columns", on_new_columns)
     if on_new_columns != "add" or new_columns is None:
         return base
@@ -110,7 +112,7 @@ def with_new_columns(
         try:
             add_columns(log, dict(zip(new.names, new.types, strict=True)))
         except InvalidInputError:
-            # Another writer may have added some of them meanwhile: then look again what is new
+            # If another writer has added some of the columns meanwhile, the rest are tried again
             if new_columns(log.refresh(base).spec) == new:
                 raise
         base = log.refresh(base)
@@ -138,7 +140,10 @@ def changed_spec(head: Snapshot, changes: Changes) -> TableSpec:
 
 
 def _check_spans(spec: TableSpec) -> None:
-    """Raise InvalidInputError for a span that is not in the unit of the delta column."""
+    """Raise InvalidInputError for a property whose span does not fit the delta column.
+
+    A span of a delta column of times is a duration, otherwise it is a number.
+    """
     texts = {name: spec.word(name) for name in ("look_back", "archive_after")}
     spans = {name: text for name, text in texts.items() if text}
     if not spans:
@@ -146,24 +151,26 @@ def _check_spans(spec: TableSpec) -> None:
     spec.require_keys(f"property {next(iter(spans))!r}")
     assert isinstance(spec.delta.type, Atomic)
     has_time = spec.delta.type.name in ("date", "timestamp", "timestamp_ntz")
-    expected = "a time; give a span of time, as '30d'"
+    expected = "a time; give a span of time such as '30d'"
     if not has_time:
-        expected = "a number; give a number, as 1000"
+        expected = "a number; give a number such as 1000"
     for name, text in spans.items():
-        if text.isdecimal() == has_time:
+        is_number = text.isdecimal()
+        if is_number == has_time:
             raise InvalidInputError(
-                f"property {name!r} is {text!r}, and the delta column {spec.delta.name!r} is "
+                f"property {name!r} is {text!r}, but the delta column {spec.delta.name!r} is "
                 f"{expected}"
             )
 
 
 def _check_groups(head: Snapshot, spec: TableSpec) -> None:
-    """Raise InvalidInputError for a limit that a group exceeds: groups never split."""
+    """Raise InvalidInputError if a group has more rows than the new limit: groups never split."""
     fullest = max(head.root.groups.values(), default=0)
-    # I13: a group that already exceeds the present limit is a single large segment
-    allowed = min(fullest, head.spec.integer("group_rows"))
-    if spec.integer("group_rows") < allowed:
+    # I13: a group that exceeds the current limit is a single large segment
+    least_limit = min(fullest, head.spec.integer("group_rows"))
+    if spec.integer("group_rows") < least_limit:
         raise InvalidInputError(
-            f"property 'group_rows' is {spec.integer('group_rows')}; a group of "
-            f"{head.storage.uri} holds {fullest:,} rows, and groups never split: use at least that"
+            f"property 'group_rows' is {spec.integer('group_rows')}, but a group of "
+            f"{head.storage.uri} holds {fullest:,} rows, and groups never split: give at least "
+            f"{least_limit}"
         )

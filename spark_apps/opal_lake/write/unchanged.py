@@ -1,9 +1,9 @@
 """Values that a row lacks because its source did not change them.
 
-They are those of the row's predecessor in the rule's order. The predecessor is among the rows of
-the same task, which has all new rows of a key, in the key store, or among pending rows. A row whose
-predecessor cannot be known is a bad row. The stored predecessor of each row is recorded: if others
-commit first, it is looked up again.
+A row takes such values from its predecessor in the rule's order. The predecessor is among the rows
+of the same task (which has all new rows of a key), in the key store, or among pending rows. A row
+whose predecessor is unknown is a bad row. The stored predecessor of each row is recorded: if
+another job commits first, the predecessor is looked up again.
 """
 
 import json
@@ -42,7 +42,7 @@ from opal_lake.write.partitions import partition_codes
 from opal_lake.write.pending_rows import Sought, pending_neighbours
 
 RowId = tuple[int, int]
-# Each layer is a pass over the rows of the task, and a file in each partition that it has. Rows of
+# Each layer is a pass over the rows of the task, and a file in each partition of the layer. Rows of
 # one transaction without a tie-break make a few layers; hundreds show that a tie-break is missing
 MAX_LAYERS = 256
 _REMEDY = (
@@ -55,7 +55,7 @@ _REMEDY = (
 class KnownTable:
     """The version in which a task looks for stored rows.
 
-    A pickle of it leaves out the lists that were read: another process reads its own.
+    A pickle leaves out the lists of the snapshot that were read: another process reads them again.
     """
 
     snapshot: Snapshot
@@ -72,7 +72,7 @@ def _known_table(*state: Any) -> KnownTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUps:
-    """Rows that lack values, and the stored row before each; None if it has none."""
+    """Rows that lack values, and the id of the stored row before each; None without one."""
 
     sought: Sought
     before: tuple[RowId | None, ...]
@@ -87,17 +87,17 @@ def check_look_ups(head: Snapshot, cache: RunCache, base: int, look_ups: Iterabl
         if _before(known.sought.rows, stored) != known.before:
             raise ConflictError(
                 f"unchanged values were looked up at version {base}, but versions {base + 1} to "
-                f"{head.version} brought newer ones; run it again"
+                f"{head.version} have newer values; run the ingest again"
             )
 
 
 def filled(
     batches: Batches, base: Snapshot, cache: RunCache, number: int
 ) -> tuple[Sequence[Batches], LookUps | None]:
-    """Return the rows of a task with the values that they lack.
+    """Return the rows of a task with the values that they lacked, in layers to write in order.
 
-    They come in layers, to be written in order. Rows whose values cannot be known are marked as
-    bad.
+    Rows whose values are unknown are marked as bad. Also return the look-ups of stored rows; None
+    if no row lacks values.
     """
     rows = _all_rows(batches)
     if not isinstance(rows, pa.Table):
@@ -108,24 +108,24 @@ def filled(
 
 
 def _all_rows(batches: Batches) -> pa.Table | Batches:
-    """Return the rows of the task as a table, or as batches if none can lack values.
+    """Return the rows of the task as a table, or as batches if no row can lack values.
 
-    A table, because any row may have the values of another one. Rows that come from another process
-    go to disk: they may be too many for memory.
+    A table has all rows at once, because any row may have the values that another row lacks. Rows
+    from another process are put on disk: they may be too many for memory.
     """
     if isinstance(batches, list):
         if not batches or UNCHANGED not in batches[0].schema.names:
             return batches
         return pa.Table.from_batches(batches)
-    rest = iter(batches)
-    first = next(rest, None)
+    further = iter(batches)
+    first = next(further, None)
     if first is None:
         return []
     if UNCHANGED not in first.schema.names:
-        return chain([first], rest)
+        return chain([first], further)
     sink = spool()
     with room_errors(), pa.ipc.new_stream(sink, first.schema) as stream:
-        for batch in chain([first], rest):
+        for batch in chain([first], further):
             stream.write_batch(batch)
     with pa.ipc.open_stream(sink.getvalue()) as stream:
         return stream.read_all()
@@ -134,7 +134,7 @@ def _all_rows(batches: Batches) -> pa.Table | Batches:
 def _fill(
     rows: pa.Table, base: Snapshot, cache: RunCache, number: int
 ) -> tuple[Sequence[Batches], LookUps]:
-    """Return the rows in layers, with values that they lack; at least one lacks some."""
+    """Do as `filled` for rows of which at least one lacks values."""
     spec = base.spec
     near = _near(rows, spec)
     positions = pa.array(near.positions)
@@ -146,7 +146,7 @@ def _fill(
     chosen = np.array(sorted(lacking), np.intp)
     sought = Sought.of(own.take(chosen), physical.take(pa.array(chosen)), spec)
     stored = _stored(base, cache, sought)
-    # Without the rows of the task: a commit compares this with the head at that time
+    # Of stored rows only: the commit compares these with the stored rows at the head
     before = _before(sought.rows, stored)
     fields = _fields(spec, lacking.values())
     known = _read(base, {row for row in before if row is not None}, stored, fields)
@@ -162,24 +162,26 @@ def _fill(
 def _layers(
     rows: pa.Table, positions: npt.NDArray[np.intp], own: Entries, spec: TableSpec
 ) -> Sequence[Batches]:
-    """Part the rows so that row ids keep the order in which values were looked for.
+    """Divide the rows into layers, so that row ids keep the order in which values were taken.
 
-    A row takes values from one before it in the task. Where both are equal in key, delta and
-    tie-break, their row ids decide which is the first one, and those follow the partitions: so such
-    rows of different partitions are written one layer after the other.
+    A row takes values from an earlier row of the task. If both are equal in key, delta and
+    tie-break, the rule orders them by row id. Within a layer, row ids follow the partitions. So
+    equal rows of different partitions are put into different layers.
     """
     order = sort_order(own)
     ordered = own.take(order)
     codes = partition_codes(rows.take(pa.array(positions[order])), spec)
-    # High and low half of the key hash, the delta, and the tie-breaks
+    # In the order of the rule. 3 columns are the halves of the key hash, and the delta
     equals_next = same_as_next(ordered, 3 + len(own.ties))
     equals_previous = np.append(False, equals_next[:-1])[: len(own)]
     has_other_partition = np.append(False, np.diff(codes) != 0)[: len(own)]
     is_moved = equals_previous & has_other_partition
     if not is_moved.any():
         return [rows.to_batches()]
+    # The layer of a row is the number of moves since the first of its equals
     moves = np.cumsum(is_moved)
-    first_of_equals = np.maximum.accumulate(np.where(equals_previous, 0, np.arange(len(own))))
+    own_position = np.where(equals_previous, 0, np.arange(len(own)))
+    first_of_equals = np.maximum.accumulate(own_position)
     layers = moves - moves[first_of_equals]
     layer_of_row = np.zeros(rows.num_rows, np.int64)
     layer_of_row[positions[order]] = layers
@@ -191,21 +193,22 @@ def _layers(
 
 
 def _too_many_layers(row: pa.Table, layers: int, spec: TableSpec) -> Exception:
-    """Return the error for equal rows, as `row`, that change partition too often."""
+    """Return the error for rows that are equal to `row` and change partition too often."""
     names = [column.name for column in (*spec.keys, spec.delta, *spec.tie_break)]
     values = row_text({name: values_of(row[name])[0] for name in names})
     partitions = [column.name for column in spec.partition_by]
     equal = "delta and tie-break" if spec.tie_break else "delta"
     return InvalidInputError(
-        f"rows of one key are equal in their {equal} ({values}) and change between partitions of "
-        f"{partitions} {layers - 1:,} times in one task, where a row lacks values that did not "
-        f"change. At most {MAX_LAYERS - 1:,} changes are possible, as each is a file of its own: "
-        "create the table with a tie-break column that differs in such rows, as the position in "
-        "the source's log"
+        f"rows of one key are equal in their {equal} ({values}), change between partitions of "
+        f"{partitions} {layers - 1:,} times in one task, and lack values that did not change. At "
+        f"most {MAX_LAYERS - 1:,} changes of partition are possible, because each takes a file. "
+        "Create the table with a tie-break column that differs in such rows, for example the "
+        "position in the source's log"
     )
 
 
 def _of_layer(rows: pa.Table, is_chosen: npt.NDArray[np.bool_]) -> Batches:
+    """Yield the chosen rows in batches."""
     start = 0
     for batch in rows.to_batches():
         end = start + batch.num_rows
@@ -215,31 +218,29 @@ def _of_layer(rows: pa.Table, is_chosen: npt.NDArray[np.bool_]) -> Batches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Near:
-    """The rows of those keys of which a row lacks values.
-
-    They are given by their positions in the task, with the hashes of their keys.
-    """
+    """The positions and key hashes of all rows whose key has a row that lacks values."""
 
     positions: npt.NDArray[np.intp]
     hashes: npt.NDArray[np.uint64]
 
 
 def _near(rows: pa.Table, spec: TableSpec) -> _Near:
-    """Return the rows of keys with a row that lacks values, without bad rows."""
-    is_row = np.ones(len(rows), bool)
+    """Return the rows of each key with a row that lacks values, without bad rows."""
+    is_good = np.ones(len(rows), bool)
     if BAD in rows.column_names:
-        is_row = _mask(pc.is_null(rows[BAD]))
+        is_good = _mask(pc.is_null(rows[BAD]))
     for column in (*spec.keys, spec.delta):
-        is_row &= _mask(pc.is_valid(rows[column.name]))
-    positions = np.flatnonzero(is_row)
+        is_good &= _mask(pc.is_valid(rows[column.name]))
+    positions = np.flatnonzero(is_good)
     hashes = _hashes(rows.take(pa.array(positions)), spec)
     lacks_values = _mask(pc.is_valid(rows[UNCHANGED]))[positions]
-    # Half of a hash: a key that only shares it does no harm
+    # One half of a hash is enough: rows of another key with the same half do no harm
     is_near = np.isin(hashes[:, 0], hashes[lacks_values, 0])
     return _Near(positions=positions[is_near], hashes=hashes[is_near])
 
 
 def _hashes(rows: pa.Table, spec: TableSpec) -> npt.NDArray[np.uint64]:
+    """Return the key hash of each row."""
     if HASH in rows.column_names:
         return hashes_from_bytes(rows[HASH])
     types = [key.type for key in spec.keys if isinstance(key.type, Atomic)]
@@ -251,7 +252,8 @@ def _own_rows(rows: pa.Table, spec: TableSpec, number: int) -> pa.Table:
 
     Rows with equal delta and tie-breaks are written in this order.
     """
-    known = rows.drop_columns([name for name in (*NOTES, HASH) if name in rows.column_names])
+    notes = [name for name in (*NOTES, HASH) if name in rows.column_names]
+    known = rows.drop_columns(notes)
     ids = {
         SEGMENT: pa.array(np.full(len(rows), segment_id(number, 0), np.int64)),
         OFFSET: pa.array(np.arange(len(rows), dtype=np.int32)),
@@ -263,7 +265,7 @@ def _own_rows(rows: pa.Table, spec: TableSpec, number: int) -> pa.Table:
 
 
 def _stored(snapshot: Snapshot, cache: RunCache, sought: Sought) -> Entries:
-    """Return the stored rows near these, and the pending ones of their keys."""
+    """Return the entries of stored and pending rows that are neighbours of the sought rows."""
     rows = sought.rows
     parts = [no_entries(len(snapshot.spec.tie_break))]
     if len(rows):
@@ -275,7 +277,7 @@ def _stored(snapshot: Snapshot, cache: RunCache, sought: Sought) -> Entries:
 
 
 def _before(rows: Entries, stored: Entries) -> tuple[RowId | None, ...]:
-    """Return the nearest stored row before each row."""
+    """Return the id of the nearest stored row of its key before each row."""
     mixed = concat_entries([rows, stored]) if len(stored) else rows
     before: list[RowId | None] = [None] * len(rows)
     last: RowId | None = None
@@ -299,13 +301,14 @@ def _row_id(entries: Entries, index: int) -> RowId:
 
 
 def _fields(spec: TableSpec, lacking: Iterable[Sequence[str]]) -> list[Field]:
+    """Return the fields that some row lacks, by the names that each row lacks."""
     names = set(chain.from_iterable(lacking))
     return [column for column in spec.schema.fields if column.name in names]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """The values of stored rows, and the index of each row in them.
+    """The values of stored rows, and the index of each row in `rows` by its row id.
 
     Rows that could not be read are missing.
     """
@@ -315,9 +318,9 @@ class _Known:
 
 
 def _read(base: Snapshot, wanted: set[RowId], stored: Entries, fields: Sequence[Field]) -> _Known:
-    """Return the values of stored rows other than deletes.
+    """Return the values of the wanted stored rows that are not deletes.
 
-    Rows that a compaction dropped, and those of damaged files, have none.
+    Rows that a compaction dropped, and rows of damaged files, are missing.
     """
     chosen: dict[RowId, int] = {}
     for index in range(len(stored)):
@@ -340,16 +343,16 @@ def _read(base: Snapshot, wanted: set[RowId], stored: Entries, fields: Sequence[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Entries and their rows."""
+    """Entries and the values of their rows."""
 
     entries: Entries
     rows: pa.Table
 
 
 def _readable(base: Snapshot, entries: Entries, fields: Sequence[Field]) -> Iterator[_Part]:
-    """Yield the rows of entries, all together if possible.
+    """Yield the rows of entries, all together if they can be read.
 
-    If that fails, yield those of each half, so that only rows that cannot be read are missing.
+    Otherwise the entries are halved until only rows that cannot be read are missing.
     """
     if not len(entries):
         return
@@ -366,10 +369,14 @@ def _readable(base: Snapshot, entries: Entries, fields: Sequence[Field]) -> Iter
 
 @dataclass(slots=True, kw_only=True)
 class _Plan:
-    """The rows that have the values which other rows lack.
+    """A plan of the rows from which other rows take the values that they lack.
 
-    `sources` maps a row, and in it a column, to another row of the task or to a stored row. `bad`
-    has the reason for rows whose values cannot be known.
+    Rows of the task are numbered by their positions in `own`.
+
+    - `lacking` has the names of the columns that a row lacks.
+    - `sources` has, by row and column, the source of the value: the number of a row of the task, or
+      the id of a stored row.
+    - `bad` has the reason for each row whose values are unknown.
     """
 
     own: Entries
@@ -390,17 +397,19 @@ class _Plan:
             if _key(mixed, index) != key:
                 key, last = _key(mixed, index), None
             if index in self.lacking and not mixed.deleted[index]:
-                why = self._why_unknown(mixed, last) or self._why_unsure(mixed, order, position)
-                if why:
-                    # It will not be stored, so it is not the predecessor of the next row
-                    self.bad[index] = _reason(self.lacking[index], why)
+                names = self.lacking[index]
+                problem = self._why_unknown(mixed, last)
+                if problem is None:
+                    problem = self._why_unsure(mixed, order, position)
+                if problem is not None:
+                    self.bad[index] = _reason(names, problem)
+                    # The row will not be stored, so it is not the predecessor of the next row
                     continue
-                self.sources[index] = {
-                    name: self._source(mixed, last, name) for name in self.lacking[index]
-                }
+                self.sources[index] = {name: self._source(mixed, last, name) for name in names}
             last = index
 
     def _why_unknown(self, mixed: Entries, last: int | None) -> str | None:
+        """Return why values cannot be taken from the row before, the last one of the key."""
         if last is None:
             return "the table knows no earlier row of its key"
         if mixed.deleted[last]:
@@ -428,12 +437,13 @@ class _Plan:
             if mixed.delta[index] > self.floor:
                 return None
             return (
-                "it is older than the oldest time that can be read, where rows before it may have "
+                "it is older than the oldest readable event time, so that rows before it may have "
                 "been dropped"
             )
         return None
 
     def _source(self, mixed: Entries, last: int | None, name: str) -> int | RowId:
+        """Return the row that has the value of a column for the row after `last`."""
         assert last is not None
         if last >= len(self.own):
             return _row_id(mixed, last)
@@ -450,26 +460,26 @@ def _with_values(
     rows: pa.Table, name: str, positions: npt.NDArray[np.intp], plan: _Plan, known: _Known
 ) -> pa.Table:
     """Return the rows with the lacking values of one column filled in."""
-    # Where each row finds its value: an index into the rows of the task, then the stored rows
-    found_at = np.arange(rows.num_rows)
+    # The position of each row's value among the rows of the task, followed by the stored rows
+    source_of_row = np.arange(rows.num_rows)
     for row, sources in plan.sources.items():
         source = sources.get(name)
         if isinstance(source, int):
-            found_at[positions[row]] = positions[source]
+            source_of_row[positions[row]] = positions[source]
         elif source is not None:
-            found_at[positions[row]] = rows.num_rows + known.index_of[source]
+            source_of_row[positions[row]] = rows.num_rows + known.index_of[source]
     column = rows[name]
     stored = known.rows[name].cast(column.type)
     values = pa.chunked_array([*column.chunks, *stored.chunks], type=column.type)
     position = rows.column_names.index(name)
-    complete = values.take(pa.array(found_at))
+    complete = values.take(pa.array(source_of_row))
     return rows.set_column(position, rows.schema.field(position), complete)
 
 
 def _settled(rows: pa.Table, positions: npt.NDArray[np.intp], plan: _Plan) -> pa.Table:
     """Return the rows without marks of lacking values.
 
-    Rows whose values cannot be known are marked as bad, with their text.
+    Rows whose values are unknown are marked as bad, with their text.
     """
     mark_column = rows.column_names.index(UNCHANGED)
     nulls = pa.nulls(rows.num_rows, rows.schema.field(mark_column).type)

@@ -1,8 +1,8 @@
 """The commit of an inline ingest whose tasks wrote rows in their order, not by key hash.
 
 The rule needs all new rows of a key at once. So it is applied here, to one range of the key hash
-after the other. The columns that the rule looks at are read from each file once a range, and only
-the rows of one range are in memory.
+after the other. For each range, the columns that the rule needs are read from all files, and only
+the rows of the range stay in memory.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def commit_inline(
     writer = slot_writer(run.base, run.number, table.cache)
     files = [file for output in outputs for file in output.files]
     rows = sum(file.rows for file in files) + writer.merged_entries
-    portions = -(-rows // rows_at_once)
+    portions = -(-rows // rows_at_once)  # rounded up
     # The next power of two, as ranges of the key hash are halves of halves
     slots = 1 << max(0, portions - 1).bit_length()
     slot_outputs = []
@@ -54,6 +54,7 @@ def commit_inline(
 def _entries_of_slot(
     storage: Storage, files: Sequence[DataFile], spec: TableSpec, slot: Slot
 ) -> Entries:
+    """Read the entries of all rows whose key hash is in the range of a slot."""
     parts = [no_entries(len(spec.tie_break))]
     for file in files:
         rows = read_columns(storage, file, spec, rule_columns(spec))

@@ -67,7 +67,7 @@ def test_above_it_nothing_is_committed_and_the_error_says_how_many_and_which(
             metadata=metadata,
         )
     message = str(failed.value)
-    fact = f"and reject_threshold='{threshold}' allows {most}, so nothing was ingested"
+    fact = f"but reject_threshold='{threshold}' allows only {most}. Nothing was ingested"
     assert f"4 of 20 rows (20%) cannot go into the table, {fact}" in message
     assert "  4 rows: key column 'sku' is null\nfor example:\n  {'reason'" in message
     assert table.snapshot_at().version == before

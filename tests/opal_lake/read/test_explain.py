@@ -109,8 +109,10 @@ def test_conditions_read_as_sql() -> None:
         (IsNull(field_id=5, negated=True), "name IS NOT NULL"),
         (
             Or(parts=(IsNull(field_id=5), And(parts=(Unknown(), Unknown())))),
-            "name IS NULL OR (a condition that bounds cannot answer AND "
-            + "a condition that bounds cannot answer)",
+            (
+                "name IS NULL OR (a condition that bounds cannot answer AND "
+                "a condition that bounds cannot answer)"
+            ),
         ),
         (And(parts=()), "true"),
         (Or(parts=()), "false"),

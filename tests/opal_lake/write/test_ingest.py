@@ -40,7 +40,7 @@ def test_a_task_whose_files_cannot_be_numbered_is_refused() -> None:
     """Segments of another task would take the numbers of another job's."""
     spec = plan_spec(SCHEMA, keyed())
     task = IngestTask(storage=MemoryStorage(), spec=spec, number=2, task=MAX_TASKS, attempt="0")
-    with pytest.raises(InvalidInputError, match="coalesce the rows to fewer partitions"):
+    with pytest.raises(InvalidInputError, match="reduce the partitions of the rows"):
         ingest_rows(SCHEMA.empty_table().to_batches(), task)
 
 

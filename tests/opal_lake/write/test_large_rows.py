@@ -276,7 +276,7 @@ def test_a_row_that_no_reader_accepts_is_refused_by_name(
     [(reason, count)] = output.rejected.items()
     assert count == 1
     assert reason.startswith("column 'v' holds 200,0")
-    assert "in the row of k=1; the row takes 200,0" in reason
+    assert "in the row of k=1. The row takes 200,0" in reason
     assert "readers accept 65,536 bytes in memory. Split the value" in reason
     assert [file.rows for file in output.files] == ([2] if quarantine else [])
 

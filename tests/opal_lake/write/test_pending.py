@@ -193,8 +193,8 @@ def test_a_discard_with_its_own_token_is_done_once(table: Table) -> None:
 @pytest.mark.parametrize(
     "given, problem",
     [
-        ({"partition_key": DAY_1}, "is visible already"),
-        ({"token": "day 1"}, "is visible already"),
+        ({"partition_key": DAY_1}, "are visible already"),
+        ({"token": "day 1"}, "are visible already"),
         ({"partition_key": "2026-11-30"}, "no ingest of partition key '2026-11-30'"),
         ({"token": "day 3"}, "no ingest with token 'day 3'"),
         (
@@ -261,7 +261,7 @@ def test_an_ingest_replaces_the_pending_rows_of_its_earlier_tries(table: Table) 
     assert "discarded 2 pending rows of earlier tries" in result.notes[0]
     assert result.notes[1] == (
         "no ingest has committed with token 'never', which these rows replace; "
-        "one that is still running can no longer commit"
+        "an ingest with it that still runs can no longer commit"
     )
     table.metagen(partition_key=DAY_1)
     assert content(table) == [("ax", 2, 11), ("cap", 2, 30)]

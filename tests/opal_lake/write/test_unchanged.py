@@ -50,8 +50,8 @@ def test_as_many_layers_as_allowed_keep_the_last_row(table: Table) -> None:
 
 def test_one_layer_more_is_an_error_that_names_the_delta_and_the_tie_break(table: Table) -> None:
     says = (
-        r'equal in their delta \(\{"id": 7, "at": 5\}\) and change between partitions of '
-        rf"\['status'\] {MAX_LAYERS} times .* create the table with a tie-break column"
+        r'equal in their delta \(\{"id": 7, "at": 5\}\), change between partitions of '
+        rf"\['status'\] {MAX_LAYERS} times .* Create the table with a tie-break column"
     )
     with pytest.raises(InvalidInputError, match=says):
         alternating(table, MAX_LAYERS + 1)
