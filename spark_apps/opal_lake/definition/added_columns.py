@@ -25,23 +25,24 @@ _OF_SQL = {sql: name for name, sql in SQL_NAMES.items()}
 
 
 def arrow_of_columns(columns: NewColumns) -> pa.Schema:
-    """Return the Arrow schema of columns as a caller writes them.
+    """Return the Arrow schema of columns that a caller gives as names with types.
 
-    Types are Spark's names, as `double` and `decimal(10,2)`, or Arrow's own types, which may be
-    nested.
+    A type is one of Spark's names, such as `double` or `decimal(10,2)`, or an Arrow type, which may
+    be nested.
     """
     if not columns:
         raise InvalidInputError(
-            f"columns={columns!r} names no column; write columns={{'discount': 'double'}}"
+            f"columns={columns!r} names no column; give a name and a type, for example "
+            "columns={'discount': 'double'}"
         )
     check_names(columns)
     return pa.schema([pa.field(name, _arrow_of(name, kind)) for name, kind in columns.items()])
 
 
 def plan_added(schema: Schema, columns: pa.Schema) -> Schema:
-    """Return the schema with the columns that it lacks; the same schema if it has all.
+    """Return the schema with the requested columns that it lacks, if any, added.
 
-    InvalidInputError names the columns that the schema has with another type.
+    Raises InvalidInputError if it has one of the columns with another type.
     """
     requested = {field.name: field.type for field in schema_of_arrow(columns).fields}
     existing = {field.name.casefold(): field for field in schema.fields}
@@ -60,13 +61,15 @@ def plan_added(schema: Schema, columns: pa.Schema) -> Schema:
             f"the table has other types: {'; '.join(problems)}. "
             "The type of a column never changes: choose another name"
         )
-    return extended(schema, pa.schema(new)) if new else schema
+    if not new:
+        return schema
+    return extended(schema, pa.schema(new))
 
 
 def unknown_columns(schema: Schema, columns: pa.Schema) -> pa.Schema:
-    """Return the columns that a table lacks, in the form that `plan_added` takes.
+    """Return the columns that a table lacks, for `plan_added`.
 
-    Names that differ in case only are the same.
+    Names that differ only in case are the same.
     """
     existing = {name.casefold() for name in schema.names}
     unknown = [field for field in columns if field.name.casefold() not in existing]
@@ -81,6 +84,7 @@ def _plain(field: pa.Field) -> pa.Field:
 
 
 def _arrow_of(name: str, kind: str | pa.DataType) -> pa.DataType:
+    """Return a column's Arrow type; raise InvalidInputError for an unknown name."""
     if isinstance(kind, pa.DataType):
         return kind
     if not isinstance(kind, str):
@@ -103,6 +107,6 @@ def _is_valid_decimal(text: str) -> bool:
 def _unknown_type(name: str, kind: object) -> InvalidInputError:
     known = ", ".join(map(atomic_type_name, ATOMIC_TYPES))
     return InvalidInputError(
-        f"column {name!r}: {kind!r} is not a type; write one of {known}, DECIMAL(p,s); "
-        "a nested column is added in Python, by its Arrow type"
+        f"column {name!r}: {kind!r} is not a type; use one of {known}, DECIMAL(p,s), or add a "
+        "nested column in Python, with its Arrow type"
     )

@@ -1,6 +1,6 @@
-"""Business snapshots: the business days, or hours, of a table's ingests.
+"""Business snapshots: the business days, or hours, of a table's ingests, one after the other.
 
-They follow one another: FORMAT, business snapshots.
+FORMAT describes their rules under business snapshots.
 """
 
 import re
@@ -13,17 +13,16 @@ from typing import Any
 from opal_lake import checked
 from opal_lake.errors import InvalidInputError, NotFoundError
 
-_MAX_SHOWN = 5  # names of finished ones in a message
+_MAX_SHOWN = 5  # names of finished business snapshots in a message
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBack:
-    """Rows of a business snapshot that came while an earlier one was open.
+    """Rows of a business snapshot that were ingested while an earlier one was open.
 
-    `since_us` is when the first of them came, `numbers` are the numbers of their ingests. The rows
-    lie in data files like any others, as pending segments. A MetaGen leaves those out:
-    `opal_lake.savepoints.business_snapshot`.
+    `since_us` is the time of the first ingest, `numbers` are the numbers of all ingests. The rows
+    are pending segments, which a MetaGen leaves out (`opal_lake.savepoints.business_snapshot`).
     """
 
     since_us: int
@@ -32,10 +31,10 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusinessSnapshots:
-    """The business snapshots of a table: the finished, the open and those held back.
+    """The finished, the open and the held back business snapshots of a table.
 
-    Names rise: finished ones are the least, held back ones the greatest. `newest_finished` stays
-    known when its savepoint is released.
+    Names rise: the open name is greater than all finished ones, and less than all held back ones.
+    `newest_finished` stays known when its savepoint is released.
     """
 
     finished: tuple[str, ...] = ()
@@ -45,54 +44,59 @@ class BusinessSnapshots:
 
     @property
     def newest(self) -> str | None:
-        """The newest of those that have begun, or whose rows are held back."""
+        """The greatest name of all business snapshots, also of those held back."""
         names = [*self.held_back]
         names += [name for name in (self.open, self.newest_finished) if name is not None]
         return max(names, default=None)
 
     @property
     def next(self) -> str | None:
-        """The business snapshot that opens when the open one is finished."""
+        """The business snapshot that opens after the open one, None if none is held back."""
         return min(self.held_back, default=None)
 
     @property
     def held_numbers(self) -> frozenset[int]:
         """The numbers of the ingests whose rows no MetaGen may process yet."""
-        return frozenset[int]().union(*(rows.numbers for rows in self.held_back.values()))
+        numbers: set[int] = set()
+        for rows in self.held_back.values():
+            numbers.update(rows.numbers)
+        return frozenset(numbers)
 
     def is_named_like(self, name: str) -> bool:
         """Return whether a business snapshot of the table could have this name."""
         return self.newest is not None and _form(name) == _form(self.newest)
 
     def is_held(self, name: str) -> bool:
-        """Return whether its rows would be held back if they came now."""
+        """Return whether rows of a business snapshot would be held back if ingested now."""
         return self.open is not None and name > self.open
 
     def due_us(self, name: str, drift_us: int) -> int | None:
-        """Return when the business snapshot before this one may be finished.
+        """Return when the business snapshot before `name` may be finished, or None.
 
-        That is when the drift of its first rows is over, or of the first rows of a later one.
+        That is `drift_us` after the first rows of `name`, or of a later business snapshot.
         """
-        from_name_on = [rows for known, rows in self.held_back.items() if known >= name]
-        return min((rows.since_us + drift_us for rows in from_name_on), default=None)
+        later = [rows.since_us for known, rows in self.held_back.items() if known >= name]
+        if not later:
+            return None
+        return min(later) + drift_us
 
     def with_rows(self, name: str, number: int | None, now_us: int) -> "BusinessSnapshots":
-        """Return the state after rows of a business snapshot came.
+        """Return the state after an ingest of rows of a business snapshot.
 
-        It opens if none is open; otherwise the rows are held back.
+        The business snapshot opens if none is open; otherwise its rows are held back. `number` is
+        that of the ingest.
         """
         if name == self.open:
             return self
         if self.open is None:
             return replace(self, open=name)
-        before = self.held_back.get(name, HeldBack(since_us=now_us, numbers=()))
-        rows = before
+        rows = self.held_back.get(name, HeldBack(since_us=now_us, numbers=()))
         if number is not None:
-            rows = replace(before, numbers=(*before.numbers, number))
+            rows = replace(rows, numbers=(*rows.numbers, number))
         return replace(self, held_back={**self.held_back, name: rows})
 
     def finish(self, name: str) -> "BusinessSnapshots":
-        """Return the state after this one is finished: the next one opens."""
+        """Return the state after a business snapshot is finished: the next one opens."""
         # Names rise: rows of earlier ones are no longer accepted (I27)
         later = {known: rows for known, rows in self.held_back.items() if known > name}
         opened = min(later, default=None)
@@ -106,9 +110,9 @@ class BusinessSnapshots:
         )
 
     def without_numbers(self, numbers: Collection[int]) -> "BusinessSnapshots":
-        """Return the state without these ingests.
+        """Return the state without some held back ingests, given by their numbers.
 
-        Names that only these ingests brought go, too.
+        A business snapshot without other ingests is removed.
         """
         held_back = {}
         for name, rows in self.held_back.items():
@@ -118,7 +122,7 @@ class BusinessSnapshots:
         return replace(self, held_back=held_back)
 
     def with_repaired_clock(self, moment_us: int) -> "BusinessSnapshots":
-        """Return the state after a clock repair at a moment: nothing came later than that."""
+        """Return the state after a clock repair: no time of it is later than the repair's."""
         held_back = {}
         for name, rows in self.held_back.items():
             held_back[name] = replace(rows, since_us=min(rows.since_us, moment_us))
@@ -130,39 +134,46 @@ class BusinessSnapshots:
         return replace(self, finished=remaining)
 
     def check_ingest(self, name: str, savepoints: Collection[str]) -> None:
-        """Raise InvalidInputError unless rows of it may come: names never fall."""
+        """Raise InvalidInputError unless rows of a business snapshot may be ingested now."""
         problem = self.problem_of(name)
         if problem is not None:
             raise InvalidInputError(problem)
         if name in savepoints and name != self.open and name not in self.held_back:
             raise InvalidInputError(
-                f"the table has a savepoint {name}, and business snapshot {name} would become one "
-                f"of that name; release it: table.release({name!r}), or "
+                f"the table has a savepoint {name}, a name that the business snapshot {name} needs "
+                f"for its own savepoint; release the savepoint: table.release({name!r}), or "
                 f"`opal savepoint TABLE {name} --release`"
             )
 
     def problem_of(self, name: str) -> str | None:
-        """Return why rows of it may not come, and what would work; None if they may."""
+        """Return why rows of a business snapshot may not be ingested, and the next step.
+
+        None if they may.
+        """
         if name == checked.LATEST or not checked.is_business_snapshot(name):
             return (
-                f"{name!r} is not the name of a business snapshot; write a date as 2022-07-15, or "
-                "up to 100 letters, digits, '_', '.', ':', '+' and '-' that are neither digits "
-                f"alone nor {checked.LATEST!r}"
+                f"{name!r} is not a valid name of a business snapshot; use a date such as "
+                "2022-07-15, or up to 100 letters, digits, '_', '.', ':', '+' and '-'. Digits "
+                f"alone, and {checked.LATEST!r}, are not allowed"
             )
         if _DATE.match(name) and not _is_date(name):
-            return f"business snapshot {name} looks like a date, but the calendar has no such day"
+            return (
+                f"business snapshot {name} looks like a date, but the calendar has no such day; "
+                "correct the day"
+            )
         if self.newest is not None and not self.is_named_like(name):
             return (
-                f"business snapshot {name} is not written as {self.newest} is, but names are "
-                "ordered as texts; write all in one form, as 2022-07-15, with leading zeros"
+                f"business snapshot {name} does not have the form of {self.newest}, but names are "
+                "ordered as texts; write all names in one form with leading zeros, such as "
+                "2022-07-15"
             )
         if self.newest_finished is not None and name <= self.newest_finished:
-            works = "a later one"
+            target = "a later one"
             if self.open is not None:
-                works = f"{self.open}, which is open, or a later one"
+                target = f"{self.open}, which is open, or a later one"
             return (
                 f"business snapshot {name} is not after {self.newest_finished}, which is finished; "
-                f"ingest its rows as {works}"
+                f"ingest its rows as {target}"
             )
         if self.open is not None and name < self.open:
             return (
@@ -172,7 +183,10 @@ class BusinessSnapshots:
         return None
 
     def version_of(self, name: str, savepoints: Mapping[str, int], head: int) -> int:
-        """Return the version at which it is read; the open one is read at the newest."""
+        """Return the version at which a business snapshot is read; `head` if it is open.
+
+        Raises NotFoundError if it is unknown, or held back.
+        """
         if name == self.open:
             return head
         if name in self.finished and name in savepoints:
@@ -192,16 +206,14 @@ class BusinessSnapshots:
         if self.open is not None:
             readable.append(f"{self.open} (open)")
         if not readable:
-            return "none has begun: name one with ingest(business_snapshot=...)"
-        return f"readable are {', '.join(readable)}"
+            return "the table has none yet: name one with ingest(business_snapshot=...)"
+        return f"the readable ones are {', '.join(readable)}"
 
 
 def finished_text(names: Sequence[str]) -> str:
-    """Return the last names and their number.
+    """Describe names by the last ones: `... (120 in all), 2022-07-18, 2022-07-19`.
 
-    An example is `... (120 in all), 2022-07-18, 2022-07-19`.
-
-    It does not say from which to which: days may be missing between any two.
+    Not by the first and the last one: days may be missing between them.
     """
     shown = [*names[-_MAX_SHOWN:]]
     if len(names) > _MAX_SHOWN:
@@ -210,9 +222,9 @@ def finished_text(names: Sequence[str]) -> str:
 
 
 def first_of(counts: Mapping[str | None, int]) -> str | None:
-    """Return the name with which a table begins, by the rows that have each name.
+    """Return the name with which a table begins; `counts` has the rows of each name.
 
-    It is the least name in the form that most rows have: its form is then that of all names.
+    It is the least name of the form that most rows have: all later names must have its form.
     """
     rows: Counter[str] = Counter()
     names = [name for name in counts if name is not None and checked.is_business_snapshot(name)]
@@ -233,12 +245,12 @@ def _is_date(text: str) -> bool:
 
 
 def _form(name: str) -> str:
-    """Return how a name is written: all digits are alike."""
+    """Return the form of a name: the name with all digits as 0."""
     return re.sub(r"[0-9]", "0", name)
 
 
 def business_to_json(business: BusinessSnapshots) -> dict[str, Any]:
-    """Return the state as JSON, without the members that say nothing."""
+    """Return the state as JSON, without empty members."""
     held_back = []
     for name, rows in sorted(business.held_back.items()):
         held_back.append([name, rows.since_us, list(rows.numbers)])

@@ -13,10 +13,11 @@ _TOO_LARGE = 1 << 63  # positions have 63 bits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """A step of an application from position `start` to `end`, the next one to read.
+    """A move of an application from position `start` to `end`, which it reads next.
 
-    A commit takes it only if the application stands at `start`. It stands at 0 until a commit moves
-    it; with `first` it may begin at any `start` then. With `back` it may go back, to read again.
+    A commit accepts the move only if the application is at `start`. An application is at 0 until a
+    commit moves it; with `first`, its first move may have any `start`. With `back`, `end` may be
+    less than `start`, to read a part of the source again.
     """
 
     start: int
@@ -44,14 +45,16 @@ class Advance:
             )
 
     def fits(self, position: int) -> bool:
-        """Return whether an application at this position may take the step."""
-        return position == self.start or (self.first and position == 0)
+        """Return whether an application at this position may make the move."""
+        if position == self.start:
+            return True
+        return self.first and position == 0
 
 
 def check_names(positions: Mapping[str, Advance], application: Sequence[Any] | None = None) -> None:
-    """Raise InvalidInputError for an application without a name.
+    """Raise InvalidInputError for an invalid name of an application.
 
-    Also for one that has a sequence and a position.
+    Also if `application`, the one with a sequence, has a position as well.
     """
     for name in positions:
         if not name or len(name) > MAX_CHARACTERS:
@@ -62,34 +65,34 @@ def check_names(positions: Mapping[str, Advance], application: Sequence[Any] | N
     if application is not None and application[0] in positions:
         raise InvalidInputError(
             f"application {application[0]!r} has a sequence and a position in one ingest; "
-            "give it one of them"
+            "give it only one of both"
         )
 
 
 def fenced_error(
     table: str, application: str, advance: Advance, position: int, writer: str
 ) -> FencedError:
-    """Return the error for a step from where the application does not stand.
+    """Return the error for a move that does not start at the application's `position`.
 
-    `writer` names the commit that took it to its position.
+    `writer` describes the commit that moved the application to its position.
     """
     fact = (
-        f"{table}: application {application!r} stands at {position}, "
+        f"{table}: application {application!r} is at position {position}, "
         f"not at {advance.start}: {writer}"
     )
     remedy = (
-        "another process reads for it. Nothing was committed; stop, or go on from the position "
-        "that the table has"
+        "another process reads for this application. Nothing was committed; stop this process, or "
+        "go on from the table's position"
     )
     if position == 0:
-        remedy = f"nothing was committed; to begin at {advance.start} pass first=True"
+        remedy = f"nothing was committed; to begin at {advance.start}, pass first=True"
     return FencedError(f"{fact}; {remedy}", application, advance.start, position)
 
 
 def advanced(applications: Mapping[str, int], positions: Mapping[str, Advance]) -> dict[str, int]:
-    """Return the last applied sequence of each application, after it has moved.
+    """Return the last applied sequence of each application after some moves.
 
-    A sequence is one less than the position. An application at position 0 has none.
+    A sequence is one less than the position. An application at position 0 has no sequence.
     """
     sequences = dict(applications)
     for name, advance in positions.items():

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from difflib import get_close_matches
 
 from opal_lake.definition.schema import Atomic, Schema
 from opal_lake.duration import check_span, plain_duration
@@ -34,8 +35,9 @@ class Number:
         return self.least <= number <= self.most or (self.can_be_0 and number == 0)
 
     def check(self, value: object) -> None:
-        """Raise InvalidInputError unless a value is such a number."""
-        if isinstance(value, int) and not isinstance(value, bool) and self._allows(value):
+        """Raise InvalidInputError unless a value is a number that the property allows."""
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if is_number and self._allows(value):
             return
         zero = "0, or " if self.can_be_0 else ""
         raise InvalidInputError(f"use {zero}a whole number from {self.least} to {self.most}")
@@ -54,7 +56,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """Free text that a function checks: it raises when the text is not of its kind."""
+    """Free text. `check` raises InvalidInputError for a text that is not valid."""
 
     default: str
     check: Callable[[str, Schema | None], None]
@@ -64,7 +66,7 @@ class Text:
 class Property:
     """The values that a property may have, and its purpose.
 
-    Those of `maintenance` change neither how rows are written nor how they are read.
+    A property of `maintenance` changes neither how rows are written nor how they are read.
     """
 
     kind: Number | Words | Text
@@ -88,7 +90,7 @@ def _check_look_back(text: str, _: Schema | None) -> None:
 
 def _check_codec(text: str, _: Schema | None) -> None:
     if not _CODEC.match(text):
-        raise InvalidInputError(f"{text!r} is not a codec; write zstd:1 to zstd:22")
+        raise InvalidInputError("use a codec from zstd:1 to zstd:22")
 
 
 def _check_event_table(text: str, _: Schema | None) -> None:
@@ -100,16 +102,17 @@ def _check_zorder(text: str, schema: Schema | None) -> None:
     names = column_list(text)
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise InvalidInputError(f"{', '.join(repeated)} is named twice; name each column once")
+        raise InvalidInputError(f"name each column only once, not {', '.join(repeated)} twice")
     if schema is None:
         return
     if names == ["none"] and "none" not in schema.names:
-        raise InvalidInputError("for no Z-order give an empty value: zorder=''")
+        raise InvalidInputError(
+            "the table has no column of that name; for no Z-order use zorder=''"
+        )
     for name in names:
         if not isinstance(schema.field(name).type, Atomic):
             raise InvalidInputError(
-                f"column {name!r} is nested, and its values have no order; "
-                "name columns of plain types"
+                f"values of the nested column {name!r} have no order; name columns of plain types"
             )
 
 
@@ -130,7 +133,7 @@ PROPERTIES: dict[str, Property] = {
     ),
     "segment_rows": Property(
         kind=Number(default=1 << 22, most=_MAX_SEGMENT_ROWS),
-        summary="most rows of one ingested file",
+        summary="maximum of rows in one ingested file",
     ),
     "segment_bytes": Property(
         kind=Number(default=128 << 20, most=_MAX_SEGMENT_BYTES),
@@ -145,11 +148,11 @@ PROPERTIES: dict[str, Property] = {
     ),
     "fold_files": Property(
         kind=Number(default=16, least=2, most=_MAX_FAN_IN, can_be_0=True),
-        summary="small files that an inline upsert joins in passing; 0 joins none",
+        summary="small files that an inline upsert merges on its way; 0 merges none",
     ),
     "token_keep": Property(
         kind=Number(default=10_000),
-        summary="how many idempotency tokens are remembered, the newest ones",
+        summary="how many of the newest idempotency tokens the table remembers",
     ),
     "read_verify": Property(
         kind=Words(choices=("full", "footer", "none")),
@@ -163,21 +166,22 @@ PROPERTIES: dict[str, Property] = {
     ),
     "local_mb": _maintenance(
         Number(default=512, most=_MAX_FILE_MB, can_be_0=True),
-        "megabytes that a command reads in its own process; Spark reads more; 0: Spark reads all",
+        "megabytes up to which a command reads in its own process; above, and with 0, Spark reads",
     ),
     "small_files": _maintenance(
-        Number(default=16), "most small files of a partition before a compaction is due"
+        Number(default=16), "small files in one partition above which a compaction is due"
     ),
     "dead_share": _maintenance(
         Number(default=20, most=100),
-        "percent of rows, invisible and beyond look_back, at which a major compaction is due",
+        "percent of rows, invisible and older than look_back, at which a major compaction is due",
     ),
     "unclustered_share": _maintenance(
         Number(default=25, most=100),
-        "percent of bytes not in Z-order, at which a Z-order is due",
+        "percent of bytes not in Z-order at which a Z-order is due",
     ),
     "zorder": _maintenance(
-        Text(default="", check=_check_zorder), "columns of the Z-order, as a,b; empty: no Z-order"
+        Text(default="", check=_check_zorder),
+        "columns of the Z-order, for example a,b; empty: no Z-order",
     ),
     "drift": _maintenance(
         Text(default="0s", check=_check_span),
@@ -196,7 +200,7 @@ PROPERTIES: dict[str, Property] = {
     ),
     "event_table": _maintenance(
         Text(default="", check=_check_event_table),
-        "name of the table in data-change events, as shop.orders; empty: its URI",
+        "name of the table in data-change events, for example shop.orders; empty: its URI",
     ),
     "archive_codec": _maintenance(
         Text(default="zstd:19", check=_check_codec), "codec of old partitions"
@@ -211,18 +215,16 @@ def default_of(name: str) -> int | str:
 def check_properties(properties: Mapping[str, int | str], schema: Schema | None = None) -> None:
     """Raise InvalidInputError for unknown properties and for invalid values.
 
-    With a schema also for columns that it lacks.
+    With a schema, a value that names a column which the schema lacks is invalid, too.
     """
     for name, value in properties.items():
         if name not in PROPERTIES:
-            raise InvalidInputError(
-                f"property {name!r} is unknown; known are {', '.join(PROPERTIES)}"
-            )
+            raise InvalidInputError(f"property {name!r} is unknown; {_known_text(name)}")
         kind = PROPERTIES[name].kind
         if value == "" and kind.default != "":
             raise InvalidInputError(
-                f"property {name!r} has an empty value; write one, as {kind.default}, or None for "
-                "the default (`opal set --default`)"
+                f"property {name!r} has an empty value; give one, such as {kind.default}, or None "
+                "for the default (`opal set --default`)"
             )
         try:
             _check(kind, value, schema)
@@ -230,14 +232,22 @@ def check_properties(properties: Mapping[str, int | str], schema: Schema | None 
             raise InvalidInputError(f"property {name!r} is {value!r}; {error}") from error
 
 
-def known_properties(stored: Mapping[str, object]) -> dict[str, int | str]:
-    """Return the properties of a table's metadata, which any writer may have written.
+def _known_text(name: str) -> str:
+    """Return the property that an unknown name may mean, or else all properties."""
+    similar = get_close_matches(name, PROPERTIES, n=1)
+    if similar:
+        return f"did you mean {similar[0]!r}?"
+    return f"the properties are {', '.join(PROPERTIES)}"
 
-    A newer writer may have set properties that this version does not read: they stay as they are,
-    if they are numbers or texts. Others are a ValueError.
+
+def known_properties(stored: Mapping[str, object]) -> dict[str, int | str]:
+    """Check and return the properties in a table's metadata.
+
+    Properties that only a newer version knows stay as they are, but ValueError is raised if one is
+    neither a number nor a text.
     """
     known = {name: value for name, value in stored.items() if name in PROPERTIES}
-    check_properties(known)  # type: ignore[arg-type]  # their types are what it checks
+    check_properties(known)  # type: ignore[arg-type]  # the call checks the types of the values
     plain = {name: value for name, value in stored.items() if isinstance(value, int | str)}
     if len(plain) < len(stored):
         raise ValueError(
@@ -247,6 +257,7 @@ def known_properties(stored: Mapping[str, object]) -> dict[str, int | str]:
 
 
 def _check(kind: Number | Words | Text, value: object, schema: Schema | None) -> None:
+    """Raise InvalidInputError with the allowed values if a value is not one of them."""
     match kind:
         case Words(choices=choices) if value not in choices:
             raise InvalidInputError(f"use one of {', '.join(choices)}")
@@ -254,15 +265,15 @@ def _check(kind: Number | Words | Text, value: object, schema: Schema | None) ->
             kind.check(value)
         case Text(check=check):
             if not isinstance(value, str):
-                raise InvalidInputError("write it as text")
+                raise InvalidInputError("use a text")
             check(value, schema)
 
 
 def plain_properties(properties: Mapping[str, Given]) -> dict[str, int | str]:
     """Return properties as they are stored.
 
-    A list of columns and a duration become a text; a number becomes its digits where the property
-    is a text.
+    Lists of columns and durations become texts. A number becomes its digits if the property is a
+    text.
     """
     return {name: _plain(name, value) for name, value in properties.items()}
 
@@ -272,22 +283,27 @@ def _plain(name: str, value: object) -> int | str:
         return plain_duration(value, name=name)
     if isinstance(value, str | int):
         is_text = name in PROPERTIES and isinstance(PROPERTIES[name].kind, Text)
-        return str(value) if is_text and not isinstance(value, bool) else value
+        if is_text and not isinstance(value, bool):
+            return str(value)
+        return value
     if isinstance(value, Sequence) and all(isinstance(part, str) for part in value):
         return ",".join(value)
     raise InvalidInputError(
-        f"property {name!r} is {value!r}, of type {type(value).__name__}; write a text or a whole "
+        f"property {name!r} is {value!r}, of type {type(value).__name__}; give a text, a whole "
         "number, a list of column names, or None for the default"
     )
 
 
 def given_properties(texts: Mapping[str, str]) -> dict[str, int | str]:
-    """Return the properties of a command line.
+    """Return the properties of a command line, with digits as numbers.
 
-    Digits are a number where one is expected.
+    A property that takes a text keeps its digits as text.
     """
     properties: dict[str, int | str] = {}
     for name, text in texts.items():
         takes_number = name not in PROPERTIES or isinstance(PROPERTIES[name].kind, Number)
-        properties[name] = int(text) if takes_number and text.isdecimal() else text
+        if takes_number and text.isdecimal():
+            properties[name] = int(text)
+        else:
+            properties[name] = text
     return properties

@@ -21,7 +21,7 @@ from opal_lake.source import Files, Jdbc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowRows:
-    """Rows in memory as a source: as given, with the marks of those that delete."""
+    """Rows in memory as a source: the given rows, and which of them delete their key."""
 
     given: pa.Table | Sequence[pa.RecordBatch]
     deleted: pa.Array | pa.ChunkedArray | None = None
@@ -29,15 +29,17 @@ class ArrowRows:
 
     @classmethod
     def of(cls, given: pa.Table | Iterable[pa.RecordBatch], how: ReadAs) -> "ArrowRows":
-        """Return a source of a table or of record batches, which are read once."""
+        """Return a source of a table, or of record batches, which are iterated once."""
         if isinstance(given, pa.Table):
             rows: pa.Table | list[pa.RecordBatch] = given
-            schema, number = given.schema, given.num_rows
+            schema = given.schema
+            row_count = given.num_rows
         else:
             rows = _batches(given)
-            schema, number = _schema_of(rows), sum(batch.num_rows for batch in rows)
+            schema = _schema_of(rows)
+            row_count = sum(batch.num_rows for batch in rows)
         _refuse_doubled(schema.names)
-        deleted = None if how.deleted is None else _marker(how.deleted, number)
+        deleted = None if how.deleted is None else _marker(how.deleted, row_count)
         return cls(given=rows, deleted=deleted, ignores_new_columns=how.ignores_new_columns)
 
     def new_columns(self, spec: TableSpec) -> pa.Schema:
@@ -47,9 +49,10 @@ class ArrowRows:
         return unknown_columns(spec.schema, pa.schema(own))
 
     def rows(self, spec: TableSpec, number: int = 0) -> pa.Table:
-        """Return the rows with the delete marker and the table's columns.
+        """Return the rows with the table's columns and, if any delete, the delete marker.
 
-        A column that was added to the table later may be missing, and is null then.
+        A missing column is null if it was added to the table after its creation, otherwise an
+        error.
         """
         rows = self._fitted(spec)
         if self.deleted is None and DELETED in rows.column_names:
@@ -67,12 +70,16 @@ class ArrowRows:
         return rows.append_column(DELETED, condition.holds(rows))
 
     def split(self, spec: TableSpec, number: int, column: str) -> "ArrowSplit":
-        """Return the rows, to be parted by the texts in a column."""
+        """Return the rows, ready to be split by the texts in a column."""
         return ArrowSplit(rows=self.rows(spec), column=column)
 
     def _fitted(self, spec: TableSpec) -> pa.Table:
-        """Return the rows with all columns of the table; refuse other columns."""
-        rows, names = self._table(spec), spec.schema.names
+        """Return the rows with all columns of the table.
+
+        Raises InvalidInputError for columns that the table does not have, and for missing ones.
+        """
+        rows = self._table(spec)
+        names = spec.schema.names
         if self.ignores_new_columns:
             rows = rows.drop_columns(self.new_columns(spec).names)
         given = frozenset(rows.column_names)
@@ -86,31 +93,34 @@ class ArrowRows:
         return with_nulls(rows, absent)
 
     def _table(self, spec: TableSpec) -> pa.Table:
+        """Return the given rows as one table."""
         if isinstance(self.given, pa.Table):
             return self.given
         if self.given:
             return pa.Table.from_batches(self.given)
-        # Without a batch no column is known: no rows fit every table
+        # Without a batch the columns are unknown, but an empty table fits
         columns = [(field.name, arrow_type(field.type)) for field in spec.schema.fields]
         return pa.schema(columns).empty_table()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowSplit:
-    """Rows in memory, to be parted by the texts in a column."""
+    """Rows in memory that can be split by the texts in a column."""
 
     rows: pa.Table
     column: str
 
     def values(self, most: int) -> Mapping[str | None, int]:
-        """Return how many rows have each text, of all texts, whatever `most` is."""
-        counted = pc.value_counts(self.rows[self.column]).to_pylist()
-        return {_text(pair["values"]): pair["counts"] for pair in counted}
+        """Return the number of rows with each text; `most` is not needed."""
+        counts: dict[str | None, int] = {}
+        for pair in pc.value_counts(self.rows[self.column]).to_pylist():
+            counts[_text(pair["values"])] = pair["counts"]
+        return counts
 
     def part(
         self, chosen: Collection[str | None], bad: Mapping[str | None, str], spec: TableSpec
     ) -> pa.Table:
-        """Return the rows with the chosen texts; those with a bad text carry the reason."""
+        """Return the rows with a chosen text, and the reason in those with a bad text."""
         texts = [_text(value) for value in self.rows[self.column].to_pylist()]
         is_chosen = [text in chosen for text in texts]
         rows = _with_added(self.rows.filter(pa.array(is_chosen, pa.bool_())), spec)
@@ -121,16 +131,19 @@ class ArrowSplit:
 
 
 def _with_added(rows: pa.Table, spec: TableSpec) -> pa.Table:
-    """Give rows the columns that were added to the table and that they lack, as null."""
+    """Return rows with all columns added to the table; missing ones are null."""
     given = frozenset(rows.column_names)
     added = [field for field in spec.schema.fields if spec.schema.is_added(field)]
     return with_nulls(rows, [field for field in added if field.name not in given])
 
 
 def _text(value: object) -> str | None:
+    """Return the text by which rows are split."""
     if value is None:
         return None
-    return value.isoformat() if isinstance(value, date) else str(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value)
 
 
 def _batches(given: Any) -> list[pa.RecordBatch]:
@@ -154,23 +167,27 @@ def _schema_of(batches: Sequence[pa.RecordBatch]) -> pa.Schema:
             continue
         raise InvalidInputError(
             f"batch {number} of the rows has other columns than batch 1: "
-            f"{_difference(first, batch.schema)}; give all batches the same columns, of the same "
+            f"{_difference(first, batch.schema)}; give all batches the same columns, with the same "
             "types and in the same order"
         )
     return first
 
 
 def _difference(first: pa.Schema, other: pa.Schema) -> str:
-    """Return in words how the columns of a batch differ from those of the first one."""
+    """Describe how the columns of a batch differ from the columns of the first batch."""
     if first.names != other.names:
         return f"{', '.join(map(repr, other.names))} after {', '.join(map(repr, first.names))}"
-    pairs = zip(other, first, strict=True)
-    field, before = next(pair for pair in pairs if pair[0] != pair[1])
-    kind, kind_before = type_name(field.type), type_name(before.type)
-    if kind == kind_before:
-        # They differ in what the names of types leave out, such as nullability
-        kind, kind_before = str(field), str(before)
-    return f"{field.name!r} is {kind} after {kind_before}"
+    for field, first_field in zip(other, first, strict=True):
+        if field == first_field:
+            continue
+        kind = type_name(field.type)
+        first_kind = type_name(first_field.type)
+        if kind == first_kind:
+            # The difference is not in the type's name: it may be the nullability
+            kind = str(field)
+            first_kind = str(first_field)
+        return f"{field.name!r} is {kind} after {first_kind}"
+    raise AssertionError(other)
 
 
 def _refuse_doubled(names: Sequence[str]) -> None:
@@ -190,7 +207,7 @@ def _refuse_other_case(given: Collection[str], names: Sequence[str]) -> None:
             continue
         advice = f"rename it to {known!r}"
         if known in given:
-            advice = "leave one of them out"
+            advice = "the rows have both columns, so leave one of them out"
         raise InvalidInputError(
             f"column {name!r} of the rows differs in case only from column {known!r} of the "
             f"table; {advice}"
@@ -208,7 +225,10 @@ def _refuse_reserved(names: Collection[str]) -> None:
 
 
 def _marker(deleted: Any, rows: int) -> pa.Array | pa.ChunkedArray:
-    """Return which rows delete their key, one value for each row."""
+    """Return booleans, one for each row: whether the row deletes its key.
+
+    Raises InvalidInputError for another type or another number of values.
+    """
     advice = "give a list or an Arrow array with True or False for each row"
     if isinstance(deleted, pa.Array | pa.ChunkedArray):
         marker = deleted
@@ -223,14 +243,17 @@ def _marker(deleted: Any, rows: int) -> pa.Array | pa.ChunkedArray:
         raise InvalidInputError(f"deleted holds {type_name(marker.type)} values; {advice}")
     if len(marker) != rows:
         raise InvalidInputError(
-            f"deleted has {count_text(len(marker), 'value')}, and there are "
-            f"{count_text(rows, 'row')}; {advice}"
+            f"deleted has {count_text(len(marker), 'value')} for {count_text(rows, 'row')}; "
+            f"{advice}"
         )
     return marker.cast(pa.bool_())
 
 
 def _not_rows(rows: object, member: object = None) -> str:
-    """Return the message for rows of another type, and how to convert them."""
+    """Return the message for rows of an invalid type: how to convert them.
+
+    `member` is the first member that is not a record batch, if the rows can be iterated.
+    """
     kind = type(rows)
     package = kind.__module__.partition(".")[0]
     name = kind.__name__ if package == "builtins" else f"{package}.{kind.__name__}"
@@ -248,7 +271,7 @@ def _not_rows(rows: object, member: object = None) -> str:
     elif hasattr(rows, "__arrow_c_stream__"):
         advice = "convert them with pyarrow.table(rows)"
     return (
-        f"rows are of type {name}, and an ingest takes a pyarrow.Table or record batches; {advice}"
+        f"rows are of type {name}, but an ingest takes a pyarrow.Table or record batches; {advice}"
     )
 
 
@@ -258,11 +281,8 @@ def _misfit(unknown: Sequence[str], missing: Sequence[str]) -> str:
     steps: list[str] = []
     if missing:
         faults.append(f"no column {', '.join(map(repr, missing))}")
-        steps.append("add what is missing")
+        steps.append("add the missing columns")
     if unknown:
         faults.append(f"{', '.join(map(repr, unknown))}, which the table does not have")
-        steps.append(
-            "leave out what the table lacks, or choose with on_new_columns='add' or 'ignore' what "
-            "happens to it"
-        )
+        steps.append("leave the unknown columns out, or pass on_new_columns='add' or 'ignore'")
     return f"the rows have {' and '.join(faults)}; {', and '.join(steps)}"

@@ -1,12 +1,13 @@
 """The port between operations and engines: tasks, and rows in and out.
 
-An operation defines what a task does; an executor decides where it runs, and with which rows. It
-also reads the sources of ingests, and returns rows in its own frames: tables of Arrow, or
+An operation defines tasks; an executor decides where each task runs, and with which rows. An
+executor also reads the sources of ingests, and returns rows in its own frames: tables of Arrow, or
 DataFrames.
 
-A task may be attempted more than once, and two attempts of one may run at the same time. So an
-attempt puts its name into those of its files. Only the result of one attempt comes back: nothing
-refers to the files of the others. Tasks and results are pickled where they leave the process.
+A task may be attempted more than once, and two attempts of a task may run at the same time. So the
+file names of an attempt contain the attempt's name. Only the result of one attempt is returned:
+nothing refers to the files of other attempts. Tasks and results are pickled if they leave the
+process.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 HASH = "_opal_hash"  # 16 bytes, as `hashes_from_bytes` reads them
 
-# The noun of what is counted, the number done, and the total; 0 where that is unknown
+# Arguments: the noun of the counted things, the number of done ones, and the total or 0 if unknown
 AtStep = Callable[[str, int, int], None]
 
 W = TypeVar("W")
@@ -46,9 +47,9 @@ def no_step(noun: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attempt at a task: its partition, and a name that no other attempt has.
+    """An attempt at a task: its partition's number, and a name that is unique to it.
 
-    `bin` is the number of the bin that rows in an order belong to.
+    `bin` is the number of the bin of files whose rows the task gets, if rows are in Z-order.
     """
 
     part: int
@@ -57,9 +58,9 @@ class Attempt:
     in_background: bool = False
 
     def puts(self, storage: Storage) -> AbstractContextManager[Storage]:
-        """Return the store to write to.
+        """Open the store for the attempt's files.
 
-        A task with a core of its own does not wait for every file.
+        With `in_background`, puts return before they are complete.
         """
         if self.in_background:
             return background_puts(storage)
@@ -90,11 +91,11 @@ class Ordering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Pieces of work that become rows, and a task for each slot of rows.
+    """Pieces of work from which rows are read, and a task for each slot of rows.
 
-    A task gets the rows of its own stage and of the stage before: the column `slot` is its number.
-    All tasks but those of the last stage make rows of the next one's schema. `size` is the number
-    of bytes that the works read.
+    The column `slot` of a row is the number of its task. A task gets rows of its own stage, and
+    rows that tasks of the stage before it returned for the same slot. Tasks of the last stage
+    return results instead of rows. `size` is the number of bytes that reading the works reads.
     """
 
     works: Sequence[Any]
@@ -111,22 +112,22 @@ EntryTask = Callable[[Entries, Attempt], T]
 class SplitRows(Protocol):
     """Rows that can be split by the texts in a column.
 
-    Dates are as 2022-07-15, None stands for null.
+    A date has a text such as 2022-07-15; a null is None.
     """
 
     def values(self, most: int) -> Mapping[str | None, int]:
-        """Return how many rows have each text.
+        """Return the number of rows with each text.
 
-        More than `most` texts may be counted together.
+        If there are more than `most` texts, some may be counted together.
         """
 
     def part(
         self, chosen: Collection[str | None], bad: Mapping[str | None, str], spec: TableSpec
     ) -> Rows:
-        """Return the rows with these texts, for the executor.
+        """Return the rows with one of the `chosen` texts, as a frame of the executor.
 
-        Rows with a bad text are noted as bad, with the reason. Columns that the table got since the
-        rows were parted are null.
+        Rows with a text in `bad` are marked as bad, with the reason. Columns that the table got
+        after the split are null.
         """
 
 
@@ -134,22 +135,22 @@ class Source(Protocol):
     """The source of an ingest, as an engine reads it."""
 
     def rows(self, spec: TableSpec, number: int) -> Rows:
-        """Return the rows with the table's columns; `number` is that of the job."""
+        """Return the rows with the table's columns; `number` is the job's number."""
 
     def new_columns(self, spec: TableSpec) -> pa.Schema:
         """Return the columns of the source that the table lacks."""
 
     def split(self, spec: TableSpec, number: int, column: str) -> SplitRows:
-        """Return the rows, to be parted by the texts in a column."""
+        """Return the rows, ready to be split by the texts in a column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAs:
-    """The way to read a source: which rows delete, and what happens with others.
+    """Options of reading a source.
 
-    `ignores_new_columns` leaves out columns that the table lacks. `in_partitions` is for rows that
-    are written in the partitions in which they come. Inline ingests need it not: another shuffle
-    follows.
+    `deleted` marks the rows that delete their key. `ignores_new_columns` leaves out columns that
+    the table lacks. `in_partitions` is true if the rows are written in the partitions in which they
+    are read; false for inline ingests, which shuffle the rows once more.
     """
 
     deleted: Any = None
@@ -158,12 +159,12 @@ class ReadAs:
 
 
 class Executor(Protocol):
-    """An engine. Results come in the order of the works, whatever runs first."""
+    """An engine. Results are in the order of the works, not in the order of execution."""
 
     def fit(
         self, source: Any, how: ReadAs, spec_of: Callable[[], TableSpec]
     ) -> AbstractContextManager[Source]:
-        """Read the source of an ingest. Errors of the source within the context name it."""
+        """Open the source of an ingest. Within the context, errors of the source name it."""
         ...
 
     def rows(self, view: "View") -> Any:
@@ -195,20 +196,20 @@ class Executor(Protocol):
         ...
 
     def slots(self, entries: int, rows: Rows | None = None) -> int:
-        """Return into how many equal ranges of the key hash to cut entries.
+        """Return the number of equal ranges of the key hash into which entries are split.
 
-        `rows` are a source's rows that are cut as well, whose number is unknown.
+        `rows` are rows of a source, of unknown number, that are split as well.
         """
         ...
 
     def by_partition(self, rows: Rows, base: Snapshot, task: Task[T]) -> list[T]:
-        """Run a task on each partition of a source's rows, as they come."""
+        """Run a task on each partition of a source's rows, in the order of the partitions."""
         ...
 
     def by_key_hash(self, rows: Rows, base: Snapshot, slots: int, task: Task[T]) -> list[T]:
-        """Run a task on a source's rows of each range of the key hash.
+        """Run a task for each range of the key hash, on a source's rows in the range.
 
-        The rows may bring the hash as a column `_opal_hash`.
+        The rows may have their hash in a column `_opal_hash`.
         """
         ...
 
@@ -221,24 +222,23 @@ class Executor(Protocol):
         *,
         only: Collection[int] | None = None,
     ) -> list[T]:
-        """Run a task on the rows of data files of each range of the key hash.
+        """Run a task for each range of the key hash, on the rows of files in the range.
 
-        The rows are entries, as the rule sees them.
-
-        With `only` on some of the ranges.
+        The task gets the rows as key-store entries. With `only`, only these ranges have a task.
         """
         ...
 
     def in_order(self, ordering: Ordering, task: Task[T]) -> list[list[T]]:
-        """Run a task on the rows of data files along a curve.
+        """Run tasks on the rows of data files in Z-order; return their results by bin.
 
-        Each bin of files has its own curve, and a task for each part of it.
+        Each bin of files is ordered along a curve of its own, which is cut into parts with one task
+        each.
         """
         ...
 
     def by_stages(self, stages: Sequence[Stage], slots: int) -> list[Any]:
-        """Run the stages, and return the results of the last one's tasks.
+        """Run the stages in order, and return the results of the tasks of the last stage.
 
-        If the engine has other processes, rows of a stage never pass through the calling one.
+        If the engine has other processes, rows never pass through the calling process.
         """
         ...

@@ -57,18 +57,17 @@ if TYPE_CHECKING:
     from opal_lake.operations.read import Changes
 
 
-# Entries that a task holds with those it merges: about 1 GB with their copies
+# Entries that a task and its merge hold in memory: about 1 GB with their copies
 SLOT_ENTRIES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProcess:
-    """The engine of this process.
+    """The engine that runs tasks in this process, one after the other.
 
-    It holds the rows of a task; by key hash, all rows of a source.
-
-    `tasks` is the number of partitions into which rows are cut. `at_step` gets the number of done
-    files or tasks, and their total.
+    Memory holds the rows of one task, or all rows of a source that is split by key hash. `tasks` is
+    the number of partitions into which rows are split. `at_step` gets the number of done files or
+    tasks, and their total.
     """
 
     tasks: int = 1
@@ -84,12 +83,13 @@ class InProcess:
         return nullcontext(ArrowRows.of(source, how))
 
     def rows(self, view: View, limit: int | None = None) -> pa.Table:
-        """Read the rows; with a limit only as many files as have that many rows."""
+        """Read the visible rows; with a limit, only enough files for that many rows."""
         snapshot, condition = view.snapshot, view.condition
         if view.net_of is not None:
             shown, needed = needed_names(snapshot.spec, view.columns, condition)
-            rows = read_net(plan_net(snapshot, view.net_of, view.as_of), needed)
-            return matching(rows, condition).select(shown).slice(0, limit)
+            plan_of_net = plan_net(snapshot, view.net_of, view.as_of)
+            matching_rows = matching(read_net(plan_of_net, needed), condition)
+            return matching_rows.select(shown).slice(0, limit)
         invalid = view.narrowed(invalid_rows(snapshot, view.as_of))
         plan = plan_read(snapshot, view.as_of, where_predicate(condition), invalid)
         return read_rows(plan, view.columns, condition, limit=limit)
@@ -100,14 +100,17 @@ class InProcess:
             return _history(plan, plan.columns)
         shown = [field.name for field in view_fields(plan.snapshot, plan.columns)]
         _, needed = needed_names(plan.snapshot.spec, shown, condition)
-        return without(matching(_history(plan, needed), condition), needed, shown)
+        matching_rows = matching(_history(plan, needed), condition)
+        return without(matching_rows, needed, shown)
 
     def changes(self, plan: ChangesPlan) -> pa.Table:
         condition, feed, spec = plan.condition, plan.feed, plan.versions.head.spec
         if condition is None:
             return _changes(plan, feed)
-        fields_of = history_fields if feed.is_of_history else feed_fields
-        fields = fields_of(spec, feed.columns)
+        if feed.is_of_history:
+            fields = history_fields(spec, feed.columns)
+        else:
+            fields = feed_fields(spec, feed.columns)
         shown = [field.name for field in fields]
         _, needed = needed_names(spec, shown, condition)
         rows = _changes(plan, replace(feed, columns=needed))
@@ -131,26 +134,32 @@ class InProcess:
         return [task(work, self.attempt) for work in self._reported("task", works)]
 
     def slots(self, entries: int, rows: pa.Table | None = None) -> int:
-        """Return few ranges, each small enough to hold its entries in memory.
+        """Return the number of ranges: few, but memory must hold a range's entries.
 
-        More do not make one process faster. A source's rows are in memory already, and in more
-        slots they would make more files.
+        More ranges do not make one process faster. The `rows` of a source are in memory already,
+        and more ranges would only make more files.
         """
         slots = self.tasks
-        while rows is None and entries > slots * SLOT_ENTRIES:
+        if rows is not None:
+            return slots
+        while entries > slots * SLOT_ENTRIES:
             slots *= 2
         return slots
 
     def _reported(self, noun: str, works: Sequence[W]) -> Iterator[W]:
-        """Yield the works; report before each how many are done."""
+        """Yield the works, and report before each of them how many are done."""
         for done, work in enumerate(works):
             self.at_step(noun, done, len(works))
             yield work
 
     def by_partition(self, rows: pa.Table, base: Snapshot, task: Task[T]) -> list[T]:
-        length = max(1, -(-rows.num_rows // self.tasks))
-        parts = (rows.slice(part * length, length) for part in range(self.tasks))
-        return [self._done(rows_of_part, part, task) for part, rows_of_part in enumerate(parts)]
+        rounded_up = -(-rows.num_rows // self.tasks)
+        part_rows = max(1, rounded_up)
+        results = []
+        for part in range(self.tasks):
+            own_rows = rows.slice(part * part_rows, part_rows)
+            results.append(self._done(own_rows, part, task))
+        return results
 
     def by_key_hash(self, rows: pa.Table, base: Snapshot, slots: int, task: Task[T]) -> list[T]:
         if slots == 1:
@@ -182,27 +191,29 @@ class InProcess:
         chosen = range(slots) if only is None else sorted(only)
         results = []
         for slot in self._reported("task", chosen):
-            # All entries are of the only slot: a copy would double the memory
-            own = entries if slots == 1 else entries.take(slot_of_entry == slot)
+            own = entries
+            # A single slot has all entries: to copy them would double the memory
+            if slots > 1:
+                own = entries.take(slot_of_entry == slot)
             results.append(task(own, Attempt(part=slot, name=self.attempt)))
         return results
 
     def in_order(self, ordering: Ordering, task: Task[T]) -> list[list[T]]:
         parts = count()
         results: list[list[T]] = []
-        # One bin at a time: memory holds the rows of one
+        # One bin after the other, so that memory holds the rows of a single one
         for position, files in enumerate(self._reported("partition", ordering.bins)):
-            of_bin: list[T] = []
+            results_of_bin: list[T] = []
             for piece in _along_curve(ordering, files, ordering.files[position]):
                 attempt = Attempt(part=next(parts), name=self.attempt, bin=position)
-                of_bin.append(task(piece.combine_chunks().to_batches(), attempt))
-            results.append(of_bin)
+                results_of_bin.append(task(piece.combine_chunks().to_batches(), attempt))
+            results.append(results_of_bin)
         return results
 
     def by_stages(self, stages: Sequence[Stage], slots: int) -> list[Any]:
         results: list[Any] = []
         for stage in stages:
-            # The tasks of the stage before made rows of this one's schema
+            # The results of the last stage's tasks are rows of this stage's schema
             batches = [*chain.from_iterable(results), *stage.read(stage.works)]
             rows = pa.Table.from_batches(batches, stage.schema)
             slot_of_row = rows["slot"].to_numpy()
@@ -213,6 +224,7 @@ class InProcess:
         return results
 
     def _done(self, rows: pa.Table, part: int, task: Task[T]) -> T:
+        """Run a task on rows, and return its result."""
         return task(rows.to_batches(), Attempt(part=part, name=self.attempt))
 
 
@@ -231,10 +243,7 @@ def _changes(plan: ChangesPlan, feed: "Changes") -> pa.Table:
 
 
 def _slots_of_keys(rows: pa.Table, spec: TableSpec, slots: int) -> npt.NDArray[np.int64]:
-    """Return the slot of each row; 0 without a key.
-
-    The task that gets a row without a key refuses it.
-    """
+    """Return each row's slot, 0 for a row without a key: its task will refuse it."""
     keys = [rows[field.name] for field in spec.keys]
     has_key = np.logical_and.reduce([pc.is_valid(column).to_numpy() for column in keys])
     valid_keys = [column.filter(pa.array(has_key)) for column in keys]
@@ -246,22 +255,25 @@ def _slots_of_keys(rows: pa.Table, spec: TableSpec, slots: int) -> npt.NDArray[n
 
 
 def slots_of(high: npt.NDArray[np.uint64], slots: int) -> npt.NDArray[np.int64]:
-    """Return which of equal ranges each hash is in (FORMAT, key store)."""
+    """Return the slot of each hash, by its first word (FORMAT, key store)."""
+    # The upper 32 bits as a fraction of 2**32, times the number of slots
     return (high >> np.uint64(32)).astype(np.int64) * slots >> 32
 
 
 def _along_curve(
     ordering: Ordering, files: Sequence[DataFile], file_count: float
 ) -> Iterator[pa.Table]:
-    """Return the rows of files along the curve, cut into parts."""
+    """Yield the rows of files in Z-order, in about `file_count` parts."""
     rows = pa.concat_tables(_parts_of(ordering.base, files))
     columns = [rows[field.physical].combine_chunks() for field in ordering.columns]
+    # The lowest bits of a row's position on the curve: rows of equal columns stay in order
     ties = rows[OFFSET].to_numpy().astype(np.int64) >> ordering.tie_shift
     curve = plan_curve(columns, ties, file_count)
-    z = interleave(columns, curve.knots) | ties
-    order = np.argsort(z, kind="stable")
-    cuts = [0, *np.searchsorted(z[order], curve.cuts).tolist(), len(order)]
-    return (rows.take(pa.array(order[start:end])) for start, end in pairwise(cuts))
+    positions = interleave(columns, curve.knots) | ties
+    order = np.argsort(positions, kind="stable")
+    inner_cuts = np.searchsorted(positions[order], curve.cuts).tolist()
+    for start, end in pairwise([0, *inner_cuts, len(order)]):
+        yield rows.take(pa.array(order[start:end]))
 
 
 def _parts_of(base: Snapshot, files: Sequence[DataFile]) -> Iterator[pa.Table]:

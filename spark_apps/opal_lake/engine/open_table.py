@@ -37,12 +37,13 @@ class OpenTable:
     ) -> Snapshot:
         """Return the state at a version, at a commit time, or of a business snapshot.
 
-        By default it is the newest. At a commit time, it is the last state committed up to then. Of
-        a business snapshot, it is the state at its end; of the open one, the newest.
+        Without arguments it is the newest state. At a commit time, it is the last state committed
+        until then. For a business snapshot, it is the state when it was finished, or the newest
+        state if it is open.
         """
         if (version, timestamp, business_snapshot).count(None) < 2:
             raise InvalidInputError(
-                "version, timestamp and business_snapshot each choose the version that is read: "
+                "version, timestamp and business_snapshot each choose the version to read: "
                 "give only one of them"
             )
         if business_snapshot is not None:
@@ -53,7 +54,7 @@ class OpenTable:
         if isinstance(version, bool) or (version is not None and not hasattr(version, "__index__")):
             raise InvalidInputError(
                 f"version={version!r} is not a version; "
-                "give a whole number, as `opal history` lists them"
+                "give a whole number; `opal history` lists the versions"
             )
         if timestamp is not None:
             moment = encode_order(timestamp, Atomic(name="timestamp"), name="timestamp")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SeenPlace(Protocol):
-    """A place as a process without an engine sees it."""
+    """A URI, and what a process without an engine can do there."""
 
     @property
     def uri(self) -> str: ...
@@ -26,9 +26,9 @@ class SeenPlace(Protocol):
         ...
 
     def lacks(self, path: str) -> bool:
-        """Return whether an engine certainly finds no file of a source at a path.
+        """Return whether there is certainly no file of a source at a path.
 
-        False where this process cannot know.
+        False if this process cannot find that out.
         """
         ...
 
@@ -52,13 +52,13 @@ class Place(Protocol):
         ...
 
     def source_columns(self, source: Files | Jdbc, delta: str) -> pa.Schema:
-        """Return the columns of a source; `delta` is one that its files may make."""
+        """Return the columns of a source; `delta` may name a column made from file names."""
         ...
 
     def source_reader(
         self, source: "SourceTable", columns: pa.Schema | None, batch_bytes: int
     ) -> "SourceReader":
-        """Return a reader of a table of another format; `columns` are the requested ones."""
+        """Return a reader of a table in another format; `columns` are requested columns."""
         ...
 
     def merge(self, job: "Mutate") -> JobResult:

@@ -1,4 +1,4 @@
-"""Results, by their tokens, of jobs that may commit nothing, or more than once."""
+"""Stored results, by token, of jobs that may commit nothing or several versions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +16,8 @@ from opal_lake.storage.verified import read_sealed
 
 RESULT_KEPT_APART = ("consume", "compact", "zorder", "retain", "maintain")
 DELETE_RESULT = "delete it, and run the job again"
-# Their results are in commits if they changed something, otherwise apart. An ingest always commits,
-# also without rows: no upsert has to look for a result here, and its partition key counts
+# Operations whose result is in a commit if they changed something, and otherwise stored apart. An
+# ingest is not one of them: it always commits, so that no upsert has to look for a stored result.
 _MAY_COMMIT_NOTHING = (
     "metagen",
     "discard",
@@ -33,7 +33,7 @@ def run_once(
 ) -> JobResult:
     """Run a job whose repeat is harmless, and store its result.
 
-    With a token that has a result, only return that.
+    If the token has a result already, return that one without running the job.
     """
     if token is None:
         return run()
@@ -46,9 +46,10 @@ def run_once(
 def find_result(
     log: CommitLog, head: Snapshot, operation: str, token: str | None
 ) -> JobResult | None:
-    """Return the result of the job with this token, from a commit or stored apart.
+    """Return the result of an earlier job with this token, None if there is none.
 
-    InvalidInputError for a token of another operation.
+    The result is in a commit, or was stored apart. Raises InvalidInputError for a token of another
+    operation.
     """
     committed = log.earlier_result(head, operation, token)
     may_be_apart = operation in (*RESULT_KEPT_APART, *_MAY_COMMIT_NOTHING)
@@ -58,13 +59,13 @@ def find_result(
     if earlier is not None and earlier.operation != operation:
         raise InvalidInputError(
             f"token {token!r} was used by a {earlier.operation}; "
-            f"give this {operation} a token of its own"
+            f"give this {operation} another token"
         )
     return earlier
 
 
 def keep_result(storage: Storage, result: JobResult) -> JobResult:
-    """Store a result that has a token; return the one of the first job."""
+    """Store a result with a token. Return it, or the result that is stored already."""
     if result.token is None:
         return result
     # I4: a sealed JobResult, with the name of its token
@@ -75,13 +76,13 @@ def keep_result(storage: Storage, result: JobResult) -> JobResult:
 
 
 def read_result(storage: Storage, token: str) -> JobResult | None:
-    """Return the stored result of the job with this token, marked as a repeat."""
+    """Return the stored result of a token, marked as a repeat, None if there is none."""
     check_token(token)
     return result_at(storage, layout.result_path(token))
 
 
 def result_at(storage: Storage, path: str) -> JobResult | None:
-    """Return the result at a path, marked as a repeat; None without one."""
+    """Return the result at a path, marked as a repeat, None if it does not exist."""
     try:
         data = read_sealed(storage, path)
     except NotFoundError:

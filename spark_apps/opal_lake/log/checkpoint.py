@@ -133,7 +133,7 @@ def write_checkpoint(
     read: Callable[[LogFile], Events] | None = None,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Snapshot:
-    """Store the state as a checkpoint, and return the same version, based on that checkpoint.
+    """Store the state as a checkpoint, and return the version that reads from it.
 
     Each list keeps most parts of the last checkpoint, and gets one more part with the changes since
     then. Two writers may store one version's checkpoint at the same time: both roots name the part
@@ -158,7 +158,7 @@ def write_checkpoint(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPlan:
-    """The parts of a list in a checkpoint: the older ones that it keeps, and a new one.
+    """The parts of a list in a checkpoint: older ones that are kept, and a new one.
 
     `lines` are those of the new part, None if the list gets no new part.
     """
@@ -216,7 +216,7 @@ def _has_restore(snapshot: Snapshot) -> bool:
 
 
 def _changed_lines(snapshot: Snapshot, name: str, kind: ListKind) -> Lines:
-    """Return the lines of a part with the changes of the commits since the last checkpoint."""
+    """Return a part's lines: the changes of the commits since the last checkpoint."""
     lines: Lines = {}
     for key, value in snapshot.changes(name):
         if value is None:
@@ -239,7 +239,7 @@ def list_items(snapshot: Snapshot, name: str) -> dict[Hashable, Any]:
 
 
 def _is_merged(part: Part, new_lines: int) -> bool:
-    """Return whether the last part of a list is merged into one with so many new lines."""
+    """Return whether a list's last part is merged into one with so many new lines."""
     return isinstance(part, InlinePart) or part.items <= MERGE_RATIO * new_lines
 
 
@@ -266,12 +266,12 @@ def _written(
 
 
 def _bases_part(bases: Iterable[BitmapBase], version: int) -> tuple[Part, ...]:
-    """Return the part with the bitmap bases, which is always within the root: they are few."""
+    """Return the part with the bitmap bases. They are few, so it is in the root."""
     return (InlinePart(data=encode_section(bases, base_to_json), version=version),)
 
 
 def kept_files(snapshot: Snapshot) -> Iterable[SectionRef]:
-    """Return the part files of the last checkpoint that the next checkpoint would keep."""
+    """Return the part files of the last checkpoint that the next one would keep."""
     plans = plan_lists(snapshot)
     return file_parts({name: plan.standing for name, plan in plans.items()})
 
@@ -279,7 +279,7 @@ def kept_files(snapshot: Snapshot) -> Iterable[SectionRef]:
 def ensure_checkpoint(
     storage: Storage, snapshot: Snapshot, *, tuning: Tuning = DEFAULT_TUNING
 ) -> Snapshot:
-    """Write the checkpoint of a version if it is missing, and return the version read from it.
+    """Write a version's checkpoint if it is missing; return the version read from it.
 
     The checkpoint is read back whole and compared: from then on the version does not need the log
     before it. Raises FormatError if the checkpoint differs.
@@ -328,7 +328,7 @@ def touched_sections(commits: Iterable[Commit]) -> set[str]:
     for commit in commits:
         actions = commit.actions
         rewrite = actions.rewrite
-        # A list is changed if the value beside its name is not empty
+        # Pairs of a change, and the names of the lists that it changes unless it is empty
         changes: tuple[tuple[object, tuple[str, ...]], ...] = (
             (actions.ingested, ("files", "pending")),
             (actions.ingested_side, ("files", "pending")),

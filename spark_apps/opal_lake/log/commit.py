@@ -98,7 +98,7 @@ class CorrectedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """The action of a restore: the older version, and how the state changes back to it.
+    """The action of a restore: the older version, and the changes back to its state.
 
     - `side` names the side file with the files, segments, logs and runs that come back or are
       removed.
@@ -165,12 +165,12 @@ class Actions:
 
     @property
     def gives_row_ids(self) -> bool:
-        """Whether the commit assigns outside row ids; only then it has a `first_row_id`."""
+        """True if the commit assigns outside row ids: then it has a `first_row_id`."""
         return self.row_ids > 0
 
     @property
     def visible_rows(self) -> int:
-        """The number of rows that become visible. Their row ids precede those of added files."""
+        """The rows that become visible. Their row ids precede those of added files."""
         return sum(segment.rows for segment in self.processed)
 
     @property

@@ -221,7 +221,7 @@ class CommitLog:
         return commit
 
     def reading_back(self, oldest: int) -> Callable[[int], Commit]:
-        """Return a function like `read_commit` that reads ahead, towards the `oldest` version."""
+        """Return a `read_commit` that reads ahead, down to the `oldest` version."""
         return BackwardReader(self, oldest)
 
     def _extend(
@@ -294,7 +294,7 @@ class CommitLog:
         return commits + self.commits_after(end)
 
     def _none_was_deleted(self, start: Snapshot | None, commits: Sequence[Commit]) -> bool:
-        """Return whether neither the commits after `start`, nor the next one, were ever deleted.
+        """Return whether no commit after `start`, nor the next one, was ever deleted.
 
         The name of a deleted commit is free again, so that a stalled writer may have taken it. The
         vouchers of the versions prove that this did not happen (FORMAT, §12).
@@ -321,7 +321,7 @@ class CommitLog:
             return False
 
     def commits_after(self, version: int, up_to: int | None = None) -> list[Commit]:
-        """Return the commits after a version, oldest first, up to another one or the newest."""
+        """Return the commits after a version up to another or the newest, oldest first."""
         if up_to is None:
             return self._listed_after(version, None)
         return [*self.range_after(version, up_to).commits]
@@ -352,7 +352,7 @@ class CommitLog:
     def _paged(
         self, version: int, top: int, follower: Commit | None, refs: Sequence[PageRef]
     ) -> CommitRange | None:
-        """Return the commits after a version up to `top`, with those that pages hold from pages.
+        """Return the commits after a version up to `top`, as far as possible from pages.
 
         `follower` is the commit after `top`, if it is known. None if a commit is neither in a page
         nor in the log, or if the commits are not one chain.
@@ -393,10 +393,11 @@ class CommitLog:
         from_log: Mapping[int, Commit | None],
         page_of_version: Mapping[int, Page],
     ) -> tuple[list[Commit], set[int]]:
-        """Return commits newest first, and the versions whose copies in pages belong to the chain.
+        """Return commits newest first, and the versions with a valid copy in a page.
 
-        `from_log` has the commits that were read from the log, None for a missing one. The walk
-        ends before the first version of which neither the log nor a page has the commit.
+        A copy is valid if its write id is the one that the next commit names. `from_log`
+        has the commits that were read from the log, None for a missing one. The walk ends before
+        the first version whose commit is neither in the log nor in a page.
         """
         commits: list[Commit] = []
         copied: set[int] = set()
@@ -420,7 +421,7 @@ class CommitLog:
         return commits, copied
 
     def _listed_after(self, version: int, up_to: int | None) -> list[Commit]:
-        """Return the commits that a listing of the log shows after a version, up to another one.
+        """Return the commits in a listing of the log after a version, up to another one.
 
         Raises NotFoundError if one of them disappears after the listing, unless retention deletes
         the oldest ones.
@@ -517,7 +518,7 @@ class CommitLog:
     ) -> JobResult | None:
         """Return the result of an earlier run with this token or sequence.
 
-        A later sequence of the application counts, too. None if there is no such run. Raises
+        A later sequence of the application counts, too. None without such a run. Raises
         InvalidInputError for the token of an ingest whose rows were discarded: its result would
         report rows that the table does not have. If a restore undid the earlier run, a note of the
         result names that restore.
@@ -714,8 +715,8 @@ class CommitLog:
                 return higher, follower
         raise CommitUnknownError(
             f"{self.storage.uri}: version {version} was written, but the log above it could not be "
-            f"read ({failure}); with a token, run again with the same one; without, run again only "
-            "if `opal history` does not show the version"
+            f"read ({failure}); run again with the same token, or, without a token, only if "
+            "`opal history` does not show the version"
         )
 
 

@@ -53,7 +53,7 @@ class CommitTimes:
 
     @functools.cached_property
     def _repairs(self) -> list[CorrectedTimes]:
-        """The corrections of all clock repairs, newest first: the newest of a version counts."""
+        """The corrections of all clock repairs. The first one of a version counts."""
         repairs: list[CorrectedTimes] = []
         for version in sorted(self._head.root.clock_repairs, reverse=True):
             times = self._commit(version).actions.corrected_times
@@ -101,7 +101,7 @@ def version_at(head: Snapshot, moment_us: int) -> int:
 
 
 def history(head: Snapshot, read_commit: Callable[[int], Commit]) -> Iterator[Commit]:
-    """Yield the commits of all readable versions, newest first, with their corrected times."""
+    """Yield the commits of readable versions, newest first, with corrected times."""
     times = CommitTimes(head)
     for commit in newest_first(head, read_commit):
         yield replace(commit, timestamp_us=times.corrected(commit.version, commit.timestamp_us))

@@ -108,7 +108,7 @@ def _check_schema(operation: str, base: Root, winner: Commit) -> None:
 def check_positions(
     head: Snapshot, positions: Mapping[str, Advance], read_commit: Callable[[int], Commit]
 ) -> None:
-    """Raise FencedError if an application's position is not where its writer expects it.
+    """Raise FencedError if an application is not at the position of its writer.
 
     Then the writer's rows may be in the table already. I28: each advance begins at the position
     where the application stood.

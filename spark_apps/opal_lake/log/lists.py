@@ -68,7 +68,7 @@ def rewritten_files(storage: Storage, commit: Commit) -> Rewrite:
 
 
 def side_rows_fault(storage: Storage, commit: Commit) -> str | None:
-    """Return how a commit's `side_rows` differ from its side file, None if they are equal.
+    """Return how a commit's `side_rows` differ from its side file, None if equal.
 
     I32: `side_rows` equals the rows of the files that the side file adds.
     """
@@ -87,7 +87,7 @@ def _side_rewrite(storage: Storage, rewrite: Rewrite, side: SideFile) -> Rewrite
 
 
 def _side_rows_fault(rewrite: Rewrite, listed: Rewrite) -> str | None:
-    """Return how `side_rows` of a rewrite differ from the files that its side file lists."""
+    """Return how `side_rows` differ from the rows of the listed files, None if equal."""
     rows = sum(file.rows for file in listed.add)
     if rows == rewrite.side_rows:
         return None
@@ -122,7 +122,7 @@ def segment_of_file(file: DataFile) -> Segment:
 def processed_fault(
     storage: Storage, commit: Commit, pending: Mapping[int, Segment | PendingSegment]
 ) -> str | None:
-    """Return how a segment that a commit processes differs from the ingested one, or None.
+    """Return how a processed segment differs from the ingested one, None if none does.
 
     I15: a commit processes segments as they were ingested, by itself or before. `pending` are the
     known segments that were pending before the commit.
@@ -165,7 +165,7 @@ def _file_changes(storage: Storage, commit: Commit) -> Iterator[tuple[str, DataF
 
 
 def _with_row_ids(files: Iterable[DataFile], commit: Commit) -> Iterator[DataFile]:
-    """Yield the files that a rewrite adds, with the row ids that the commit reserves for them.
+    """Yield the files that a rewrite adds, with the row ids that it reserves for them.
 
     The ids follow those of rows that become visible, in the order of the files.
     """
@@ -349,7 +349,7 @@ RESTORED_LISTS = ("files", "segments", "pending", "logs", "runs", "partitions")
 
 
 def list_changes(name: str, storage: Storage, commit: Commit) -> Iterator[tuple[Hashable, Any]]:
-    """Yield the changes of a commit in a list: keys with values, or with None if removed."""
+    """Yield a commit's changes of a list: keys with values, or with None if removed."""
     yield from LISTS[name].changes(storage, commit)
     restored = commit.actions.restored
     if restored is not None and name in RESTORED_LISTS:
@@ -379,7 +379,7 @@ def pending_again(storage: Storage, commit: Commit) -> Iterator[int]:
 def _restored_changes(
     storage: Storage, side: SideFile
 ) -> tuple[tuple[str, tuple[Hashable, Any]], ...]:
-    """Return the changes that a restore's side file lists, each with the name of its list."""
+    """Return the changes in a restore's side file, each with the name of its list."""
     return _side_items(storage, side, _restored_change)
 
 

@@ -53,7 +53,7 @@ MAX_FRESH_BYTES = 16 << 20  # of copies that are not from other pages, before co
 MAX_COMMIT_BYTES = 64 << 10  # a longer commit is not copied
 
 Line = bytes
-# What `decoding` names the document, and what its error tells to do
+# For `decoding`: the document's noun in errors, and their next step
 _PAGE = ("a page of the log", "delete it; it is derived and is written again")
 
 
@@ -135,7 +135,7 @@ class CommitRange:
     events: Mapping[str, Line] = field(default_factory=dict)
 
     def read_events(self, storage: Storage, log: LogFile) -> Events:
-        """Return the events of a log with their next rows, from a page line if there is one."""
+        """Return the events of a log with their next rows, from a page if possible."""
         line = self.events.get(log.path)
         copied = None if line is None else decode_events_line(line, log)
         if copied is not None:
@@ -159,7 +159,7 @@ def _with_next_rows(log: LogFile, events: Events) -> Events:
 
 
 def decode_events_line(line: Line, log: LogFile) -> Events | None:
-    """Decode a line of a page, None if it is damaged or of another log than the commit records.
+    """Decode the events in a line of a page, None if it is damaged or of another log.
 
     Logs of two chains may have the same path, so that the line's checksum of the log decides.
     """
@@ -191,7 +191,7 @@ def _columns_of(events: Events) -> tuple[npt.NDArray[np.generic], ...]:
 
 
 def _matches_log(events: Events, log: LogFile) -> bool:
-    """Return whether events have the number and times that the commit records for the log."""
+    """Return whether events have the number and times that the commit records."""
     assert events.next_rows is not None
     if any(column.shape != (log.events,) for column in _columns_of(events)):
         return False
@@ -268,7 +268,7 @@ def decode_page(data: bytes, path: str) -> Page:
 
 
 def _by_path(lines: Iterable[Line]) -> dict[str, Line]:
-    """Return lines of events by the path of their log; raise ValueError for another line."""
+    """Return lines of events by the path of their log; raise ValueError for others."""
     events: dict[str, Line] = {}
     for line in lines:
         _version_of(line)  # raises ValueError if it does not begin with a number
@@ -299,7 +299,7 @@ def read_pages(storage: Storage, table_id: str, refs: Sequence[PageRef]) -> list
 def read_cover(
     storage: Storage, table_id: str, refs: Iterable[PageRef], first: int, last: int
 ) -> list[Page]:
-    """Read as few pages as possible that hold all versions of a range that are in any page.
+    """Read the fewest pages that hold all versions of a range that are in any page.
 
     If a chosen page cannot be used, the choice is made again without that page.
     """
@@ -318,7 +318,7 @@ def read_cover(
 
 
 def list_pages(storage: Storage, first: int = 0, last: int | None = None) -> list[PageRef]:
-    """Return the pages with commits of a range of versions; those that end last come first.
+    """Return the pages with commits of a range, those that end last first.
 
     Without `last`, the range has no end.
     """
@@ -370,7 +370,7 @@ def cover(refs: Iterable[PageRef], first: int, last: int) -> list[PageRef]:
 
 
 def _later_ending(best: PageRef | None, other: PageRef, last: int) -> PageRef:
-    """Return the page that ends later in a range up to `last`, or the smaller one if equal."""
+    """Return the page that ends later, up to `last`, or the smaller one if equal."""
     if best is None:
         return other
     return max(best, other, key=lambda ref: (min(ref.last, last), -ref.size))
@@ -442,7 +442,7 @@ def write_page(
     *,
     tuning: Tuning,
 ) -> None:
-    """Store the page that ends with the version of `state`, merged with earlier pages if due.
+    """Store the page that ends with a state's version, merged with others if due.
 
     `step` is the number of versions between two checkpoints. `events` reads the segment logs.
     """
@@ -491,7 +491,7 @@ def _fresh_commits(
     read_commit: Callable[[int], Commit],
     max_filled: int,
 ) -> list[Commit]:
-    """Return missing commits by version: the known ones, and the others as far as readable.
+    """Return missing commits by version: known ones, and others that can be read.
 
     Others are read only if they are at most `max_filled`.
     """
@@ -548,5 +548,5 @@ def store_page(storage: Storage, page: Page) -> None:
 
 
 def trimmed(page: Page, oldest: int) -> Page:
-    """Return the page without the copies of the oldest version and of versions before it."""
+    """Return the page without the copies of versions up to the oldest one."""
     return _merged([page], page.table_id, oldest + 1, page.last)

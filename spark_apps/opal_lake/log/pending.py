@@ -83,9 +83,9 @@ class PendingKey:
 
 
 def pending_keys(snapshot: Snapshot, without: Collection[int] = frozenset()) -> list[PendingKey]:
-    """Return the partition keys of pending segments, oldest first, but not those of `without`.
+    """Return the partition keys with pending segments, oldest first.
 
-    `without` are ids of segments.
+    Segments whose ids are in `without` do not count.
     """
     if snapshot.root.pending == 0:
         return []
@@ -112,7 +112,7 @@ def _pending_key(
 
 
 def pending_notes(keys: Collection[PendingKey], now_us: int) -> tuple[str, ...]:
-    """Return a note for each of the oldest partition keys, and one note for all others.
+    """Return notes: one for each of the oldest partition keys, one for all others.
 
     `keys` are sorted, oldest first.
     """
@@ -200,7 +200,7 @@ def withdrawn_ingests(
 
 
 def discarded_since(snapshot: Snapshot, version: int) -> dict[int, int]:
-    """Return the ids of segments that were discarded after a version, with the later versions."""
+    """Return the segments discarded after a version: ids, with the later versions."""
     discarded: dict[int, int] = {}
     for commit in snapshot.commits:
         if commit.version > version:
@@ -280,7 +280,7 @@ def _commit_of_token(
     read_commit: Callable[[int], Commit],
     read_back: Callable[[int], Commit],
 ) -> Commit | None:
-    """Return the readable commit with a token, even if the head has forgotten the token.
+    """Return the readable commit with a token, even one that the head has forgotten.
 
     None if there is none, or if it has expired.
     """

@@ -23,7 +23,7 @@ from opal_lake.storage.protocol import Storage
 
 MERGE_RATIO = 2  # a part is merged if it has at most so many times the items of the next one
 GONE = "gone"
-# What `decoding` names the document, and what its error tells to do
+# For `decoding`: the document's noun in errors, and their next step
 _PART = ("a section", "run `opal check`, which names the damaged file")
 
 Lines = dict[Hashable, bytes | None]  # by key; None marks an item that is gone
@@ -201,7 +201,7 @@ def merged(older: Lines, newer: Lines) -> Lines:
 
 
 def add_line(lines: Lines, key: Hashable, line: bytes | None) -> None:
-    """Add a line in place. An item that came and went since the part before gets no line."""
+    """Add a line in place. An item that came and went since the last part has none."""
     earlier_line = lines.pop(key, None)
     came_and_went = line is None and earlier_line is not None
     if not came_and_went:

@@ -96,7 +96,7 @@ def row_id_fault(root: Root, commit: Commit) -> str | None:
 
 
 def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
-    """Return the root after one more commit; `ingested` are the files that the commit ingests."""
+    """Return the root after one more commit; `ingested` are the commit's new files."""
     fault = row_id_fault(root, commit)
     if fault is not None:
         path = layout.commit_path(commit.version)
@@ -163,7 +163,7 @@ def _savepoints_after(savepoints: Mapping[str, int], commit: Commit) -> dict[str
 
 
 def _vouchers_after(vouchers: Mapping[int, str], commit: Commit) -> dict[int, str]:
-    """Return the write ids, by version, that later commits need as vouchers (FORMAT, §12)."""
+    """Return the write ids, by version, that later commits need (FORMAT, §12)."""
     vouching = layout.vouching_versions(commit.version)
     known = {**vouchers, commit.version: commit.write_id}
     return {version: write_id for version, write_id in known.items() if version in vouching}
@@ -366,7 +366,7 @@ class Snapshot:
         return [log for log in logs.values() if log.version > version]
 
     def recent_files(self) -> dict[str, DataFile]:
-        """Return the files of commits after the last checkpoint, and of its last inline part."""
+        """Return the files since the last checkpoint, and those of its last inline part."""
         parts = self.sections.get("files", ())
         inline_parts = [part for part in parts[-1:] if isinstance(part, InlinePart)]
         return self._fold("files", inline_parts)
@@ -435,7 +435,7 @@ class Snapshot:
 
 
 def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
-    """Return the commits; raise FormatError if they do not follow a snapshot as one chain."""
+    """Return the commits; raise FormatError unless they continue a snapshot's chain."""
     version = start.version
     write_id = start.root.write_id
     table_id = start.root.table_id
@@ -476,7 +476,7 @@ def newest_first(head: Snapshot, read_commit: Callable[[int], Commit]) -> Iterat
 
 
 def extend_list(items: dict[Any, Any], changes: Iterable[tuple[Hashable, Any]]) -> dict[Any, Any]:
-    """Apply changes to a list in place, and return it. A changed item moves to the end."""
+    """Apply changes to a list in place; return it. A changed item moves to the end."""
     for key, value in changes:
         items.pop(key, None)
         if value is not None:

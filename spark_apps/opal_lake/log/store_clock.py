@@ -46,7 +46,7 @@ def writer_now_us(own_us: int, store_us: int | None, spec: TableSpec, uri: str) 
 
 
 def clock_notes(store_us: int | None, root: Root, uri: str) -> tuple[str, ...]:
-    """Return a warning if the newest version's time is in the future, otherwise no notes.
+    """Return a warning if the newest version's time is in the future, else no notes.
 
     Then some writer's clock was wrong, and all commit times since then are wrong, too.
     """

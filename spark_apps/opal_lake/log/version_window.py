@@ -38,7 +38,7 @@ def savepoints_text(savepoints: Mapping[str, int]) -> str:
 
 
 def serving_checkpoint(root: Root, checkpoints: Iterable[int]) -> int | None:
-    """Return the newest checkpoint from which the oldest readable version can be folded.
+    """Return the newest checkpoint from which the oldest version can be folded.
 
     `checkpoints` are versions. None if no checkpoint is old enough.
     """
@@ -47,7 +47,7 @@ def serving_checkpoint(root: Root, checkpoints: Iterable[int]) -> int | None:
 
 
 def log_begin(root: Root, checkpoints: Iterable[int], logged: Container[int]) -> int | None:
-    """Return the version of the checkpoint at which the kept log begins, None if there is none.
+    """Return the checkpoint at which the kept log begins, None if there is none.
 
     `checkpoints` and `logged` are the versions of existing checkpoints and commits. The oldest
     readable version can be folded from the returned checkpoint. If possible it is the last but one
@@ -70,7 +70,7 @@ def log_begin(root: Root, checkpoints: Iterable[int], logged: Container[int]) ->
 
 
 def cutoff_us(window: Duration, grace: Duration, now_us: int) -> int:
-    """Return the moment up to which versions expire: `window` ago, or `grace` if it is longer."""
+    """Return the moment up to which versions expire: the longer of both spans ago."""
     window_us = parse_duration(window, name="window")
     grace_us = parse_duration(grace, name="grace")
     return now_us - max(window_us, grace_us)

@@ -68,7 +68,7 @@ def fold_bases(
     *,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> tuple[BitmapBase, ...]:
-    """Return the bitmap bases, with new ones for groups with new events if a fold is due.
+    """Return the bitmap bases; if a fold is due, with new ones for the new events.
 
     A fold is due once many logs or events came after the last one. `read` returns the events of a
     log, for callers that have read some logs already.
@@ -172,7 +172,7 @@ def _encoded(snapshot: Snapshot, group: int, bitmaps: Bitmaps, below: list[Bitma
 
 
 def read_base(snapshot: Snapshot, base: BitmapBase) -> Bitmaps:
-    """Read a base; raise FormatError if it has many marks, and more than a segment has rows."""
+    """Read a base; raise FormatError for many marks, some beyond a segment's rows."""
     bitmaps = decode_base(read_verified(snapshot.storage, base), base.path)
     for number, rows in bitmaps.items():
         if len(rows) <= MANY_MARKS:

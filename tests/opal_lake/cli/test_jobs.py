@@ -202,7 +202,7 @@ def test_a_job_that_was_done_before_needs_no_spark(table: Table) -> None:
         assert choice.why == "done before with this token: in this process"
     dry = Maintain(small_files=1, dry_run=True, token="c")
     assert choose_engine(table, dry).why.startswith("no files: in this process")
-    with pytest.raises(InvalidInputError, match="give this zorder a token of its own"):
+    with pytest.raises(InvalidInputError, match="give this zorder another token"):
         choose_engine(table, ZOrder(["id"], token="c"))
 
 

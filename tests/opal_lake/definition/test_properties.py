@@ -55,26 +55,27 @@ def test_maintenance_properties_are_set_and_read_back(
     "name,value,message",
     [
         ("zorder", "sku,nothing", "no column 'nothing'"),
-        ("zorder", "sku,sku", "named twice"),
+        ("zorder", "sku,sku", "name each column only once, not sku twice"),
         ("window", "soon", "'soon'; write a span of time such as 30d, 2w"),
-        ("window", "", "has an empty value; write one, as 7d, or None for the default"),
-        ("zorder", "none", "'none'; for no Z-order give an empty value: zorder=''"),
+        ("window", "", "has an empty value; give one, such as 7d, or None for the default"),
+        ("zorder", "none", "no column of that name; for no Z-order use zorder=''"),
         ("look_back", "-3", "'-3'; write a span of time such as 30d, 2w"),
-        ("archive_codec", "zip", "is not a codec"),
+        ("archive_codec", "zip", "use a codec from"),
         ("dead_share", 101, "from 1 to 100"),
         ("fold_files", 1, "0, or a whole number from 2"),
         ("small_files", 0, "from 1"),
         ("small_files", "16", "from 1"),
         ("read_verify", "never", "one of full"),
-        ("windw", "7d", "unknown"),
-        ("window", 5.5, "5.5, of type float; write a text or a whole number|write it as text"),
-        ("target_mb", 5.5, "5.5, of type float; write a text|use a whole number"),
-        ("drift", b"x", "b'x', of type bytes; write a text|write it as text"),
-        ("zorder", [5], "of type list; write a text|write it as text"),
-        ("zorder", True, "write it as text"),
+        ("windw", "7d", "'windw' is unknown; did you mean 'window'"),
+        ("colour", "red", "'colour' is unknown; the properties are group_rows, "),
+        ("window", 5.5, "5.5, of type float; give a text, a whole number"),
+        ("target_mb", 5.5, "5.5, of type float; give a text|use a whole number"),
+        ("drift", b"x", "b'x', of type bytes; give a text"),
+        ("zorder", [5], "of type list; give a text"),
+        ("zorder", True, "use a text"),
     ],
 )
-def test_values_that_mean_nothing_are_refused_and_change_nothing(
+def test_invalid_value_is_refused_and_changes_nothing(
     storage: Storage, name: str, value: int | str, message: str
 ) -> None:
     table = create(storage)

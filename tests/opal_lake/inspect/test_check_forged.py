@@ -304,7 +304,7 @@ def days() -> Forger:
         (
             5,
             lambda commit: replace(commit, business_snapshot="2022-7-17"),
-            "2022-7-17 is not written as 2022-07-16 is",
+            "2022-7-17 does not have the form of 2022-07-16",
         ),
         (
             3,

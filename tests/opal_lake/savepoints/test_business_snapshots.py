@@ -269,7 +269,10 @@ def test_a_finished_business_snapshot_outlives_retention_and_a_released_one_does
     table.release(FRIDAY)
     with pytest.raises(
         NotFoundError,
-        match=f"unknown business snapshot '{FRIDAY}'; readable are {SATURDAY}, {SUNDAY} .open.",
+        match=(
+            f"unknown business snapshot '{FRIDAY}'; "
+            f"the readable ones are {SATURDAY}, {SUNDAY} .open."
+        ),
     ):
         table.read(business_snapshot=FRIDAY)
     with pytest.raises(
@@ -598,7 +601,7 @@ def test_changes_say_what_is_wrong_with_a_business_snapshot() -> None:
         table.changes(SATURDAY)
     with pytest.raises(
         NotFoundError,
-        match=f"unknown business snapshot '{SUNDAY}'; readable are {FRIDAY} .open.",
+        match=f"unknown business snapshot '{SUNDAY}'; the readable ones are {FRIDAY} .open.",
     ):
         table.changes(1, SUNDAY)
 
@@ -621,7 +624,7 @@ def test_a_name_that_is_none_is_refused(name: object) -> None:
     table = create()
     with pytest.raises(
         InvalidInputError,
-        match="is not the name of a business snapshot; write a date as 2022-07-15",
+        match="is not a valid name of a business snapshot; use a date such as 2022-07-15",
     ):
         table.ingest(arrow([]), business_snapshot=name)  # type: ignore[arg-type]  # what it is about
 
@@ -632,7 +635,7 @@ def test_names_of_another_form_are_refused_since_texts_order_them(name: str, met
     table = create()
     table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata=metadata, business_snapshot=FRIDAY)
     with pytest.raises(
-        InvalidInputError, match=r"is not written as 2022-07-15 is|is not the name of"
+        InvalidInputError, match=r"does not have the form of 2022-07-15|is not a valid name of"
     ):
         table.ingest(arrow([("A", 1, "Beijing", name)]), metadata=metadata, business_snapshot=name)
     with pytest.raises(InvalidInputError, match="cannot go into the table"):
@@ -679,7 +682,7 @@ def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
     )
     refused(
         table,
-        f"'{SUNDAY}'; readable are {SATURDAY} .open.",
+        f"'{SUNDAY}'; the readable ones are {SATURDAY} .open.",
         lambda: table.read(business_snapshot=SUNDAY),
         NotFoundError,
     )
@@ -695,10 +698,15 @@ def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
     older.ingest(rows, business_snapshot=SATURDAY)
     refused(
         older,
-        f"{SUNDAY} would become one of that name; release it",
+        f"the business snapshot {SUNDAY} needs for its own savepoint; release the savepoint",
         lambda: older.ingest(rows, business_snapshot=SUNDAY),
     )
-    refused(table, "none has begun", lambda: create().read(business_snapshot=SUNDAY), NotFoundError)
+    refused(
+        table,
+        "the table has none yet",
+        lambda: create().read(business_snapshot=SUNDAY),
+        NotFoundError,
+    )
     with_null = rows.set_column(3, "day", pa.array([None], pa.string()))
     refused(
         table,

@@ -224,11 +224,11 @@ def test_the_delete_condition_is_evaluated_without_spark() -> None:
         ),
         (
             lambda table: table.to_pydict(),
-            "rows are of type dict, and an ingest takes a pyarrow.Table",
+            "rows are of type dict, but an ingest takes a pyarrow.Table",
         ),
-        (lambda _: "a.csv", "rows are of type str, and an ingest takes a pyarrow.Table"),
-        (lambda _: 5, "rows are of type int, and an ingest takes a pyarrow.Table"),
-        (lambda _: [1], "rows are of type list of int, and an ingest takes a pyarrow.Table"),
+        (lambda _: "a.csv", "rows are of type str, but an ingest takes a pyarrow.Table"),
+        (lambda _: 5, "rows are of type int, but an ingest takes a pyarrow.Table"),
+        (lambda _: [1], "rows are of type list of int, but an ingest takes a pyarrow.Table"),
     ],
 )
 def test_rows_of_another_type_are_refused_with_how_to_convert_them(
@@ -245,7 +245,7 @@ def test_rows_of_another_type_are_refused_with_how_to_convert_them(
 @pytest.mark.parametrize(
     "make, deleted, message",
     [
-        (lambda given: given, [True], "deleted has 1 value, and there are 2 rows"),
+        (lambda given: given, [True], "deleted has 1 value for 2 rows"),
         (lambda given: given, pa.array([1, 0]), "deleted holds BIGINT values; give a list or"),
         (lambda given: given, True, "deleted, of type bool, does not hold booleans; give"),
         (lambda given: given, [True, "no"], "deleted, of type list, does not hold booleans; give"),
@@ -296,7 +296,7 @@ def test_a_column_that_differs_in_case_only_is_refused_with_the_name_of_the_tabl
     given, _ = rows([("ax", 1, 10)])
     both = given.append_column("Price", given["price"])
     message = "column 'Price' of the rows differs in case only from column 'price' of the table; "
-    with pytest.raises(InvalidInputError, match=message + "leave one of them out"):
+    with pytest.raises(InvalidInputError, match=message + "the rows have both columns"):
         table.ingest(both, on_new_columns=on_new_columns)
     with pytest.raises(InvalidInputError, match=message + "rename it to 'price'"):
         table.ingest(both.drop_columns("price"), on_new_columns=on_new_columns)

@@ -106,7 +106,7 @@ def test_a_fenced_writer_hears_where_the_application_stands_and_who_took_it_ther
     files = len(list(storage.list("data/")))
     with pytest.raises(
         FencedError,
-        match=r"'a' stands at 5, not at 3: version 2, write rival.*, of job 2, took it there",
+        match=r"'a' is at position 5, not at 3: version 2, write rival.*, of job 2, took it there",
     ) as raised:
         take(table, metadata=metadata, a=(3, 4), b=(0, 1))
     error = raised.value
@@ -134,13 +134,13 @@ def test_an_application_begins_anywhere_only_where_it_says_so(table: Table) -> N
     batch = rows([record("a", 100)])
     with pytest.raises(
         FencedError,
-        match=r"'a' stands at 0, not at 100: no readable version says more.*pass first=True",
+        match=r"'a' is at position 0, not at 100: no readable version says more.*pass first=True",
     ):
         table.ingest(*batch, metadata="inline", positions={"a": Advance(start=100, end=101)})
     table.ingest(
         *batch, metadata="inline", positions={"a": Advance(start=100, end=101, first=True)}
     )
-    with pytest.raises(FencedError, match="'a' stands at 101, not at 100"):
+    with pytest.raises(FencedError, match="'a' is at position 101, not at 100"):
         table.ingest(
             *batch, metadata="inline", positions={"a": Advance(start=100, end=101, first=True)}
         )
@@ -226,7 +226,7 @@ def test_positions_survive_checkpoints_and_retention(storage: MemoryStorage) -> 
     later = reopen(storage, "later")
     assert (later.position("a"), later.position("b")) == (15, 1)
     with pytest.raises(
-        FencedError, match="'b' stands at 1, not at 0: no readable version says more"
+        FencedError, match="'b' is at position 1, not at 0: no readable version says more"
     ):
         take(later, b=(0, 1))
 
