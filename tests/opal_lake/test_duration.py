@@ -156,5 +156,5 @@ def test_a_number_stays_a_number_where_the_delta_is_one(request: pytest.FixtureR
         plan_spec(SCHEMA, TableLayout(keys=["sku"], delta="at")),
     )
     for span in ("1h30m", timedelta(hours=1)):
-        with pytest.raises(InvalidInputError, match="look_back must be a number such as 1000"):
+        with pytest.raises(InvalidInputError, match="is not a number such as 1000"):
             plan_floor(table.snapshot_at(), span, 0)

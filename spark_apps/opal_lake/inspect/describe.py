@@ -65,10 +65,10 @@ def _column_row(field: Field) -> dict[str, Any]:
 
 
 def _sizes(snapshot: Snapshot) -> dict[str, int]:
-    """Return the numbers and sizes of what a state holds.
+    """Return counts of the rows, segments and files of a state, and their sizes.
 
-    `rows_visible` is too low as long as there are events of rows that a major compaction dropped:
-    the next one removes them.
+    `rows_visible` is too low as long as there are events of rows that a major compaction dropped.
+    The next major compaction removes these events.
     """
     files, pending = snapshot.files.values(), snapshot.pending
     processed = sum(file.rows for file in files if pending.isdisjoint(file.segments))
@@ -105,7 +105,7 @@ def history_rows(table: OpenTable, limit: int | None = None) -> list[dict[str, A
 def commits_of(table: OpenTable, limit: int | None = None) -> Iterator[Commit]:
     """Yield commits, newest first; a limit of 0 means all.
 
-    If a clock was repaired, they have their corrected times.
+    Commits have their corrected times if a clock was repaired.
     """
     head = table.log.head()
     read_commit = table.log.reading_back(head.root.oldest_version)
@@ -154,6 +154,7 @@ def _file_row(file: DataFile, snapshot: Snapshot, invalid: Bitmaps) -> dict[str,
 
 
 def _invalid_in(file: DataFile, snapshot: Snapshot, invalid: Bitmaps) -> int | None:
+    """Return how many rows of a file are invalid; None if it has a part of a segment."""
     segment_rows = sum(snapshot.segments[segment].rows for segment in file.segments)
     if segment_rows != file.rows:
         return None
@@ -165,18 +166,19 @@ def segment_rows(table: OpenTable, version: int | None = None) -> list[dict[str,
     snapshot = table.snapshot_at(version)
     invalid = invalid_rows(snapshot)
     paths = _paths_by_segment(snapshot.files.values())
-    by_id = sorted(snapshot.segments.values(), key=lambda segment: segment.id)
-    return [
-        {
-            "segment": segment_name(segment.id),
+    pending = snapshot.pending
+    rows: list[dict[str, Any]] = []
+    for number, segment in sorted(snapshot.segments.items()):
+        row = {
+            "segment": segment_name(number),
             "rows": segment.rows,
-            "rows_invalid": len(invalid.get(segment.id, ())),
+            "rows_invalid": len(invalid.get(number, ())),
             "group": segment.group,
-            "pending": segment.id in snapshot.pending,
-            "files": paths.get(segment.id, []),
+            "pending": number in pending,
+            "files": paths.get(number, []),
         }
-        for segment in by_id
-    ]
+        rows.append(row)
+    return rows
 
 
 def _paths_by_segment(files: Iterable[DataFile]) -> Mapping[int, list[str]]:
@@ -188,7 +190,7 @@ def _paths_by_segment(files: Iterable[DataFile]) -> Mapping[int, list[str]]:
 
 
 def _delta_value(value: int | None, spec: TableSpec) -> int | str | None:
-    """Return a delta as a person writes it, or the bare number if it is not a date."""
+    """Return a delta as a person writes it, or its order form beyond the calendar."""
     if value is None or not spec.has_keys:
         return value
     kind = spec.delta.type

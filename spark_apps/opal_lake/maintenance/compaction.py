@@ -427,8 +427,8 @@ def plan_floor(
         return _before_greatest(head, look_back, name)
     if isinstance(look_back, int):
         raise InvalidInputError(
-            f"{name} must be a span of time such as '30d', because the delta column is a "
-            f"{type_name(kind)}; got {look_back!r}"
+            f"{name}={look_back!r} is not a span of time such as '30d', which a delta column of "
+            f"type {type_name(kind)} needs"
         )
     floor_us = now_us - parse_duration(look_back, name=name)
     # The order form of a date is in days, that of a time in microseconds
@@ -440,8 +440,8 @@ def _before_greatest(head: Snapshot, look_back: Duration | int, name: str) -> in
     text = str(look_back)
     if not text.isdecimal():
         raise InvalidInputError(
-            f"{name} must be a number such as 1000, because the delta column "
-            f"{head.spec.delta.name!r} is a number; got {look_back!r}"
+            f"{name}={look_back!r} is not a number such as 1000, which the delta column "
+            f"{head.spec.delta.name!r} needs"
         )
     greatest: int | None = None
     for file in settled_files(head):

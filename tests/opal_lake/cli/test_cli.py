@@ -261,7 +261,7 @@ NEW_TABLE = ["--schema", "id INT", "--key", "id", "--delta", "id"]
         (["describe", "ftp://host/x"], r"scheme 'ftp'"),
         (
             ["check", "{uri}", "--sample", "most"],
-            r"--sample='most' is not a share; write a percentage, as 1%",
+            r"--sample='most' is not a share; write a percentage such as 1%",
         ),
         (
             ["check", "{uri}", "--memory", "1"],

@@ -260,7 +260,9 @@ def test_a_look_back_counts_in_the_unit_of_the_delta(request: pytest.FixtureRequ
     head = filled(store(request)).snapshot_at()
     assert plan_floor(head, 3, 0) == 4
     assert plan_floor(head, None, 0) is None
-    with pytest.raises(InvalidInputError, match="'at' is a number; got '30d'"):
+    with pytest.raises(
+        InvalidInputError, match="not a number such as 1000, which the delta column 'at' needs"
+    ):
         plan_floor(head, "30d", 0)
 
 

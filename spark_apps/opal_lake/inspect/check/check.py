@@ -4,9 +4,9 @@ A check goes on after the first damage. With `all`, it also looks at the files o
 savepoints, and of all versions that can be read. Files that nothing refers to are not a finding: a
 job that died leaves them. `quick` reads no data file, and checks only the metadata.
 
-What rows, events and entries mean for each other is checked slot by slot, within the given memory.
-Until then they wait in a file without a name, with some 50 bytes for each row and each entry, which
-disappears with the process.
+A check compares rows, events and entries with each other slot by slot, within the given memory.
+Until their slot is checked, they wait in a file without a name, which disappears with the process.
+It has some 50 bytes for each row and each entry.
 """
 
 import re
@@ -135,17 +135,17 @@ class Checked:
 
 
 def _parse_memory(text: object) -> int:
-    """Return the bytes of an amount of memory as people write it: 1g, 2500m."""
+    """Return the number of bytes of a text such as 1g or 2500m."""
     match = _MEMORY.match(text) if isinstance(text, str) else None
     if match is None:
         raise InvalidInputError(
             f"memory={text!r} is not an amount of memory; "
-            "write a number of gigabytes or megabytes, as 1g or 2500m"
+            "write a number of gigabytes or megabytes such as 1g or 2500m"
         )
     size = int(match[1]) * _MEMORY_UNITS[match[2]]
     if size < LEAST_BYTES:
         raise InvalidInputError(
-            f"memory={text!r} is too little for a check; give it {LEAST_BYTES >> 20}m at least"
+            f"memory={text!r} is too little for a check, which needs at least {LEAST_BYTES >> 20}m"
         )
     return size
 
@@ -158,7 +158,7 @@ def check(
     at_step: AtStep = no_step,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Checked:
-    """Check the newest version, and older ones if these are asked for.
+    """Check the newest version, and with `asked.all` also older ones.
 
     The table's engine checks rows, events and entries, by tasks if there are several slots. Files
     that a retention deleted meanwhile are not damage: the check runs again without them.
@@ -287,19 +287,19 @@ def _looked_at(
 
 
 def _left_out_versions(older: OlderVersions, *, deep: bool) -> Iterator[str]:
-    """Yield what was not checked of versions before the newest, in words."""
-    left = len(older.versions - older.compared)
-    if left:
+    """Yield notes on what was not checked of versions before the newest."""
+    uncompared = len(older.versions - older.compared)
+    if uncompared:
         if not deep:
             why = "a quick check reads metadata only"
         elif older.has_damage:
-            why = "once something is found in older versions, those after it are not compared"
+            why = "after the first damaged older version, no further one is compared"
         else:
-            why = "they are too many, or too large together, to compare each"
+            why = "the versions are too many, or too large together, to compare each"
         yield (
-            f"how rows, events and key-store entries of {count_text(left, 'older version')} fit "
-            "together (I18, I20, I21), except for what merges of logs and runs took over: "
-            f"{why}"
+            "how rows, events and key-store entries fit together in "
+            f"{count_text(uncompared, 'older version')} (I18, I20, I21), except for the logs and "
+            f"runs that merges took over: {why}"
         )
     yield from older.left_out
 
@@ -325,15 +325,15 @@ def _left_over(storage: Storage) -> Iterator[str]:
         folder = left_overs[0].path.partition("/")[0]
         yield (
             f"{count_text(len(left_overs), 'file')} of {size:,} bytes in {storage.uri}/{folder} "
-            "are of writers that were killed, or write on another machine; `opal retain` deletes "
-            "those that are older than its grace"
+            "are of writers that were killed, or that write on another machine; `opal retain` "
+            "deletes the files that are older than its grace"
         )
 
 
 def _is_readable(state: Snapshot, findings: Findings) -> bool:
-    """Return whether all lists of a version can be loaded; report it if not.
+    """Return whether all lists of a version can be loaded; report the first damage.
 
-    After a damaged commit they are loaded from a checkpoint, which may be damaged, too.
+    After a damaged commit the lists come from a checkpoint, which may be damaged, too.
     """
     try:
         for name in _LISTS:
@@ -346,7 +346,7 @@ def _is_readable(state: Snapshot, findings: Findings) -> bool:
 
 
 def _left_out(state: Snapshot, keys: KeyRange, *, deep: bool) -> Iterator[str]:
-    """Yield what was not checked, in words."""
+    """Yield notes on what was not checked of the newest version."""
     files = [*state.files.values()]
     if not deep:
         yield (

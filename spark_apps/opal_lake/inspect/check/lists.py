@@ -1,7 +1,7 @@
-"""The lists of every checkpoint, and those that the commits add up to.
+"""The lists of every checkpoint, and the lists that the commits add up to.
 
-A log has a checkpoint for every few hundred commits, and each names long lists. So a commit is
-folded once for all of them, and a section that many checkpoints name is decoded once.
+A log has a checkpoint for every few hundred commits, and each checkpoint names long lists. So a
+commit is folded once for all checkpoints, and a section that many of them name is decoded once.
 """
 
 from collections.abc import Hashable, Iterable
@@ -25,9 +25,10 @@ _IN_ORDER = "tokens"  # the only list whose order counts
 
 @dataclass(slots=True)
 class FoldedLists:
-    """The lists of the last folded state; those of earlier states are used up.
+    """The lists of the last folded state, which replace those of earlier states.
 
-    `added_logs` are those that came since the state before, None if others may have gone.
+    `added_logs` are the logs that were added since the state before. None if logs may also have
+    been removed.
     """
 
     state: Snapshot | None = None
@@ -37,7 +38,7 @@ class FoldedLists:
     def fold(self, state: Snapshot) -> None:
         """Fold the lists of a state.
 
-        A list that cannot be folded is left out: whoever needs it reports it.
+        A list that cannot be folded is left out: the check that needs the list reports it.
         """
         since = None
         if self.state is not None and self._leads_to(state):
@@ -85,7 +86,7 @@ def _added_logs(commits: Iterable[Commit], state: Snapshot) -> list[LogFile] | N
 
 @dataclass(slots=True)
 class StoredLists:
-    """Decoded sections and their lines: the next checkpoint has most of them again."""
+    """Decoded sections and lines, most of which the next checkpoint has again."""
 
     decoded: dict[tuple[str, str], DecodedSection] = field(default_factory=dict)
     lines: dict[str, Lines] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class StoredLists:
     def load(self, checkpoint: Snapshot, expected: FoldedLists) -> None:
         """Load the lists of a checkpoint.
 
-        A damaged list is left out: whoever needs it reports it.
+        A damaged list is left out: the check that needs the list reports it.
         """
         used: dict[tuple[str, str], DecodedSection] = {}
         for name in LISTS:
@@ -132,7 +133,7 @@ def _decoded(
 ) -> DecodedSection:
     """Decode a section.
 
-    An item that is as expected is the expected object itself, so that comparing them costs nothing.
+    An item that equals the expected one is that same object, so that a comparison costs nothing.
     """
     added: dict[Any, Any] = {}
     gone: list[Any] = []
@@ -141,8 +142,10 @@ def _decoded(
     unknown = [line for line in section if line not in lines]
     read = decode_items(unknown, path, LISTS[name].change_from_json) if unknown else []
     for line, (key, value) in zip(unknown, read, strict=True):
-        own = expected.get(key)
-        lines[line] = (key, own if own == value else value)
+        expected_value = expected.get(key)
+        if expected_value == value:
+            value = expected_value
+        lines[line] = (key, value)
     changes = [lines[line] for line in section]
     if name == _IN_ORDER:
         return changes, {}, []

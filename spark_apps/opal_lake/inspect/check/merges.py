@@ -1,8 +1,8 @@
-"""Logs and runs that later versions have merged: a merge keeps what it found (I18, I21).
+"""Logs and runs that later versions have merged: a merge loses no event or entry (I18, I21).
 
-So what is compared for the newest version holds for the versions before a merge, too, and no
-version has to be compared as a whole for that. Each log and run is read once, and checked with the
-merge that removed it.
+So the comparison of rows with logs and runs in the newest version holds for older versions, too,
+which need not be compared as a whole. Each log and run is read once, and checked with the merge
+that removed it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -59,24 +59,22 @@ class MergeCheck:
         """Compare what a commit removes with what it adds."""
         actions = commit.actions
         floor = self.floor if actions.floor is None else actions.floor
-        removed_logs = [self.logs[path] for path in actions.remove_logs if path in self.logs]
-        removed_runs = [self.runs[path] for path in actions.remove_runs if path in self.runs]
-        if removed_logs and self._fits(log.events for log in (*removed_logs, *actions.add_logs)):
-            self._compare_logs(commit, removed_logs)
+        removed_logs = [self.logs.pop(path) for path in actions.remove_logs if path in self.logs]
+        removed_runs = [self.runs.pop(path) for path in actions.remove_runs if path in self.runs]
+        if removed_logs:
+            events = [log.events for log in (*removed_logs, *actions.add_logs)]
+            if self._fits(events):
+                self._compare_logs(commit, removed_logs)
         if removed_runs and commit.operation != _REBUILD:
-            entries = (run.entries for run in (*removed_runs, *actions.add_runs))
+            entries = [run.entries for run in (*removed_runs, *actions.add_runs)]
             if self._fits(entries):
                 self._compare_runs(commit, removed_runs, floor)
         self.floor = floor
-        for path in actions.remove_logs:
-            self.logs.pop(path, None)
-        for path in actions.remove_runs:
-            self.runs.pop(path, None)
         self.logs |= {log.path: log for log in actions.add_logs}
         self.runs |= {run.path: run for run in actions.add_runs}
 
     def _fits(self, rows: Iterable[int]) -> bool:
-        """Return whether so many rows fit in memory; count the merge as left out if not."""
+        """Return whether numbers of rows fit in memory; if not, count a merge as left out."""
         available = max(0, self.content.memory - BASE_BYTES)
         does_fit = sum(rows) * self.content.tuning.slot_bytes <= available
         if not does_fit:
@@ -93,14 +91,15 @@ class MergeCheck:
             missing = 0  # events of dropped rows are forgotten
         paths = ", ".join(log.path for log in removed)
         message = (
-            f"it merges {paths}: {missing} of their events are in none of its logs, and {strange} "
-            f"of its own are in none of theirs, so that versions before {commit.version} show "
-            "other rows; restore the files from a backup"
+            f"it merges {paths}: {missing} of their events are not in its merged logs, and "
+            f"{strange} events of the merged logs are in none of them. So versions before "
+            f"{commit.version} show other rows; restore the files from a backup"
         )
         is_same = not missing and not strange
         self.content.findings.expect(is_same, "I18", layout.commit_path(commit.version), message)
 
     def _least_events(self, logs: Iterable[LogFile]) -> Events | None:
+        """Return the least event of each row in some logs, None if a log cannot be read."""
         parts: list[Events] = []
         for log in logs:
             if not is_found(log, self.content.sizes):
@@ -121,8 +120,8 @@ class MergeCheck:
         missing = len(required) - _count_in(required, after)
         paths = ", ".join(run.path for run in removed)
         message = (
-            f"it merges {paths}: {missing} of their entries are in none of its runs; they are of "
-            "no row, or it lost them. Restore the files from a backup"
+            f"it merges {paths}: {missing} of their entries are not in its merged runs. Either "
+            "these entries have no row, or the merge lost them; restore the files from a backup"
         )
         self.content.findings.expect(
             not missing, "I21", layout.commit_path(commit.version), message
@@ -148,7 +147,7 @@ class MergeCheck:
         return concat_entries(parts) if parts else None
 
     def notes(self) -> Iterator[str]:
-        """Yield what was left out, in words."""
+        """Yield a note on the merges that were left out."""
         if self.left_out:
             yield (
                 f"{count_text(self.left_out, 'merge')} of logs or runs that need more than the "
@@ -162,9 +161,10 @@ def without_next(events: Events) -> Events:
 
 
 def _only_in(events: Events, others: Events) -> int:
-    """Count the events that others lack; both sides have one event for each row.
+    """Count the events that `others` lacks.
 
-    So in sorted order, two equal neighbours are an event that both sides have.
+    Both sides have at most one event for each row. So in sorted order, two equal neighbours are an
+    event that both sides have.
     """
     columns = [
         np.concatenate([events.segment, others.segment]),

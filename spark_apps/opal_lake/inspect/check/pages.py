@@ -16,11 +16,13 @@ _DELETE = "delete it; it is derived and is written again"
 
 
 def check_pages(commits: Sequence[Commit], sizes: Sizes, events: KnownEvents) -> None:
-    """Compare each page with those of its commits and logs that the table still has."""
+    """Compare each page with the existing commits and logs that it copies."""
     if not commits:
         return  # reported already
     by_version = {commit.version: commit for commit in commits}
-    logs = {log.path: log for commit in commits for log in own_logs(commit)}
+    logs: dict[str, LogFile] = {}
+    for commit in commits:
+        logs |= {log.path: log for log in own_logs(commit)}
     for path in sizes:
         if not path.startswith(layout.LOG_PAGES):
             continue

@@ -35,7 +35,10 @@ _RESTORE = "restore the file from a backup"
 
 @dataclass(slots=True)
 class Extremes:
-    """The least and greatest value of a column, its nulls and NaNs, part by part."""
+    """The least and greatest value of a column, its nulls and NaNs, by parts.
+
+    `lows` and `highs` are empty, or hold one value.
+    """
 
     nulls: int = 0
     has_nan: bool = False
@@ -56,8 +59,8 @@ class Extremes:
         if pa.types.is_floating(column.type):
             self.has_nan |= bool(pc.any(pc.is_nan(column)).as_py())
         pair = pc.min_max(_comparable(column))
-        self.lows = [_least([*self.lows, pair["min"].as_py()], min)]
-        self.highs = [_least([*self.highs, pair["max"].as_py()], max)]
+        self.lows = [_extreme([*self.lows, pair["min"].as_py()], min)]
+        self.highs = [_extreme([*self.highs, pair["max"].as_py()], max)]
 
     def within(self, bounds: Bounds, rows: int) -> bool:
         """Return whether the values are within the bounds of a file with so many rows."""
@@ -67,26 +70,26 @@ class Extremes:
             return True
         if self.has_nan and bounds.high is not None:
             return False
-        # A NaN is neither below nor above
+        # A NaN is neither below nor above a bound, so the comparisons are False
         comparable = _BOUND_AS.get(_kind_name(self.kind), lambda bound: bound)
         if bounds.low is not None and self.lows[0] < comparable(bounds.low):
             return False
         return bounds.high is None or not self.highs[0] > comparable(bounds.high)
 
 
-def _least(values: list[Any], choose: Callable[..., Any]) -> Any:
-    """Return the chosen value, a NaN only if there is nothing else."""
+def _extreme(values: list[Any], choose: Callable[..., Any]) -> Any:
+    """Return the least or greatest value, a NaN only if all values are NaN."""
     # A NaN does not equal itself
     numbers = [value for value in values if value == value]
-    return choose(numbers or values)
+    return choose(numbers) if numbers else choose(values)
 
 
 @dataclass(slots=True, kw_only=True)
 class FileCheck:
-    """The check of a data file, part by part; `finish` reports what is wrong with it.
+    """The check of a data file, part by part; `finish` reports its faults.
 
-    `segments` are those that the file should have rows of, as far as the table has them. Existing
-    columns are checked, and those in `bounded` also against their bounds.
+    `segments` are the segments of the file by id, as far as the table has them. The columns
+    `bounded` are also checked against their bounds.
     """
 
     file: DataFile
@@ -104,7 +107,7 @@ class FileCheck:
     _extremes: dict[int, Extremes] = field(default_factory=dict)
 
     def add(self, part: pa.Table) -> bool:
-        """Add a part; return whether its rows can be put to the rule, as far as is known."""
+        """Add a part; return whether the rule can be applied to its rows."""
         if self._schema is None:
             self._schema = Findings()
             _check_schema(part, self.file, self.spec, self._schema)
@@ -133,7 +136,7 @@ class FileCheck:
 
     def _check_ids(self, segment: Int64Array, offset: Int32Array, start: int) -> None:
         if is_ingested(self.file):
-            # Its one segment is whole and in order
+            # An ingested file has one segment, whole and in order
             expected = np.arange(start, start + len(offset))
             self._in_order &= np.array_equal(offset, expected)
             return
@@ -161,7 +164,7 @@ class FileCheck:
         self._wrong_outside_ids += int(is_wrong.sum())
 
     def finish(self, findings: Findings) -> bool:
-        """Report what is wrong; return whether all rows can be put to the rule."""
+        """Report all faults; return whether the rule can be applied to all rows."""
         path = self.file.path
         message = f"it holds {self.rows} rows, its commit says {self.file.rows}; {_RESTORE}"
         is_sound = findings.expect(self.rows == self.file.rows, "I11", path, message)
@@ -185,9 +188,9 @@ class FileCheck:
         return is_sound
 
     def _check_row_ids(self, findings: Findings) -> bool:
-        """Check that rows are of the segments in the commit, and within their segments.
+        """Check that the rows are of the commit's segments, and within these segments.
 
-        An ingested file holds its one segment whole, in order.
+        An ingested file holds one segment, whole and in order.
         """
         file = self.file
         nulls = self._nulls[SEGMENT] + self._nulls[OFFSET]
@@ -227,12 +230,12 @@ class FileCheck:
         is_sound = findings.expect(not self._beyond, "I11", path, message)
         wrong = self._wrong_outside_ids
         message = (
-            f"{OUTSIDE_ID} or {UPDATED_AT} of {wrong} of its rows is not what the table says of "
-            f"them; {_RESTORE}"
+            f"{OUTSIDE_ID} or {UPDATED_AT} of {wrong} of its rows is not the value that the table "
+            f"gives these rows; {_RESTORE}"
         )
         is_sound &= findings.expect(not wrong, "I33", path, message)
         repeated = self.rows - sum(map(len, self._ids.values()))
-        message = f"{repeated} of its rows are there twice; {_RESTORE}"
+        message = f"{repeated} of its rows repeat another row; {_RESTORE}"
         return findings.expect(not repeated, "I11", path, message) and is_sound
 
     def _check_bounds(self, column: Field, findings: Findings) -> None:
@@ -248,7 +251,7 @@ class FileCheck:
 def _check_schema(rows: pa.Table, file: DataFile, spec: TableSpec, findings: Findings) -> None:
     """Report columns that are missing, or have another type or field id.
 
-    Ids of rows, keys, delta and ties must exist. Others may be younger than the file.
+    Row ids, keys, delta and tie-breaks must exist. Other columns may be younger than the file.
     """
     expected = with_field_ids(pa.schema([*physical_schema(spec), *OUTSIDE_FIELDS]), spec)
     outside = {OUTSIDE_ID, UPDATED_AT} if has_outside_ids(file, spec) else set()
@@ -261,7 +264,8 @@ def _check_schema(rows: pa.Table, file: DataFile, spec: TableSpec, findings: Fin
     }
     if spec.deletes:
         needed.add(DELETED)
-    strange = sorted({OUTSIDE_ID, UPDATED_AT} & {*rows.column_names} - outside)
+    not_allowed = {OUTSIDE_ID, UPDATED_AT} - outside
+    strange = sorted(not_allowed & {*rows.column_names})
     message = f"only rewritten files have a column {', '.join(strange)}; {_RESTORE}"
     findings.expect(not strange, "I10", file.path, message)
     missing = sorted(needed - set(rows.column_names))

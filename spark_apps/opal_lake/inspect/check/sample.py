@@ -1,8 +1,8 @@
 """The keys and files that a check looks at: all, or a share of them.
 
-A share of the keys is a part of the circle of key hashes: of each key, all rows, events and entries
-are checked, or none. The golden ratio and the version decide where it begins: the same version
-gives the same sample, and later versions check other keys.
+A share of the keys is a part of the circle of key hashes. So either all rows, events and entries of
+a key are checked, or none. The golden ratio and the version decide where the part begins: the same
+version gives the same sample, and later versions check other keys.
 """
 
 import re
@@ -17,9 +17,9 @@ from opal_lake.data.segment import DataFile
 from opal_lake.errors import InvalidInputError
 from opal_lake.log.snapshot import Snapshot
 
-_CIRCLE = 1 << 32  # steps, of the upper halves of the first hash words
-_GOLDEN = 2_654_435_769  # the golden ratio, of 2^32
-_HALF = np.uint64(32)  # bits
+_CIRCLE = 1 << 32  # steps: the values of the upper half of a first hash word
+_GOLDEN = 2_654_435_769  # the golden ratio times the steps of the circle
+_HALF = np.uint64(32)  # bits of half a hash word
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%\Z")
 _ROWS = re.compile(r"[1-9][0-9]{0,17}\Z")
 
@@ -40,10 +40,12 @@ class KeyRange:
         return self.width / _CIRCLE
 
     def steps(self, high: UInt64Array) -> UInt64Array:
-        return (high >> _HALF) - np.uint64(self.start) & np.uint64(_CIRCLE - 1)
+        """Return how many steps after `start` each first hash word is on the circle."""
+        position = high >> _HALF
+        return (position - np.uint64(self.start)) & np.uint64(_CIRCLE - 1)
 
     def slot_of(self, high: UInt64Array, slots: int) -> Int32Array:
-        """Return the part of the range that each hash is in; `slots` for those beyond it."""
+        """Return which of `slots` parts each hash is in; `slots` for hashes beyond all."""
         part = self.steps(high) * np.uint64(slots) // np.uint64(self.width)
         return part.astype(np.int64).clip(0, slots).astype(np.int32)
 
@@ -58,8 +60,9 @@ class KeyRange:
             yield 0, (stop - _CIRCLE << 32) - 1
 
     def takes(self, file: DataFile) -> bool:
-        """Return whether a file is checked as a whole."""
-        return (zlib.crc32(file.path.encode()) - self.start) % _CIRCLE < self.width
+        """Return whether a file is checked as a whole: its path decides that like a hash."""
+        position = zlib.crc32(file.path.encode())
+        return (position - self.start) % _CIRCLE < self.width
 
 
 def plan_sample(text: str | None, state: Snapshot) -> KeyRange:
@@ -80,12 +83,13 @@ def check_sample(text: str | None) -> None:
 
 
 def _share(text: str, rows: int) -> float:
+    """Return the share of the keys that a text means in a table of so many rows."""
     percent, count = _SHARE.match(text), _ROWS.match(text)
     if percent and 0 < float(percent[1]) <= 100:
         return float(percent[1]) / 100
     if count:
         return min(1.0, int(text) / max(1, rows))
     raise InvalidInputError(
-        f"sample={text!r} is not a share; write a percentage, as 1%, or about how many rows, as "
-        "100000"
+        f"sample={text!r} is not a share; write a percentage such as 1%, or about how many rows, "
+        "such as 100000"
     )

@@ -38,10 +38,10 @@ _LISTS: dict[str, Callable[[Snapshot], Any]] = {
 
 @dataclass(slots=True)
 class MarkedLogs:
-    """The rows that the logs of a state mark: up to a version, and all of them.
+    """The rows that the logs of a state mark.
 
-    As long as logs are only added, each is marked once, and `since` returns the segments that they
-    touch.
+    `up_to_version` has the rows that logs up to `version` mark, `every` those that all logs mark.
+    Each log is read for that only once, as long as logs are only added.
     """
 
     logs: list[LogFile] = field(default_factory=list)
@@ -54,16 +54,20 @@ class MarkedLogs:
     _touched: list[tuple[int, set[int]]] = field(default_factory=list)
 
     def after(self, added: Iterable[LogFile] | None, state: Snapshot) -> "MarkedLogs":
-        """Return the logs of a state: these and added ones, or all if some are gone."""
+        """Return the marked logs of a state: these, and the ones added since.
+
+        If `added` is None, logs were also removed: then all logs of the state are marked again.
+        """
         if added is None:
             return _marked_logs(state)
         self.logs += added
         return self
 
     def follow(self, version: int, events: "KnownEvents") -> bool:
-        """Mark the rows of all logs, and of those up to a version, which never decreases.
+        """Mark the rows of all logs, and those of logs up to a version.
 
-        False if a log cannot be read: it is reported then.
+        The version must not decrease from call to call. Returns False if a log cannot be read,
+        which is reported then.
         """
         for log in self.logs[self._marked :]:
             parts = events.of(log)
@@ -74,7 +78,7 @@ class MarkedLogs:
             self._marked += 1
             self._waiting.append(log)
         self.version = version
-        later = []
+        later: list[LogFile] = []
         for log in self._waiting:
             if log.version > version:
                 later.append(log)
@@ -99,7 +103,11 @@ class MarkedLogs:
 
 @dataclass(slots=True, kw_only=True)
 class KnownEvents:
-    """The segment logs of a table, each read once; None for a damaged one."""
+    """The segment logs of a table, each read once.
+
+    `read` has the events of a log by its path, None for a damaged log. `decoded` has the bitmap
+    bases of the last checkpoint.
+    """
 
     storage: Storage
     findings: Findings
@@ -143,12 +151,13 @@ def check_state(
 ) -> Snapshot | None:
     """Compare every checkpoint with the fold of the commits; return the newest state.
 
-    - None if the newest state cannot be put together.
-    - Below the oldest commit only savepoints are checked: files that other checkpoints name there
-      may be deleted, those of savepoints may not.
-    - Between the oldest commit and the oldest readable version the lists are checked. Of their
-      bitmap bases only those of the newest checkpoint are, by which reads go: the logs that they
-      sum up may be deleted, but the marks of the newest version's logs have to be in them.
+    - Returns None if the newest state cannot be put together.
+    - Below the oldest commit only savepoints are checked: files of other checkpoints may be
+      deleted there.
+    - Between the oldest commit and the oldest readable version only lists are checked, because
+      logs that the bitmap bases sum up may be deleted there.
+    - If the newest checkpoint is in that range, its bases are compared with the newest state, as
+      reads use them: they must have all marks of that state's logs.
     """
     storage, findings = events.storage, events.findings
     oldest, savepoints = 0, frozenset[int]()
@@ -157,10 +166,11 @@ def check_state(
         savepoints = frozenset(newest_root.savepoints.values())
     by_version = {commit.version: commit for commit in commits}
     first = min(by_version, default=0)
+    checkpoints = _checkpoints(storage, sizes, findings)
     roots = {
-        checkpoint.version: checkpoint
-        for checkpoint in _checkpoints(storage, sizes, findings)
-        if checkpoint.version >= first or checkpoint.version in savepoints
+        root.version: root
+        for root in checkpoints
+        if root.version >= first or root.version in savepoints
     }
     _check_files_of_savepoints(savepoints, roots, sizes, findings)
     state: Snapshot | None = None
@@ -235,6 +245,7 @@ def _root_path(checkpoint: Snapshot) -> str:
 def _next_state(
     state: Snapshot | None, commit: Commit | None, storage: Storage, findings: Findings
 ) -> Snapshot | None:
+    """Return the state after a commit, None if it cannot be put together."""
     if commit is None:
         return None
     side = commit.actions.ingested_side
@@ -289,8 +300,8 @@ def _compare_lists(checkpoint: Snapshot, expected: Snapshot, findings: Findings)
         with findings.going_on("I7", path):
             is_same = list_of(checkpoint) == list_of(expected)
             message = (
-                f"its {name} are not what the commits up to {checkpoint.version} add up to; delete "
-                f"{_root_path(checkpoint)}"
+                f"its {name} are not those that the commits up to {checkpoint.version} add up to; "
+                f"delete {_root_path(checkpoint)}, which is derived"
             )
             findings.expect(is_same, "I7", path, message)
 
@@ -298,7 +309,7 @@ def _compare_lists(checkpoint: Snapshot, expected: Snapshot, findings: Findings)
 def _check_bases(
     checkpoint: Snapshot, state: Snapshot, marked: MarkedLogs, events: KnownEvents
 ) -> None:
-    """Check the bases of a checkpoint by the logs of its state, or of a later one."""
+    """Check the bases of a checkpoint by the logs of its state, or of a later state."""
     is_later = checkpoint.version != state.version
     with events.findings.going_on("I7", _list_path(checkpoint, "bases")):
         _check_marks(checkpoint.bases, state, marked, events, is_later=is_later)
@@ -346,6 +357,15 @@ def _list_path(checkpoint: Snapshot, name: str) -> str:
     return files[-1].path if files else _root_path(checkpoint)
 
 
+def _marks_of(segment: int, chain: Sequence[Bitmaps]) -> BitMap:
+    """Return the rows of a segment that a chain of bases marks together."""
+    marks = BitMap()
+    for part in chain:
+        if segment in part:
+            marks |= part[segment]
+    return marks
+
+
 def _check_base(
     base: BitmapBase,
     chain: Sequence[Bitmaps],
@@ -355,12 +375,13 @@ def _check_base(
     *,
     is_later: bool,
 ) -> None:
-    """Check that a base and those that it follows mark what the logs mark (I8).
+    """Check that a chain of bases marks the same rows as the logs (I8).
 
-    Only segments of its group count, and only events up to its version. The bases before it in its
-    chain are checked already, so that only segments with later events are compared. A merged log
-    may hold younger events as well. A later state may have forgotten events of rows that are gone:
-    then marks beyond its logs are not damage.
+    `chain` has the marks of the bases that `base` follows, and of itself. Only segments of the
+    base's group count, and only events up to its version. The earlier bases are checked already,
+    so only segments with later events are compared. A merged log may hold younger events as well.
+    With `is_later`, the state may have forgotten events of rows that are gone: then marks that its
+    logs lack are not damage.
     """
     try:
         segments = state.segments
@@ -371,15 +392,12 @@ def _check_base(
     if not marked.follow(base.version, events):
         return  # reported already: without the log the base cannot be checked
     since = -1 if base.after is None else base.after
-    expected = {
-        number
-        for number in marked.since(since)
-        if number in segments and segments[number].group == base.group
-    }
-    known = marked.up_to_version
-    for number in sorted((chain[-1].keys() & segments.keys()) | expected):
-        marks = BitMap.union(*(part[number] for part in chain if number in part), BitMap())
-        logged = known.get(number, BitMap())
+    touched = marked.since(since) & segments.keys()
+    expected = {number for number in touched if segments[number].group == base.group}
+    own = chain[-1].keys() & segments.keys()
+    for number in sorted(own | expected):
+        marks = _marks_of(number, chain)
+        logged = marked.up_to_version.get(number, BitMap())
         if number not in expected and segments[number].group != base.group:
             logged = BitMap()
         if marks == logged:
