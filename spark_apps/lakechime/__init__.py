@@ -58,7 +58,7 @@ _MODULES = {
     ),
     "lakechime.event": ("DataChangeEvent", "OperationType", "TableFormat"),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "AccessError",
@@ -89,6 +89,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a name on its first use: a DAG file pays only for what it uses."""
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from lakechime.errors import InvalidEventError
 from lakechime.event import check_name
 
-# Each role includes the rights of those before it
+# Each role includes the rights of the roles before it
 READ, WRITE, ADMIN = ROLES = ("read", "write", "admin")
 MEANINGS = {
     READ: "query events, tables and watermarks",
@@ -42,24 +42,26 @@ class TokenKeeper(Protocol):
 
 
 def checked_token_name(name: Any) -> str:
+    """Return the name of a token, or raise InvalidEventError."""
     length = len(check_name("name", name))
     if length > MAX_TOKEN_NAME_CHARS:
         raise InvalidEventError(
-            f"a token's name has at most {MAX_TOKEN_NAME_CHARS} characters, "
-            f"and this one has {length}; shorten it"
+            f"the name of a token has {length} characters, and may have "
+            f"{MAX_TOKEN_NAME_CHARS}; shorten the name"
         )
     return str(name)
 
 
 def checked_role(role: Any) -> str:
+    """Return a role, or raise InvalidEventError."""
     if role not in ROLES:
         shown = str(role)[:_SHOWN_CHARS]
-        raise InvalidEventError(f"role={shown!r} is unknown; write one of {', '.join(ROLES)}")
+        raise InvalidEventError(f"role {shown!r} is unknown; write one of {', '.join(ROLES)}")
     return str(role)
 
 
 def allows(role: str, wanted: str) -> bool:
-    """Return whether a role includes the rights of the wanted one."""
+    """Return whether a role includes the rights of the role `wanted`."""
     return ROLES.index(role) >= ROLES.index(wanted)
 
 

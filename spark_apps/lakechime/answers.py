@@ -1,4 +1,4 @@
-"""Questions to a store and its answers, in SQL and over HTTP; and the store, as a protocol."""
+"""The protocol of a store, its questions and its answers, the same in SQL and over HTTP."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -8,42 +8,43 @@ from typing import Any, Protocol
 from lakechime.errors import InvalidEventError
 from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, JsonValue, check_name, json_text
 
-# The key of the watermarks whose value is a seq: snapshot triggers move them, retention heeds them
+# The key of the watermarks whose value is a seq. Snapshot triggers move them, and retention keeps
+# the events after them.
 SEEN_EVENTS = "events"
 MAX_VALUE_BYTES = 65_536  # of a watermark
 MAX_STEP_CHARS = 22
-_STEP_BYTES = 16  # 22 characters
+_STEP_BYTES = 16  # 22 characters in base64
 TableName = str | tuple[str, str]  # a table of the default cluster, or (cluster, table)
 
 
 def table_name(table: TableName) -> tuple[str, str]:
-    """Return (cluster, table) of either form."""
+    """Return the name of a table as (cluster, table)."""
     cluster, name = (DEFAULT_CLUSTER, table) if isinstance(table, str) else table
     return check_name("cluster", cluster), check_name("table", name)
 
 
 def new_step() -> str:
-    """Return a name for one change of a watermark.
+    """Return a new name for one change of a watermark.
 
-    A change that is sent again is recognised by it.
+    The store recognises by the name that a change was sent again.
     """
     return secrets.token_urlsafe(_STEP_BYTES)
 
 
 def checked_step(step: str) -> str:
-    """Return the name of a change, or raise InvalidEventError."""
+    """Return the name of a change if it is valid, or raise InvalidEventError."""
     if not 1 <= len(step) <= MAX_STEP_CHARS or not (step.isascii() and step.isprintable()):
         raise InvalidEventError(
-            f"step={step[:80]!r} is not the name of a step; "
+            f"step={step[:80]!r} is not a valid name of a step; "
             f"write 1 to {MAX_STEP_CHARS} printable ASCII characters"
         )
     return step
 
 
 def watermark_text(value: JsonValue) -> str:
-    """Return the value of a watermark as the text that a store keeps."""
+    """Return the value of a watermark as JSON text, or raise InvalidEventError."""
     if value is None:
-        raise InvalidEventError("a watermark has a value; delete it instead of setting it to null")
+        raise InvalidEventError("a watermark cannot be null; delete the watermark instead")
     return json_text("the value of a watermark", value, MAX_VALUE_BYTES)
 
 
@@ -51,8 +52,8 @@ def watermark_text(value: JsonValue) -> str:
 class Registered:
     """An event with its seq.
 
-    `duplicate`: it was registered before, and this is the first one. `gap`: nobody registered its
-    predecessor.
+    `duplicate`: an equal event was registered before, and `event` is that one. `gap`: nobody
+    registered the predecessor of the event's snapshot.
     """
 
     event: DataChangeEvent
@@ -73,9 +74,9 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """The wanted events: of any of the tables, of a partition, with all tags.
+    """A filter of events: of any of the tables, of the partition, with all tags.
 
-    Without tables all are meant.
+    A filter without tables accepts the events of all tables.
     """
 
     tables: tuple[tuple[str, str], ...] = ()  # (cluster, table)
@@ -87,13 +88,13 @@ class Filter:
 class Page:
     """Events in the order that watermarks pass them.
 
-    `next_after` is what to ask after next time. A watermark may move there once these events are
-    processed, also where events in between did not match. `more`: ask again immediately. `head`:
-    the greatest seq at that moment.
+    `next_after` is the seq after which the next page begins. A watermark may move there once these
+    events are processed. `more`: the next page has events already. `head`: the greatest seq when
+    the page was read.
 
-    `expired`: the greatest seq among the expired events of these tables: of all tables where none
-    was named, and of the partition where one was named with tables. Whoever asked after a lesser
-    seq may have missed some.
+    `expired` is the greatest seq that retention deleted of the tables in the query; of all tables
+    if it names none; of the partition if it names tables and a partition. A query after a lesser
+    seq may have missed events.
     """
 
     events: tuple[Registered, ...]
@@ -107,11 +108,10 @@ class Page:
 class EventsBetween:
     """The events of a time range, and the part of it that is complete and final.
 
-    No event from `covered_from_ts` on and before `covered_until_ts` is missing, and none will ever
-    come. `covered_from_ts` is the start of the range, unless retention deleted events of the table
-    at that time or later: those may be missing. `covered_until_ts` is the end of the range, where
-    that has passed by the clock that assigns times to events. Else ask again: more events may come
-    at `covered_until_ts` or later.
+    No event at or after `covered_from_ts` and before `covered_until_ts` is missing, and none will
+    ever be added. `covered_from_ts` is the start of the range, or later if retention deleted events
+    of the range. `covered_until_ts` is the end of the range, or earlier if the end has not passed
+    by the clock that assigns times to events. Then ask again from `covered_until_ts` on.
     """
 
     events: tuple[Registered, ...]
@@ -131,9 +131,9 @@ class Interest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The first seq that matches each interest, or None, in the order asked.
+    """The first matching seq of each interest, or None, in the order of the interests.
 
-    `head` is the head that the answer is about.
+    `head` is the greatest seq when the answer was read.
     """
 
     seqs: tuple[int | None, ...]
@@ -142,15 +142,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outbox:
-    """A producer's position: how far its log is registered.
+    """A move of a producer's position, which says how far its log is registered.
 
-    It moves in the transaction of the events, and only from where the producer read it. `expected`
-    is the position that was read, or None where none existed. If it is another one by now,
-    ConflictError is raised, unless this very call moved it: the same step with the same events is
-    done once, and answered again.
+    The position moves in the transaction of the events, and only from `expected`: the position that
+    the producer read, or None if there was none. If the stored position is another one,
+    ConflictError is raised. A repeat of the same move with the same events is answered as before.
 
-    `seen`: what the producer has to remember by item, such as each partition, since a position
-    should not grow with its table. It is stored in the same transaction.
+    `seen` has values that the producer stores by item, such as one for each partition. They are
+    stored in the same transaction. A position alone would grow with its table.
     """
 
     table: str
@@ -162,9 +161,9 @@ class Outbox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenPage:
-    """The items that a producer remembers of a table.
+    """A page of the items that a producer stored for a table.
 
-    Ask again after `next_after`, until it is None.
+    The next page begins after `next_after`; None is the end.
     """
 
     items: Mapping[str, JsonValue]
@@ -173,7 +172,10 @@ class SeenPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """The state of a table. `last_seq` is None where only a position is known."""
+    """The state of a table. `depth` is its number of partition levels.
+
+    `depth` and `last_seq` are None while the table has a position, but no event.
+    """
 
     table: str
     cluster: str
@@ -237,11 +239,11 @@ class Store(Protocol):
     def put_watermark(
         self, consumer: str, key: str, value: JsonValue, *, expected: int | None, step: str
     ) -> Watermark:
-        """Move a watermark once, however often the same step is asked for."""
+        """Set a watermark. A repeat of the same step changes nothing."""
         ...
 
     def delete_watermark(self, consumer: str, key: str, *, expected: int, step: str) -> None:
-        """Delete a watermark once, however often the same step is asked for."""
+        """Delete a watermark. A repeat of the same step changes nothing."""
         ...
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int: ...

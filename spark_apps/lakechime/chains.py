@@ -1,7 +1,7 @@
 """Events of one table as a chain of snapshots: the range of an incremental read, and its problems.
 
-A reader of (start, end] is right only if every snapshot between them is known. Missing, forked and
-restored snapshots are reported, and never read over.
+A reader of the changes after `start` up to `end` is right only if every snapshot between them is
+known. Missing, forked and restored snapshots are reported as problems.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,13 +13,13 @@ from lakechime.errors import ChainError, InvalidEventError
 from lakechime.event import DataChangeEvent
 from lakechime.tags import AGAIN, LOST, RESTORED
 
-# A producer that knows of a restore reports it by one of these
+# The tags by which a producer reports that a snapshot restored an older one
 RESTORED_TAGS = ("opal.restored_version", RESTORED)
 _SHOWN_TABLES = 5
 
 
 class ProblemKind(StrEnum):
-    """The kind of a problem that an incremental reader must not read over."""
+    """The kind of a problem that an incremental reader must not ignore."""
 
     NO_SNAPSHOT = "no snapshot"
     GAP = "gap"
@@ -43,9 +43,8 @@ class Problem:
 class Chain:
     """The changes after `start` up to and including `end`.
 
-    A `start` of None is the table's beginning. `snapshots` lie between them, with `end` last.
-    With problems the range is that of the first and the last event, and a reader has to read the
-    whole table instead.
+    A `start` of None is the table's beginning. `snapshots` follow `start`, and the last one is
+    `end`. If there are problems, a reader has to read the whole table instead.
     """
 
     table: str
@@ -58,10 +57,10 @@ class Chain:
 
 @dataclass(slots=True, kw_only=True)
 class _Links:
-    """Snapshots in the order of their first events, each with its predecessor."""
+    """The snapshots of the events read so far, in the order of their first events."""
 
-    before: dict[str, str | None] = field(default_factory=dict)
-    again: dict[str, str | None] = field(default_factory=dict)
+    before: dict[str, str | None] = field(default_factory=dict)  # predecessor by snapshot
+    again: dict[str, str | None] = field(default_factory=dict)  # tag AGAIN by snapshot
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, kind: ProblemKind, snapshots: Iterable[str], text: str) -> None:
@@ -73,13 +72,13 @@ def chain(
 ) -> Chain:
     """Return the chain of one table's events, which may come in any order.
 
-    Events of several partitions of a snapshot count once. Problems raise ChainError, or are
-    reported in the chain.
+    The events of one snapshot, such as those of its partitions, are one link. Problems raise
+    ChainError, or are reported in the chain.
     """
     # Events that are not registered yet have no seq, and come last
     ordered = sorted(events, key=lambda event: (event.seq is None, event.seq or 0))
     if not ordered:
-        raise InvalidEventError("chain() got no events; ask first whether there are any")
+        raise InvalidEventError("chain() got no events; call it with at least one")
     table, cluster = _only_table(ordered)
     links = _Links()
     for event in ordered:
@@ -120,6 +119,7 @@ def _only_table(events: Iterable[DataChangeEvent]) -> tuple[str, str]:
 
 
 def _link(links: _Links, event: DataChangeEvent) -> None:
+    """Add the snapshot of an event to the links, and its problems."""
     snapshot = event.snapshot_id
     if snapshot is None:
         links.add(ProblemKind.NO_SNAPSHOT, (), f"an event (seq {event.seq}) names no snapshot")
@@ -138,17 +138,18 @@ def _link(links: _Links, event: DataChangeEvent) -> None:
 def _check_again(links: _Links, event: DataChangeEvent, snapshot: str) -> None:
     """Check another event of a known snapshot.
 
-    Usually it is of another partition. Its tags say if the table was created again or restored.
+    Usually the event is of another partition. Its tags show if the table was created again or
+    restored.
     """
     is_restore = any(tag in event.tags for tag in RESTORED_TAGS)
     first, before = links.before[snapshot], event.prev_snapshot_id
     if is_restore:
         _check_restore(links, event, snapshot)
     elif event.tags.get(AGAIN) != links.again[snapshot]:
-        text = f"snapshot {snapshot} comes again, so the table was made again"
+        text = f"snapshot {snapshot} comes again, so the table was created again"
         links.add(ProblemKind.RECREATED, (snapshot,), text)
     elif first != before:
-        text = f"snapshot {snapshot} comes after {first} by one event and after {before} by another"
+        text = f"one event puts snapshot {snapshot} after {first}, and another after {before}"
         links.add(ProblemKind.CONTRADICTION, (snapshot,), text)
 
 
@@ -162,9 +163,9 @@ def _check_restore(links: _Links, event: DataChangeEvent, snapshot: str) -> None
 
 
 def _follow(links: _Links) -> list[str]:
-    """Return the snapshots from the first to the last.
+    """Return the snapshots from the first to the last, and add the problems of their order.
 
-    Where their predecessors do not form one line, they stay in the order of the events.
+    Snapshots whose predecessors do not form one line stay in the order of the events.
     """
     after: dict[str, list[str]] = {}
     for snapshot, before in links.before.items():
@@ -194,6 +195,7 @@ def _follow(links: _Links) -> list[str]:
 
 
 def _reached(heads: Iterable[str], after: Mapping[str, list[str]]) -> set[str]:
+    """Return the heads, and all snapshots that follow them directly or indirectly."""
     reached, waiting = set(heads), list(heads)
     while waiting:
         successors = after.get(waiting.pop(), [])
@@ -204,19 +206,22 @@ def _reached(heads: Iterable[str], after: Mapping[str, list[str]]) -> set[str]:
 
 
 def _explain_head(links: _Links, snapshot: str, after: Mapping[str, list[str]]) -> None:
-    """Add the problem of a snapshot that follows none of the others."""
+    """Add the problem of a snapshot whose predecessor is not among the events."""
     before = links.before[snapshot]
     if before is None:
-        text = f"snapshot {snapshot} comes after none, so the table was made again"
+        text = f"snapshot {snapshot} has no predecessor, so the table was created again"
         links.add(ProblemKind.RECREATED, (snapshot,), text)
-    # With several successors it is reported as a fork
+    # A predecessor with several successors is reported as a fork
     elif len(after[before]) == 1:
         text = f"{before}, which comes before {snapshot}, is not among the events"
         links.add(ProblemKind.GAP, (before, snapshot), text)
 
 
 def _walk(first: str, after: Mapping[str, list[str]]) -> list[str]:
-    """Return the first snapshot and its successors, the first of each, up to a circle."""
+    """Return the line of snapshots from `first` on.
+
+    At a fork it takes the first successor. It ends before a circle closes.
+    """
     order, seen = [first], {first}
     while True:
         successors = after.get(order[-1], [])

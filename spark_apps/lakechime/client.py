@@ -37,11 +37,12 @@ from lakechime.event import (
 )
 
 MAX_LIMIT = 10_000
-MAX_TABLES = 10_000  # that one statement looks up
+MAX_TABLES = 10_000  # of one statement
 MAX_SEEN = 10_000  # items of one registration
 MAX_POSITION_BYTES = 65_536
 MAX_ITEM_CHARS = 16_384  # a path of 4,096 bytes, quoted
 MAX_ITEM_BYTES = 1_024
+_SHOWN_CHARS = 80
 _WEB = ("http://", "https://")
 
 
@@ -93,7 +94,7 @@ class LakeChime:
                 raise InvalidEventError(
                     f"the event of {event.table} has seq={event.seq} and "
                     f"event_ts={event.event_ts}; "
-                    "registration assigns them, leave them out"
+                    "leave both out, because registration assigns them"
                 )
         if outbox is not None:
             outbox = checked_outbox(outbox)
@@ -122,7 +123,7 @@ class LakeChime:
     def _events_of_many(self, wanted: Filter, after: int, until: int | None, limit: int) -> Page:
         """Return a page of more tables than one statement looks up.
 
-        What is registered after the first answer is for the next page.
+        Events that are registered after the first answer belong to the next page.
         """
         pages: list[Page] = []
         for first in range(0, len(wanted.tables), MAX_TABLES):
@@ -130,9 +131,11 @@ class LakeChime:
             pages.append(self._store.events(portion, after=after, until=until, limit=limit))
             head = pages[0].head
             until = head if until is None else min(until, head)
-        # Beyond this seq some portion may have more events than its page
+        # After this seq, a portion of the tables may have more events than its page
         next_after = min(page.next_after for page in pages)
-        events = [event for page in pages for event in page.events]
+        events: list[Registered] = []
+        for page in pages:
+            events += page.events
         events.sort(key=_seq_of)
         complete = [event for event in events if _seq_of(event) <= next_after]
         if len(complete) > limit:
@@ -156,13 +159,13 @@ class LakeChime:
         partition: Sequence[JsonValue] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> EventsBetween:
-        """Return events with start_ts <= event_ts < end_ts, and the range that is final.
+        """Return the events with start_ts <= event_ts < end_ts, and the final part of the range.
 
-        The part that has passed is final: a later call returns the same events.
+        A later call returns the same events of the final part.
         """
         if check_number("start_ts", start_ts) > check_number("end_ts", end_ts):
             raise InvalidEventError(
-                f"start_ts={start_ts} is after end_ts={end_ts}; begin earlier, or end later"
+                f"start_ts={start_ts} is after end_ts={end_ts}; pass the earlier time as start_ts"
             )
         wanted = _filter([(cluster, table)], partition, tags)
         return self._store.events_between(wanted, start_ts, end_ts)
@@ -170,18 +173,20 @@ class LakeChime:
     def find(self, interests: Sequence[Interest]) -> Found:
         """Return for each interest the first seq that matches.
 
-        One query answers all of them, or one for each 10,000 tables that they name. The head is
-        that of the first query. Of what came after it, later queries may have found some events,
-        and earlier ones none.
+        One query answers interests of up to 10,000 tables. With more tables there are several
+        queries, and `head` is that of the first one. An event after that head may be in the answer
+        of a later query, while an earlier query missed another one.
         """
         parts: list[Interest] = []
-        numbers: list[int] = []  # the interest that each part belongs to
+        numbers: list[int] = []  # index of the interest that each part belongs to
         for number, interest in enumerate(interests):
             parts_of_interest = _parts_of(_checked(interest))
             parts += parts_of_interest
             numbers += [number] * len(parts_of_interest)
         answers = [self._store.find(portion) for portion in _portions(parts)]
-        seqs = [seq for answer in answers for seq in answer.seqs]
+        seqs: list[int | None] = []
+        for answer in answers:
+            seqs += answer.seqs
         firsts: list[int | None] = [None] * len(interests)
         for number, seq in zip(numbers, seqs, strict=True):
             first = firsts[number]
@@ -202,7 +207,7 @@ class LakeChime:
         return self._store.table_state(check_name("cluster", cluster), check_name("table", table))
 
     def seen(self, table: str, cluster: str = DEFAULT_CLUSTER) -> dict[str, JsonValue]:
-        """Return what the table's producer remembers, by item: see `Outbox`."""
+        """Return the values that the table's producer stored, by item: see `Outbox`."""
         check_name("cluster", cluster)
         check_name("table", table)
         items: dict[str, JsonValue] = {}
@@ -231,12 +236,13 @@ class LakeChime:
     def forget(self, consumer: str) -> list[str]:
         """Delete all watermarks of a consumer, and return their keys.
 
-        This is for a consumer that is permanently gone. If it comes back, it begins again.
+        Call this for a consumer that is permanently gone. If it came back, it would begin again.
         """
         watermarks = self.watermarks(consumer)
         if not watermarks:
             raise NotFoundError(
-                f"consumer {consumer} has no watermark; `lakechime consumers` shows which there are"
+                f"consumer {consumer} has no watermark; "
+                "`lakechime consumers` lists the consumers that have one"
             )
         for key, watermark in watermarks.items():
             self.delete_watermark(consumer, key, expected=watermark.revision)
@@ -253,11 +259,11 @@ class LakeChime:
     ) -> Watermark:
         """Set a watermark if its revision is still the expected one.
 
-        Raises ConflictError otherwise. `expected` is the revision that was read, or None where no
-        watermark existed.
+        Raises ConflictError otherwise. `expected` is the revision that was read, or None if the
+        watermark did not exist.
 
-        `step` names this change: asked for again under the same name, it is done once, and answered
-        as before. The value of a watermark `events` is a seq, and may not be beyond the head.
+        `step` names this change: a repeat under the same name changes nothing, and is answered as
+        before. The value of a watermark `events` is a seq of at most the head.
         """
         if expected is not None:
             check_number("expected", expected)
@@ -277,7 +283,7 @@ class LakeChime:
     ) -> None:
         """Delete a watermark if its revision is still the expected one.
 
-        `step` is that of `put_watermark`.
+        `step` names this change, as in `put_watermark`.
         """
         check_number("expected", expected)
         self._store.delete_watermark(
@@ -290,8 +296,8 @@ class LakeChime:
     def expire(self, older_than_ms: int, *, keep_unseen: bool = True) -> int:
         """Delete events registered before this time, and return their number.
 
-        The newest event of each table stays. What a consumer's watermark `events` has not passed
-        stays too, unless `keep_unseen` is False.
+        The newest event of each table stays. Events that a consumer's watermark `events` has not
+        passed stay too, unless `keep_unseen` is False.
         """
         check_number("older_than_ms", older_than_ms)
         return self._store.expire(older_than_ms, keep_unseen=keep_unseen)
@@ -321,7 +327,9 @@ def _seq_of(registered: Registered) -> int:
 
 def _check_limit(limit: int) -> None:
     if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
-        raise InvalidEventError(f"limit={limit} is outside of 1 to {MAX_LIMIT:,}; ask page by page")
+        raise InvalidEventError(
+            f"limit={limit} is not from 1 to {MAX_LIMIT:,}; ask for more events page by page"
+        )
 
 
 def _step_or_new(step: str | None) -> str:
@@ -336,9 +344,9 @@ def checked_key(key: str) -> str:
 
 
 def checked_outbox(outbox: Outbox) -> Outbox:
-    """Return an outbox whose position and items fit, or raise InvalidEventError.
+    """Return an outbox if its position and items are valid, or raise InvalidEventError.
 
-    A position stays small, however large its table is.
+    The size of a position is limited, however large its table is.
     """
     check_name("cluster", outbox.cluster)
     check_name("table", outbox.table)
@@ -346,14 +354,14 @@ def checked_outbox(outbox: Outbox) -> Outbox:
     json_text("expected", outbox.expected, MAX_POSITION_BYTES)
     if len(outbox.seen) > MAX_SEEN:
         raise InvalidEventError(
-            f"seen has {len(outbox.seen):,} items, and a registration may have {MAX_SEEN:,}; "
-            "make several"
+            f"seen has {len(outbox.seen):,} items, and one registration may have {MAX_SEEN:,}; "
+            "split them among several"
         )
     for item, value in outbox.seen.items():
         if not 1 <= len(item) <= MAX_ITEM_CHARS or not item.isprintable():
             raise InvalidEventError(
-                f"an item of seen is a text of 1 to {MAX_ITEM_CHARS:,} printable characters; "
-                "shorten or quote it"
+                f"{item[:_SHOWN_CHARS]!r} is not a valid item of seen; "
+                f"write 1 to {MAX_ITEM_CHARS:,} printable characters"
             )
         json_text("an item of seen", value, MAX_ITEM_BYTES)
     return outbox
@@ -365,16 +373,17 @@ def _filter(
     tags: Mapping[str, str] | None,
 ) -> Filter:
     if isinstance(tables, str):
-        raise InvalidEventError(f"tables={tables!r} is a text; give a list: tables=[{tables!r}]")
+        raise InvalidEventError(f"tables={tables!r} is a text; pass a list: tables=[{tables!r}]")
+    names = [table_name(table) for table in tables]
     return Filter(
-        tables=tuple(dict.fromkeys(table_name(table) for table in tables)),
+        tables=tuple(dict.fromkeys(names)),  # each once
         partition=None if partition is None else checked_partition(partition),
         tags=checked_tags(tags or {}),
     )
 
 
 def _portions(interests: Sequence[Interest]) -> list[list[Interest]]:
-    """Split interests into portions that one statement answers; at least one portion."""
+    """Return the interests in portions of at most MAX_TABLES tables; at least one portion."""
     portions: list[list[Interest]] = [[]]
     table_count = 0
     for interest in interests:
@@ -387,11 +396,12 @@ def _portions(interests: Sequence[Interest]) -> list[list[Interest]]:
 
 
 def _parts_of(interest: Interest) -> list[Interest]:
-    """Split an interest of more tables than one statement looks up."""
-    return [
-        replace(interest, tables=interest.tables[first : first + MAX_TABLES])
-        for first in range(0, len(interest.tables), MAX_TABLES)
-    ]
+    """Return an interest as interests of at most MAX_TABLES tables each."""
+    parts = []
+    for first in range(0, len(interest.tables), MAX_TABLES):
+        tables = interest.tables[first : first + MAX_TABLES]
+        parts.append(replace(interest, tables=tables))
+    return parts
 
 
 def _checked(interest: Interest) -> Interest:

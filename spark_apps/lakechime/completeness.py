@@ -21,11 +21,11 @@ _MAX_PERCENT_CHARS = 16
 
 
 def completeness_tag(period: str, percent: Decimal | int | float | str) -> dict[str, str]:
-    """Return the tag to merge into an event's tags, or to ask a trigger for."""
+    """Return the tag that reports a completeness, or that a trigger asks for."""
     if not _PERIOD(period):
         raise InvalidEventError(
             f"period={period!r} is not the name of a period; "
-            f"write {HOURLY}, {DAILY}, or small letters, digits, - and _"
+            f"write {HOURLY}, {DAILY}, or a name of small letters, digits, - and _"
         )
     return {f"{PREFIX}{period}": percent_text(percent)}
 
@@ -36,7 +36,7 @@ def percent_text(percent: Decimal | int | float | str) -> str:
     if number is None:
         raise InvalidEventError(
             f"completeness {percent!r} is not a percentage; "
-            "write a number from 0 to 100, as 99 or 99.5"
+            "write a number from 0 to 100, such as 99.5"
         )
     return f"{number.normalize():f}"
 
@@ -70,5 +70,7 @@ def _percent(text: str) -> Decimal | None:
         number = Decimal(text)
     except InvalidOperation:
         return None
-    is_percentage = number.is_finite() and 0 <= number <= 100
-    return number if is_percentage and len(text) <= _MAX_PERCENT_CHARS else None
+    is_in_range = number.is_finite() and 0 <= number <= 100
+    if not is_in_range or len(text) > _MAX_PERCENT_CHARS:
+        return None
+    return number

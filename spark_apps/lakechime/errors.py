@@ -1,7 +1,4 @@
-"""Errors, named by what the caller does about them.
-
-Every message states the fact, the values, and the next step.
-"""
+"""The errors of this package. Every message states the fact, the values, and the next step."""
 
 
 class LakeChimeError(Exception):
@@ -9,7 +6,7 @@ class LakeChimeError(Exception):
 
 
 class InvalidEventError(LakeChimeError, ValueError):
-    """An invalid event, query or value; trying again unchanged fails again."""
+    """An invalid event, query or value. The same call would fail again."""
 
 
 class ChainError(LakeChimeError, ValueError):
@@ -22,7 +19,7 @@ class ChainError(LakeChimeError, ValueError):
 class ConflictError(LakeChimeError):
     """A watermark or a position that another process moved.
 
-    Read it again, and decide again.
+    The caller reads it again, and decides again.
     """
 
 
@@ -44,7 +41,7 @@ class ExpiredError(LakeChimeError):
 class UnavailableError(LakeChimeError):
     """A database or service that is unreachable, full or locked: try again later.
 
-    What was not registered is still in the producer's outbox.
+    Changes that were not registered are still in the producer's own log.
     """
 
 

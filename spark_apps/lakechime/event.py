@@ -14,7 +14,7 @@ JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[st
 
 DEFAULT_CLUSTER = "default"
 MAX_NAME_CHARS = 512
-# An index row of PostgreSQL takes 2,704 bytes. Two names and a digest are in one:
+# PostgreSQL limits an index row to 2,704 bytes, and a row has two names and a digest:
 # (cluster, table, item), (consumer, key).
 MAX_NAME_BYTES = 1024
 MAX_SNAPSHOT_CHARS = 256  # at most 1,024 bytes, in an index with two numbers
@@ -57,9 +57,9 @@ _NO_TAGS: Mapping[str, str] = MappingProxyType({})
 class DataChangeEvent:
     """One change of one table, or of one partition of it.
 
-    `event_ts` and `seq` are assigned at registration; whoever creates an event leaves them None.
-    Times are milliseconds since 1970. `partition` has one JSON value a level. It is None where the
-    table is not partitioned, or where the event names no partition.
+    Registration assigns `event_ts` and `seq`; a producer leaves them None. Times are milliseconds
+    since 1970. `partition` has one JSON value for each level. It is None if the table is not
+    partitioned, or if the event names no partition.
     """
 
     table: str
@@ -96,12 +96,12 @@ class DataChangeEvent:
         if self.snapshot_id is None and self.table_format is not TableFormat.HIVE:
             raise InvalidEventError(
                 f"an event of {self.table} has no snapshot_id; "
-                f"only {TableFormat.HIVE} may leave it out: name the snapshot"
+                f"name the snapshot, which only events of {TableFormat.HIVE} may leave out"
             )
         if self.snapshot_id is not None and self.snapshot_id == self.prev_snapshot_id:
             raise InvalidEventError(
                 f"snapshot {_shown(self.snapshot_id)} of {self.table} names itself as "
-                "prev_snapshot_id; name the one before it"
+                "prev_snapshot_id; name the snapshot before it"
             )
 
     def __hash__(self) -> int:
@@ -113,9 +113,9 @@ class DataChangeEvent:
         return event_from_json, (self.to_json(),)
 
     def to_json(self) -> dict[str, Any]:
-        """Return every field by its name, as JSON values.
+        """Return the fields by name, as JSON values.
 
-        What registration has not assigned yet is left out.
+        `event_ts` and `seq` are left out until registration has assigned them.
         """
         values: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
         values["partition"] = None if self.partition is None else _plain(self.partition)
@@ -144,7 +144,9 @@ def event_from_json(value: Any) -> DataChangeEvent:
     if isinstance(value, str | bytes):
         value = _parsed(value)
     if not isinstance(value, Mapping):
-        raise InvalidEventError(f"an event is a JSON object, and {_shown(value)} is not one")
+        raise InvalidEventError(
+            f"an event is a JSON object, and {_shown(value)} is not; write an object"
+        )
     unknown = sorted(str(name) for name in set(value) - set(FIELDS))
     if unknown:
         raise InvalidEventError(
@@ -168,9 +170,9 @@ def event_from_json(value: Any) -> DataChangeEvent:
 
 
 def stored_event(values: Mapping[str, Any]) -> DataChangeEvent:
-    """Return the event of a store's row, which has all fields, without checking it.
+    """Return the event of a stored row, which has all fields, without checking them.
 
-    It was checked when it was registered, and reading many events should not repeat that.
+    Registration has checked them, and reading many events should not repeat that.
     """
     event = object.__new__(DataChangeEvent)
     for name in FIELDS:
@@ -179,9 +181,9 @@ def stored_event(values: Mapping[str, Any]) -> DataChangeEvent:
 
 
 def check_name(what: str, value: Any) -> str:
-    """Return a valid name, or raise InvalidEventError.
+    """Return a name if it is valid, or raise InvalidEventError.
 
-    It names a table, a cluster, a consumer or a key.
+    `what` is the word for it in messages, such as table, cluster, consumer or key.
     """
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME_CHARS or not _is_clean(value):
         raise InvalidEventError(
@@ -192,16 +194,16 @@ def check_name(what: str, value: Any) -> str:
     if size > MAX_NAME_BYTES:
         raise InvalidEventError(
             f"{what}={_shown(value)} takes {size:,} bytes in UTF-8, and a name may take "
-            f"{MAX_NAME_BYTES:,}, which is what every database indexes; shorten it"
+            f"{MAX_NAME_BYTES:,}, the most that every database can index; shorten the name"
         )
     return value
 
 
 def json_text(what: str, value: Any, max_bytes: int) -> str:
-    """Return a value that is stored as JSON as its compact text, in ASCII.
+    """Return a value as compact JSON text in ASCII.
 
-    Raises InvalidEventError for what JSON cannot express, for an unpaired surrogate, and for what
-    is too long.
+    Raises InvalidEventError if JSON cannot express the value, if it has an unpaired surrogate, or
+    if the text takes more than `max_bytes`. `what` names the value in messages.
     """
     try:
         json.dumps(value, ensure_ascii=False).encode()
@@ -211,32 +213,34 @@ def json_text(what: str, value: Any, max_bytes: int) -> str:
             f"{what} has an unpaired surrogate, which UTF-8 cannot express; leave it out"
         ) from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidEventError(f"{what} must be JSON: {error}") from error
+        raise InvalidEventError(
+            f"{what} is not JSON ({error}); use texts, numbers, booleans, lists and mappings"
+        ) from error
     if len(text) > max_bytes:
         raise InvalidEventError(
             f"{what} takes {len(text):,} bytes, and may take {max_bytes:,}; "
-            "store a short value here, and the long one with the data"
+            "store the long value with the data, and a short one here"
         )
     return text
 
 
 def checked_partition(value: Any) -> tuple[JsonValue, ...]:
-    """Return a partition as a tuple with a value a level, or raise InvalidEventError."""
+    """Return a partition as a tuple of one value for each level, or raise InvalidEventError."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise InvalidEventError(
             f"partition={_shown(value)} is not a list; "
-            'write one value a level, as ["2026-11-24", 7]'
+            'write one value for each level, such as ["2026-11-24", 7]'
         )
     if not 1 <= len(value) <= MAX_PARTITION_LEVELS:
         raise InvalidEventError(
-            f"a partition has 1 to {MAX_PARTITION_LEVELS} levels, and this one has {len(value)}; "
+            f"the partition has {len(value)} levels, and may have 1 to {MAX_PARTITION_LEVELS}; "
             "write None for a table without partitions"
         )
     text = partition_text(value)
     if len(text.encode()) > MAX_PARTITION_BYTES:
         raise InvalidEventError(
             f"partition {_shown(text)} takes more than {MAX_PARTITION_BYTES:,} bytes as JSON; "
-            "name it by a shorter value"
+            "use shorter values"
         )
     return tuple(value)
 
@@ -244,7 +248,7 @@ def checked_partition(value: Any) -> tuple[JsonValue, ...]:
 def partition_text(value: Sequence[JsonValue]) -> str:
     """Return the canonical text of a partition.
 
-    It is JSON with sorted names and without spaces.    1 and 1.0 and "1" are three partitions.
+    It is JSON with sorted names and without spaces. 1, 1.0 and "1" are three partitions.
     """
     try:
         text = json.dumps(
@@ -270,19 +274,23 @@ def partition_text(value: Sequence[JsonValue]) -> str:
 def checked_tags(value: Any) -> Mapping[str, str]:
     """Return a read-only copy of the tags, or raise InvalidEventError."""
     if not isinstance(value, Mapping):
-        raise InvalidEventError(f"tags={_shown(value)} is not a mapping of texts to texts")
+        raise InvalidEventError(
+            f"tags={_shown(value)} is not a mapping of texts to texts; "
+            'write for example {"country": "NL"}'
+        )
     if len(value) > MAX_TAGS:
         raise InvalidEventError(
-            f"an event has at most {MAX_TAGS} tags, and this one has {len(value):,}; "
-            "store the rest with the data"
+            f"the event has {len(value):,} tags, and may have {MAX_TAGS}; "
+            "store the other facts with the data"
         )
+    size = 0
     for name, text in value.items():
         _check_tag(name, text)
-    size = sum(len(name.encode()) + len(text.encode()) for name, text in value.items())
+        size += len(name.encode()) + len(text.encode())
     if size > MAX_TAGS_BYTES:
         raise InvalidEventError(
             f"the tags take {size:,} bytes, and may take {MAX_TAGS_BYTES:,}; "
-            "store the rest with the data, and tag where it is stored"
+            "store long values with the data, and their location in a tag"
         )
     return MappingProxyType(dict(value))
 
@@ -295,12 +303,12 @@ def _check_tag(name: Any, text: Any) -> None:
         )
     if not isinstance(text, str):
         raise InvalidEventError(
-            f"tag {name} has the value {_shown(text)}, which is not a text; write it as a text"
+            f"tag {name} has the value {_shown(text)}, which is not a text; put it in quotes"
         )
     if len(text) > MAX_TAG_VALUE_CHARS:
         raise InvalidEventError(
             f"tag {_shown(name)} has {len(text):,} characters, and may have "
-            f"{MAX_TAG_VALUE_CHARS:,}; tag where the value is stored"
+            f"{MAX_TAG_VALUE_CHARS:,}; store the value with the data, and its location in the tag"
         )
     if not _is_text(text):
         raise InvalidEventError(
@@ -312,8 +320,8 @@ def _check_tag(name: Any, text: Any) -> None:
 def _check_snapshot(name: str, value: Any) -> None:
     if value is None:
         return
-    fits = isinstance(value, str) and 1 <= len(value) <= MAX_SNAPSHOT_CHARS and _is_clean(value)
-    if not fits:
+    is_short = isinstance(value, str) and 1 <= len(value) <= MAX_SNAPSHOT_CHARS
+    if not is_short or not _is_clean(value):
         raise InvalidEventError(
             f"{name}={_shown(value)} is not a valid id of a snapshot; "
             f"write 1 to {MAX_SNAPSHOT_CHARS} characters without control characters"
@@ -321,11 +329,16 @@ def _check_snapshot(name: str, value: Any) -> None:
 
 
 def check_number(name: str, value: Any) -> int:
-    """Return a seq, a revision, or a time in milliseconds, or raise InvalidEventError."""
+    """Return a whole number if it is valid, or raise InvalidEventError.
+
+    The number is a seq, a revision, or a time in milliseconds since 1970.
+    """
     # `type`, since a bool is an int too
     if type(value) is not int or not 0 <= value <= _MAX_LONG:
         unit = ", in milliseconds since 1970" if name.endswith(("_ts", "_ms")) else ""
-        raise InvalidEventError(f"{name}={_shown(value)} is not a whole number from 0 on{unit}")
+        raise InvalidEventError(
+            f"{name}={_shown(value)} is not valid; write a whole number of at least 0{unit}"
+        )
     return value
 
 
@@ -344,16 +357,16 @@ def _parsed(text: str | bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidEventError(
-            f"an event is a JSON object, and this is not JSON: {error}"
+            f"an event is a JSON object, and {_shown(text)} is not JSON ({error}); correct it"
         ) from error
 
 
 def _plain(value: Any) -> Any:
-    """Return sequences and mappings as the lists and dicts that `json` encodes."""
+    """Return a value with lists for sequences and dicts for mappings, as `json` needs them."""
     if isinstance(value, Mapping):
         for name in value:
             if not isinstance(name, str):
-                raise TypeError(f"{name!r} is not a name of a member")
+                raise TypeError(f"{name!r} is not a text, as a name in an object must be")
         return {name: _plain(member) for name, member in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return [_plain(member) for member in value]

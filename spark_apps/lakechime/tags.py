@@ -1,14 +1,14 @@
-"""Tags of events whose snapshots do not simply follow one another.
+"""Names of tags by which producers mark events whose snapshots do not simply follow one another.
 
-Producers set them; consumers and `chain` read them.
+Consumers and `chain` read them.
 """
 
-# Distinguishes two snapshots of one id: the table was created again, or went back to the older one
+# Distinguishes two snapshots of one id: the table was created again, or went back to an older one
 AGAIN = "lakechime.again"
-# The partition as JSON, where the table's partitions have other levels than its events: one, or a
-# list of them
+# The partition as JSON, or a list of partitions, of an event that names no partition because its
+# number of levels differs from that of the table's earlier events
 OTHER_PARTITION = "lakechime.partition"
-# The snapshots that expired before they were registered; the event stands for them
+# The snapshots that expired before they were registered, and that this event stands for
 LOST = "lost_snapshots"
 # The older snapshot that the table went back to
 RESTORED = "restored_snapshot_id"

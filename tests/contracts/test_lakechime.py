@@ -117,7 +117,9 @@ def test_nothing_registers_nothing(chime: LakeChime) -> None:
 
 def test_what_is_registered_already_is_refused(chime: LakeChime) -> None:
     (given,) = chime.register([made(1)])
-    with pytest.raises(InvalidEventError, match="registration assigns them, leave them out"):
+    with pytest.raises(
+        InvalidEventError, match="leave both out, because registration assigns them"
+    ):
         chime.register([given.event])
 
 
@@ -331,7 +333,7 @@ def test_watermarks_move_only_from_where_they_were_read(chime: LakeChime) -> Non
         chime.put_watermark("report", "events", 4, expected=None)
     second = chime.put_watermark("report", "events", 5, expected=first.revision)
     assert second.revision > first.revision
-    with pytest.raises(ConflictError, match="another process moved it"):
+    with pytest.raises(ConflictError, match="another process changed the watermark"):
         chime.put_watermark("report", "events", 6, expected=first.revision)
     assert chime.watermark("report", "events") == second
     with pytest.raises(ConflictError):
@@ -353,7 +355,7 @@ def test_watermarks_hold_json_by_key(chime: LakeChime) -> None:
     assert chime.watermarks("nobody") == {}
     with pytest.raises(InvalidEventError, match="may take 65,536"):
         chime.put_watermark("report", "big", "x" * 70_000, expected=None)
-    with pytest.raises(InvalidEventError, match="delete it instead"):
+    with pytest.raises(InvalidEventError, match="delete the watermark instead"):
         chime.put_watermark("report", "big", None, expected=None)
 
 
@@ -541,7 +543,7 @@ def test_consumers_are_listed_from_the_furthest_behind_on(chime: LakeChime) -> N
         ("fast", 10),
     ]
     assert [consumer.consumer for consumer in chime.consumers(1)] == ["slower"]
-    with pytest.raises(InvalidEventError, match="limit=0 is outside of 1 to"):
+    with pytest.raises(InvalidEventError, match="limit=0 is not from 1 to"):
         chime.consumers(0)
 
 
@@ -740,7 +742,7 @@ def test_a_trigger_of_an_expired_partition_raises_expired_error(chime: LakeChime
     tagged = PartitionTrigger(table=TABLE, partition=("day 2",), tags={"x": "2"})
     look = tagged.look(chime, 1 << 60)
     assert (look.events, look.expired_seq) == ((), 2)
-    assert "is no longer known" in (look.warning(tagged.interest) or "")
+    assert "may have had the tags" in (look.warning(tagged.interest) or "")
     chime.register([made(6, partition=("day 1",))])
     assert len(gone.evaluate(chime, 1 << 60)) == 1
 

@@ -6,8 +6,8 @@ from lakechime.cli.command import exit_code, overview
 from opal_lake.cli.command import Verbs
 from opal_lake.cli.program import Program
 
-# Each has a function `commands(verbs)` that registers its verbs. Their dependencies are imported
-# when a verb runs.
+# Each module has a function `commands(verbs)` that registers its verbs. The dependencies of a verb
+# are imported when it runs.
 MODULES = (
     "lakechime.cli.register",
     "lakechime.cli.sync",
@@ -28,7 +28,7 @@ def add_verbs(verbs: Verbs) -> None:
 LAKECHIME = Program(
     name="lakechime",
     exit_code=exit_code,
-    when_stopped="what was registered stays, and the same command may be run again",
+    when_stopped="registered events stay, and the same command may be run again",
     add_verbs=add_verbs,
     overview=overview,
 )

@@ -1,7 +1,4 @@
-"""The common part of all verbs: the database or service, `--json`, exit codes and help.
-
-Add a verb by `add_verb`.
-"""
+"""The common part of all verbs: the database or service, `--json`, exit codes and help."""
 
 import argparse
 import json
@@ -51,16 +48,15 @@ _SHOWN_CHARS = 80
 
 MEANINGS = {
     OK: "done",
-    FINDINGS: "some of what was asked for could not be done: standard error says what",
+    FINDINGS: "some tables could not be read: standard error names them",
     INPUT: (
-        "wrong input, access refused, or something that does not exist: "
-        "the same command fails again"
+        "wrong input, access refused, or a name that does not exist: the same command fails again"
     ),
     RETRY: (
-        "the database or the service is away or busy, or another process moved first: try again"
+        "the database or the service is away or busy, or another process was faster: try again"
     ),
     BUG: "a bug in this program",
-    STOPPED: "stopped by Ctrl-C: what was registered stays, run the same command again",
+    STOPPED: "stopped by Ctrl-C: registered events stay, run the same command again",
 }
 
 
@@ -87,9 +83,9 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
     add_everywhere(parser, "lakechime").add_argument(
         "--database",
         metavar="URL",
-        help=f"{DATABASE_FORMS} (default: ${URL_VARIABLE}, else lakechime.db in $AIRFLOW_HOME); "
-        f"others see a command's arguments: give passwords by ${URL_VARIABLE}, "
-        f"and the token of a service by ${TOKEN_VARIABLE}",
+        help=f"{DATABASE_FORMS} (default: ${URL_VARIABLE}, else lakechime.db in $AIRFLOW_HOME). "
+        f"Other users can see a command's arguments: put a URL with a password into "
+        f"${URL_VARIABLE}, and the token of a service into ${TOKEN_VARIABLE}",
     )
 
 
@@ -102,14 +98,14 @@ def is_service(url: str) -> bool:
 
 
 def own_token(url: str) -> str | None:
-    """Return the token of the environment for a service; a database takes none."""
+    """Return the environment's token for a service, or None for a database."""
     if not is_service(url):
         return None
     return os.environ.get(TOKEN_VARIABLE) or None
 
 
 def open_client(args: argparse.Namespace) -> "LakeChime":
-    """Return a client of the options' database or service; the caller closes it."""
+    """Return a client of the database or service that the options name; the caller closes it."""
     from lakechime.client import LakeChime
 
     url = database_url(args)
@@ -130,39 +126,43 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         metavar="NAME",
         default=DEFAULT_CLUSTER,
-        help="where the table is (default: %(default)s)",
+        help="the cluster of the table (default: %(default)s)",
     )
 
 
 def add_partition(parser: argparse.ArgumentParser) -> None:
-    """Add the options for a partition: texts for levels, or any JSON."""
+    """Add the two options for a partition: a text for each level, or JSON."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--partition",
         action="append",
         metavar="TEXT",
-        help="a level of the partition, as text; repeat for more levels",
+        help="a level of the partition, as text; repeat it for each level",
     )
     group.add_argument(
         "--partition-json",
         metavar="LIST",
-        help="the whole partition as JSON, where levels are not texts: '[\"NL\", 7]'",
+        help="the whole partition as JSON, if a level is not a text: '[\"NL\", 7]'",
     )
 
 
 def partition_of(args: argparse.Namespace) -> tuple[Any, ...] | None:
+    """Return the partition that the options name, or None without them."""
+    if args.partition is not None:
+        return tuple(args.partition)
     if args.partition_json is None:
-        return None if args.partition is None else tuple(args.partition)
+        return None
     shown = args.partition_json[:_SHOWN_CHARS]
     try:
         value = json.loads(args.partition_json)
     except (ValueError, RecursionError) as error:
         raise InvalidEventError(
-            f"--partition-json {shown!r} is not JSON ({error}); write it as '[\"NL\", 7]'"
+            f"--partition-json {shown!r} is not JSON ({error}); write for example '[\"NL\", 7]'"
         ) from error
     if not isinstance(value, list):
         raise InvalidEventError(
-            f"--partition-json {shown!r} is not a list; write one value a level, as '[\"NL\", 7]'"
+            f"--partition-json {shown!r} is not a list; "
+            "write one value for each level, such as '[\"NL\", 7]'"
         )
     return tuple(value)
 
@@ -178,7 +178,7 @@ def tags_of(args: argparse.Namespace) -> dict[str, str]:
 def moment_ms(text: str) -> int:
     """Return a time argument in milliseconds since 1970.
 
-    It is such a number already, or ISO 8601, in UTC where it names no zone.
+    The argument is such a number, or ISO 8601; without a zone it is in UTC.
     """
     try:
         return parse_moment_ms(text)
@@ -202,12 +202,12 @@ def overview(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> str:
 def _head(style: Style) -> Iterator[str]:
     yield (
         f"{style.strong('lakechime')} {__version__}: "
-        "what changed in the tables of a lake, and who has seen it"
+        "the changes of a lake's tables, and the progress of their consumers"
     )
     yield ""
     yield (
         f"{style.strong('usage:')} lakechime COMMAND [options]      "
-        f"{style.faint('lakechime COMMAND --help says more')}"
+        f"{style.faint('lakechime COMMAND --help shows the options')}"
     )
 
 
@@ -217,9 +217,9 @@ def _foot(style: Style) -> Iterator[str]:
     yield f"  --database URL  {DATABASE_FORMS}"
     yield (
         f"                  (default: ${URL_VARIABLE}, else lakechime.db in $AIRFLOW_HOME; "
-        f"${TOKEN_VARIABLE} has a service's token)"
+        f"the token of a service is in ${TOKEN_VARIABLE})"
     )
-    yield "  --json          for programs: nothing but JSON on standard output"
+    yield "  --json          print nothing but JSON on standard output, for programs"
     yield f"  --traceback     {traceback_help('lakechime')}"
-    yield "  --version       of this program"
+    yield "  --version       print the version of this program"
     yield from exit_lines(style, MEANINGS)

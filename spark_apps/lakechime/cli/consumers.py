@@ -1,4 +1,4 @@
-"""The verbs about consumers, which show their progress and forget those that are gone."""
+"""The verbs `lakechime consumers`, which shows progress, and `lakechime forget`."""
 
 import argparse
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def commands(verbs: Verbs) -> None:
     """Register the verbs."""
     summary, example = (
-        "show how far each consumer is, the furthest behind first",
+        "show the progress of each consumer, the furthest behind first",
         "lakechime consumers --limit 5",
     )
     parser = add_verb(
@@ -30,7 +30,7 @@ def commands(verbs: Verbs) -> None:
         type=whole_number,
         default=20,
         metavar="N",
-        help="how many (default: %(default)s)",
+        help="show at most N consumers (default: %(default)s)",
     )
     summary, example = (
         "delete the watermarks of a consumer that is permanently gone",
@@ -47,11 +47,13 @@ def commands(verbs: Verbs) -> None:
             operands="CONSUMER ",
         ),
     )
-    parser.add_argument("consumer", metavar="CONSUMER", help="as `lakechime consumers` shows it")
+    parser.add_argument(
+        "consumer", metavar="CONSUMER", help="the name that `lakechime consumers` shows"
+    )
     parser.add_argument(
         "--yes",
         action="store_true",
-        help="really delete them; if the consumer comes back, it begins again",
+        help="delete the watermarks; if the consumer comes back, it begins again",
     )
 
 
@@ -71,7 +73,7 @@ def consumer_json(consumer: "Consumer", head: int) -> dict[str, Any]:
 
 def _page(rows: Sequence[dict[str, Any]], style: Style) -> Iterator[str]:
     if not rows:
-        yield style.faint("no consumer keeps a watermark here; nobody holds back retention")
+        yield style.faint("no consumer has a watermark, so retention waits for none")
         return
     columns = [
         Column(key="consumer", title="consumer", show=escaped, shrinks=True),

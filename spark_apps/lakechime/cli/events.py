@@ -36,7 +36,7 @@ _PAGE = 1000  # events of one request
 def commands(verbs: Verbs) -> None:
     """Register the verb."""
     summary, example = (
-        "show events, the newest unless you say where to begin",
+        "show the newest events, or the events after a seq or of a time",
         "lakechime events shop.orders --limit 5",
     )
     parser = add_verb(
@@ -51,45 +51,53 @@ def commands(verbs: Verbs) -> None:
         ),
     )
     parser.add_argument(
-        "paths", nargs="*", metavar="TABLE", help="of these tables (default: all, of every cluster)"
+        "paths",
+        nargs="*",
+        metavar="TABLE",
+        help="show events of these tables (default: of all tables of all clusters)",
     )
     parser.add_argument(
         "--limit",
         type=whole_number,
         default=20,
         metavar="N",
-        help="how many (default: %(default)s)",
+        help="show at most N events (default: %(default)s)",
     )
     parser.add_argument(
-        "--after", type=whole_number, metavar="SEQ", help="those after this seq, the oldest first"
+        "--after",
+        type=whole_number,
+        metavar="SEQ",
+        help="show events after this seq, the oldest first",
     )
     parser.add_argument(
         "--from",
         dest="start",
         type=moment_ms,
         metavar="WHEN",
-        help="registered then or later: ISO 8601, or milliseconds",
+        help="show events registered at this time or later: ISO 8601, or milliseconds since 1970",
     )
     parser.add_argument(
         "--to",
         dest="end",
         type=moment_ms,
         metavar="WHEN",
-        help="registered before this time (default: now)",
+        help="show events registered before this time (default: now)",
     )
     add_partition(parser)
-    add_tags(parser, "with this tag; repeat for more, all of which have to match")
+    add_tags(parser, "show events with this tag; repeat it for more tags, which all have to match")
     add_cluster(parser)
     parser.add_argument(
         "--follow",
         action="store_true",
-        help="go on, and show new events; with --json a JSON object a line",
+        help="keep running, and show new events; with --json each line is a JSON object",
     )
 
 
 def events(args: argparse.Namespace) -> None:
     if args.after is not None and (args.start is not None or args.end is not None):
-        raise InvalidEventError("--after counts by seq, --from and --to by time; use one of them")
+        raise InvalidEventError(
+            "--after takes a seq, and --from and --to take times; use either --after or the times"
+        )
     with open_client(args) as client:
         matching, more_after = _matching(client, args)
         if not args.follow:
@@ -110,7 +118,7 @@ def events(args: argparse.Namespace) -> None:
 def _matching(
     client: "LakeChime", args: argparse.Namespace
 ) -> tuple[list["Registered"], int | None]:
-    """Return the events, and the seq to go on after if there are more."""
+    """Return (events, seq after which there are more events, or None if there are none)."""
     limit = max(args.limit, 1)
     if args.after is not None:
         page = _ask(client, args, args.after, None, limit)
@@ -131,7 +139,10 @@ def _between(client: "LakeChime", args: argparse.Namespace) -> list["Registered"
     if end is None:
         end = SystemClock().now_us() // 1000 + 1
     if len(args.paths) != 1:
-        raise InvalidEventError("--from and --to are for one table; name it, or use --after")
+        raise InvalidEventError(
+            f"--from and --to need exactly one TABLE, got {len(args.paths)}; "
+            "name one, or use --after"
+        )
     answer = client.events_between(
         args.paths[0],
         start,
@@ -142,8 +153,8 @@ def _between(client: "LakeChime", args: argparse.Namespace) -> list["Registered"
     )
     if answer.covered_from_ts > start and args.start is not None:
         print(
-            f"lakechime: events of {escaped(args.paths[0])} have expired: "
-            f"those from before {moment_text(answer.covered_from_ts)} may be missing; "
+            f"lakechime: events of {escaped(args.paths[0])} have expired, and some before "
+            f"{moment_text(answer.covered_from_ts)} may be missing here; "
             "read the table itself for that time",
             file=sys.stderr,
         )
@@ -151,8 +162,11 @@ def _between(client: "LakeChime", args: argparse.Namespace) -> list["Registered"
 
 
 def _newest(client: "LakeChime", args: argparse.Namespace, limit: int) -> list["Registered"]:
-    """Look back from the head, twice as far each time, until there are enough."""
-    # Fixed now: events that come meanwhile would shift the range
+    """Return the newest matching events, at most `limit`.
+
+    Each pass looks back twice as far from the head, until it finds enough events.
+    """
+    # Read once: events that are registered meanwhile would shift the range
     head = client.head()
     distance = limit
     while True:
@@ -194,12 +208,11 @@ def _follow(client: "LakeChime", args: argparse.Namespace, after: int) -> None:
 def _print_each(args: argparse.Namespace, events: Sequence["Registered"]) -> None:
     style = Style.of(sys.stdout)
     for registered in events:
-        line = _json_line(registered) if args.json else _line(registered, style)
+        if args.json:
+            line = json.dumps(registered.to_json(), ensure_ascii=False)
+        else:
+            line = _line(registered, style)
         print(line, flush=True)
-
-
-def _json_line(registered: "Registered") -> str:
-    return json.dumps(registered.to_json(), ensure_ascii=False)
 
 
 def _line(registered: "Registered", style: Style) -> str:
@@ -233,7 +246,7 @@ def _page(events: Sequence["Registered"], more_after: int | None, style: Style) 
     rows = [_row(registered) for registered in events]
     yield from text_table(columns, rows, style, output_width(sys.stdout))
     if more_after is not None:
-        yield style.faint(f"there is more: --after {more_after}")
+        yield style.faint(f"there are more events: show them with --after {more_after}")
 
 
 def _row(registered: "Registered") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The verbs that maintain the database: retention, its tables, and a check."""
+"""The verbs that maintain the database: `expire`, `migrate` and `check`."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ def commands(verbs: Verbs) -> None:
 
 def _add_expire(verbs: Verbs) -> None:
     summary, example = (
-        "delete old events that every consumer has seen",
+        "delete old events that every consumer has passed",
         "lakechime expire --older-than 90d",
     )
     parser = add_verb(
@@ -51,35 +51,39 @@ def _add_expire(verbs: Verbs) -> None:
         "--older-than",
         required=True,
         metavar="SPAN",
-        help="of those registered longer ago than this: 90d, 12h, 1h30m",
+        help="delete events that were registered longer ago than this, such as 90d or 1h30m",
     )
     parser.add_argument(
         "--unseen",
         action="store_true",
-        help="also those that a consumer's watermark has not passed, and which it then misses",
+        help="also delete events that a consumer has not passed yet: the consumer misses them",
     )
 
 
 def expire(args: argparse.Namespace) -> None:
-    older_than_us = parse_duration(args.older_than, name="--older-than")
-    before_ms = (SystemClock().now_us() - older_than_us) // _US_PER_MS
+    age_us = parse_duration(args.older_than, name="--older-than")
+    before_ms = (SystemClock().now_us() - age_us) // _US_PER_MS
     with open_client(args) as client:
         count = client.expire(max(before_ms, 0), keep_unseen=not args.unseen)
-        # With --unseen retention waits for nobody
-        holders = [] if args.unseen else _holders(client, before_ms)
+        holders: list[dict[str, Any]] = []
+        if not args.unseen:  # with --unseen, retention waits for no consumer
+            holders = _holders(client, before_ms)
     value = {"expired": count, "waited_for": holders}
     show(args, value, lambda style: _expired_page(count, holders, style))
 
 
 def _holders(client: "LakeChime", before_ms: int) -> list[dict[str, Any]]:
-    """Return the furthest consumers behind an event that is old enough to be deleted."""
+    """Return the consumers that hold back retention, as JSON, the furthest behind first.
+
+    These are the consumers that have not passed an event registered before `before_ms`.
+    """
     head = client.head()
     holders = []
     for consumer in client.consumers(MAX_NAMED):
         unseen = client.events(after=max(consumer.seq, 0), limit=1).events
-        # The furthest behind come first
-        if not unseen or (unseen[0].event.event_ts or 0) >= before_ms:
-            break
+        has_old_unseen = unseen and (unseen[0].event.event_ts or 0) < before_ms
+        if not has_old_unseen:
+            break  # the consumers after this one are less far behind
         holders.append(consumer_json(consumer, head))
     return holders
 
@@ -90,8 +94,8 @@ def _expired_page(count: int, holders: Sequence[Mapping[str, Any]], style: Style
         behind = count_text(row["behind"], "event")
         moved = moment_text(row["moved_ts"])
         yield style.warn(
-            f"kept for {escaped(row['consumer'])}: it is at {row['seq']}, {behind} behind, "
-            f"and moved last at {moved}"
+            f"kept events for consumer {escaped(row['consumer'])}: it is at seq {row['seq']}, "
+            f"{behind} behind, and last moved at {moved}"
         )
     if holders:
         yield style.faint(
@@ -100,16 +104,16 @@ def _expired_page(count: int, holders: Sequence[Mapping[str, Any]], style: Style
 
 
 def _add_migrate(verbs: Verbs) -> None:
-    summary, example = "create or upgrade the tables; serve does it too", "lakechime migrate"
+    summary, example = "create or upgrade the tables, as serve does", "lakechime migrate"
     parser = add_verb(
         verbs, Verb(name="migrate", group=KEEP, summary=summary, example=example, run=migrate)
     )
     parser.add_argument(
         "--to",
         metavar="REVISION",
-        help="go back to an older revision; base drops the tables with all that is in them",
+        help="go back to an older revision; `base` drops the tables with all events",
     )
-    parser.add_argument("--yes", action="store_true", help="really go back")
+    parser.add_argument("--yes", action="store_true", help="confirm the way back with --to")
 
 
 def migrate(args: argparse.Namespace) -> None:
@@ -136,8 +140,8 @@ def migrate(args: argparse.Namespace) -> None:
             downgrade(database, args.to)
         else:
             raise InvalidEventError(
-                f"going back from {before} to {args.to} deletes what revision {args.to} has no "
-                "columns for; back up the database, then add --yes"
+                f"going back from {before} to {args.to} deletes data that revision {args.to} "
+                "cannot store; back up the database, then add --yes"
             )
         after = database.read(read_revision)
     finally:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"
 _CHUNK_BYTES = 1 << 20
-_OF_ONE = (
+# Options that describe a single event
+_EVENT_OPTIONS = (
     "format",
     "operation",
     "snapshot",
@@ -48,7 +49,7 @@ def commands(verbs: Verbs) -> None:
         "lakechime register shop.orders --format ICEBERG --snapshot 4711 --previous 4710 "
         "--partition 2026-11-24"
     )
-    summary = "register a data-change event, or JSON lines of them"
+    summary = "register a data-change event, or many as JSON lines"
     parser = add_verb(
         verbs,
         Verb(
@@ -63,42 +64,46 @@ def commands(verbs: Verbs) -> None:
     parser.add_argument(
         "table",
         metavar="TABLE",
-        help="the name of the table; - reads events from standard input, a JSON object a line",
+        help="the name of the table; - reads events from standard input, one JSON object per line",
     )
     parser.add_argument(
         "--format",
         choices=[str(member) for member in TableFormat],
-        help="whose metadata explains the snapshot",
+        help="the format of the table, whose metadata has the snapshot",
     )
     parser.add_argument(
         "--snapshot",
         metavar="ID",
-        help="the snapshot that the change made; only HIVE may leave it out",
+        help="the snapshot that the change created; only HIVE may leave it out",
     )
-    parser.add_argument("--previous", metavar="ID", help="the snapshot before it")
+    parser.add_argument(
+        "--previous", metavar="ID", help="the snapshot before the one of --snapshot"
+    )
     parser.add_argument(
         "--snapshot-ts",
         type=moment_ms,
         metavar="WHEN",
-        help="when the snapshot was made: ISO 8601, or milliseconds",
+        help="the time of the snapshot: ISO 8601, or milliseconds since 1970",
     )
     parser.add_argument(
         "--operation",
         choices=[str(member) for member in OperationType],
-        help="what the change did (default: UPDATE, which may be all)",
+        help="the kind of the change (default: UPDATE, for any kind)",
     )
     add_partition(parser)
     parser.add_argument(
-        "--path", metavar="dt=1/hour=3", help="the partition as Hive's folders name it"
+        "--path",
+        metavar="dt=1/hour=3",
+        help="the partition, as the path of its folders in a Hive table",
     )
     parser.add_argument(
         "--complete",
         action="append",
         default=[],
         metavar="PERIOD=PERCENT",
-        help="how complete it is, as hourly=99; repeat for more periods",
+        help="how complete the partition is, such as hourly=99; repeat it for more periods",
     )
-    add_tags(parser, "a fact of your own, by which consumers choose; repeat for more")
+    add_tags(parser, "a tag of your own, by which consumers filter; repeat it for more tags")
     add_cluster(parser)
 
 
@@ -109,10 +114,12 @@ def register(args: argparse.Namespace) -> None:
             [registered] = client.register([event])
         show(args, registered.to_json(), lambda style: [_line(registered, style)])
         return
-    for name in _OF_ONE:
+    for name in _EVENT_OPTIONS:
         if getattr(args, name) is not None:
             option = name.replace("_", "-")
-            raise InvalidEventError(f"--{option} is for one event; with - each line has it")
+            raise InvalidEventError(
+                f"--{option} describes a single event; with -, write it into each JSON line"
+            )
     json_answers: list[dict[str, Any]] = []
     counts: Counter[str] = Counter()
     with open_client(args) as client:
@@ -127,7 +134,7 @@ def register(args: argparse.Namespace) -> None:
 def _event(args: argparse.Namespace) -> DataChangeEvent:
     if args.format is None:
         raise InvalidEventError(
-            f"lakechime register: --format is missing; write one of {', '.join(TableFormat)}"
+            f"lakechime register needs --format; write one of {', '.join(TableFormat)}"
         )
     return DataChangeEvent(
         table=args.table,
@@ -146,9 +153,7 @@ def _partition(args: argparse.Namespace) -> tuple[Any, ...] | None:
     if args.path is None:
         return partition_of(args)
     if args.partition is not None or args.partition_json is not None:
-        raise InvalidEventError(
-            "--path names the partition, and so does --partition; use one of them"
-        )
+        raise InvalidEventError("--path and --partition both name the partition; use one of them")
     from lakechime.producers.hive import partition_of_path
 
     return partition_of_path(args.path)
@@ -163,20 +168,24 @@ def _completeness(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _batches(stream: BinaryIO) -> Iterator[list[DataChangeEvent]]:
-    """Yield events as they arrive: a pipe may go on for days."""
+    """Yield the events of JSON lines in batches, as they arrive: a pipe may stay open for days."""
     line_count = 0
-    rest = b""
+    partial_line = b""
     # `read` would wait for a whole chunk
     read = getattr(stream, "read1", stream.read)
     while chunk := read(_CHUNK_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
+        text = partial_line + chunk
+        *lines, partial_line = text.split(b"\n")
         yield from _parsed(lines, line_count)
         line_count += len(lines)
-    yield from _parsed([rest], line_count)
+    yield from _parsed([partial_line], line_count)
 
 
 def _parsed(lines: Sequence[bytes], lines_before: int) -> Iterator[list[DataChangeEvent]]:
-    """Yield the events of the lines; before a bad line, those that precede it."""
+    """Yield the events of the lines as one batch.
+
+    At an invalid line it yields the events before that line, and then raises.
+    """
     events: list[DataChangeEvent] = []
     for number, line in enumerate(lines, start=lines_before + 1):
         if not line.strip():
@@ -187,7 +196,8 @@ def _parsed(lines: Sequence[bytes], lines_before: int) -> Iterator[list[DataChan
             if events:
                 yield events
             raise InvalidEventError(
-                f"line {number:,} of standard input: {error}. The lines before it are registered"
+                f"line {number:,} of standard input: {error}. The lines before it are registered; "
+                "correct the line, and send it and the lines after it"
             ) from error
     if events:
         yield events
@@ -210,7 +220,7 @@ def _line(registered: "Registered", style: Style) -> str:
     line = f"{state}: {escaped(event.table)} as seq {event.seq}"
     if registered.gap:
         predecessor = escaped(event.prev_snapshot_id or "")
-        line += style.warn(f"; nobody registered its predecessor {predecessor}")
+        line += style.warn(f"; its predecessor {predecessor} is not registered")
     return line
 
 
@@ -219,5 +229,6 @@ def _summary(counts: "Counter[str]", style: Style) -> str:
     if counts["known"]:
         parts.append(f"{counts['known']:,} were registered already")
     if counts["gaps"]:
-        parts.append(style.warn(f"{count_text(counts['gaps'], 'predecessor')} unknown"))
+        gaps = count_text(counts["gaps"], "predecessor")
+        parts.append(style.warn(f"{gaps} not registered"))
     return "; ".join(parts)

@@ -14,7 +14,7 @@ HOST, PORT = "127.0.0.1", 8765
 def commands(verbs: Verbs) -> None:
     """Register the verb."""
     summary, example = (
-        "serve events over HTTP, to whoever has a token",
+        "serve events over HTTP to clients that have a token",
         "lakechime serve --port 8765",
     )
     parser = add_verb(
@@ -24,15 +24,19 @@ def commands(verbs: Verbs) -> None:
         "--host",
         default=HOST,
         metavar="ADDRESS",
-        help="the address to listen on; 0.0.0.0 is every one (default: %(default)s)",
+        help="the address to listen on; 0.0.0.0 is every address (default: %(default)s)",
     )
     parser.add_argument(
-        "--port", type=whole_number, default=PORT, metavar="N", help="(default: %(default)s)"
+        "--port",
+        type=whole_number,
+        default=PORT,
+        metavar="N",
+        help="the port to listen on (default: %(default)s)",
     )
     parser.add_argument(
         "--no-auth",
         action="store_true",
-        help="ask for no token; for trying it out, on this machine's own addresses only",
+        help="require no token: for a trial, and only on an address such as 127.0.0.1",
     )
     parser.add_argument(
         "--certificate", type=Path, metavar="FILE", help="serve HTTPS with this certificate, in PEM"
@@ -47,9 +51,9 @@ def serve(args: argparse.Namespace) -> None:
 
     url = database_url(args)
     if is_service(url):
-        raise InvalidEventError(f"{url} is a service itself; name the database to serve")
+        raise InvalidEventError(f"{url} is a service; name the database to serve by --database")
     if (args.certificate is None) != (args.key is None):
-        raise InvalidEventError("HTTPS needs both --certificate and --key; give both or none")
+        raise InvalidEventError("HTTPS needs both --certificate and --key; give both, or neither")
     listener = Listener(host=args.host, port=args.port, certificate=args.certificate, key=args.key)
     run_server(
         url,

@@ -33,7 +33,7 @@ def commands(verbs: Verbs) -> None:
     sync_verb = Verb(
         name="sync",
         group=EVENTS,
-        summary="register the commits of tables that are not registered yet, from their own logs",
+        summary="register the new commits of tables, as their own logs list them",
         example=f"lakechime sync {_EXAMPLE}",
         run=sync,
         operands=_OPERANDS,
@@ -42,7 +42,7 @@ def commands(verbs: Verbs) -> None:
     watch_verb = Verb(
         name="watch",
         group=EVENTS,
-        summary="sync again and again, until it is stopped",
+        summary="run sync at an interval until it is stopped",
         example="lakechime watch --file tables.yaml",
         run=watch,
         operands=_OPERANDS,
@@ -52,31 +52,34 @@ def commands(verbs: Verbs) -> None:
     parser.add_argument(
         "--interval",
         metavar="SPAN",
-        help=f"time between two looks at a table (default: the file's, else {INTERVAL})",
+        help="the time between two looks at a table "
+        f"(default: the interval in the file of --file, else {INTERVAL})",
     )
 
 
 def _add_tables(parser: argparse.ArgumentParser) -> None:
     forms = (
-        "NAME=FORMAT:PLACE, of format opal, iceberg, delta or hive; for Iceberg a folder or "
-        "CATALOG:NAME; a path alone is an Opal table, and its property event_table its name"
+        "NAME=FORMAT:LOCATION. FORMAT is opal, iceberg, delta or hive; LOCATION is a path, or "
+        "CATALOG:NAME of an Iceberg table. A path alone is an Opal table, whose name is its "
+        "property event_table"
     )
     parser.add_argument("paths", nargs="*", metavar="TABLE", help=forms)
     parser.add_argument(
         "--file",
         metavar="YAML",
-        help="a file that lists tables, with what their stores and catalogs need",
+        help="a file that lists tables, with the options of their stores and catalogs",
     )
     add_cluster(parser)
 
 
 def _tables(args: argparse.Namespace) -> "tuple[Mapping[str, Source], float]":
-    """Return the sources by name, and the interval of looks in seconds."""
+    """Return (sources by name, seconds between two looks at a table)."""
     from lakechime.producers.tables import interval_seconds, read_tables, tables_of_words
 
     if bool(args.paths) == bool(args.file):
         raise InvalidEventError(
-            f"lakechime {args.command} needs tables: TABLE..., or --file; {_EXAMPLE} names two"
+            f"lakechime {args.command} needs either TABLE... or --file; "
+            f"write for example: lakechime {args.command} {_EXAMPLE}"
         )
     interval = getattr(args, "interval", None)
     if args.file is None:
@@ -89,7 +92,7 @@ def _tables(args: argparse.Namespace) -> "tuple[Mapping[str, Source], float]":
 
 
 def sync(args: argparse.Namespace) -> int:
-    """Register tables' new commits; one table's failure does not stop the others."""
+    """Register the new commits of the tables; one table's failure does not stop the others."""
     from lakechime.producers.outbox import sync as sync_source
 
     sources, _ = _tables(args)
@@ -103,7 +106,7 @@ def sync(args: argparse.Namespace) -> int:
                 if len(sources) == 1:
                     raise
                 failures.append(error)
-                _complain(name, error)
+                _print_failure(name, error)
                 continue
             results.append(synced.to_json())
             if not args.json:
@@ -114,7 +117,7 @@ def sync(args: argparse.Namespace) -> int:
 
 
 def watch(args: argparse.Namespace) -> None:
-    """Watch tables until SIGTERM or Ctrl-C; running looks are finished."""
+    """Watch tables until SIGTERM or Ctrl-C; running looks finish first."""
     from lakechime.producers.watch import Watch
 
     sources, interval = _tables(args)
@@ -124,7 +127,7 @@ def watch(args: argparse.Namespace) -> None:
         stop.set()
 
     # Restored at the end: a caller in the same process has its own handlers
-    before = {number: signal.signal(number, end) for number in _STOPPING}
+    old_handlers = {number: signal.signal(number, end) for number in _STOPPING}
     print(
         f"watching {count_text(len(sources), 'table')}, every {interval:g} s",
         file=sys.stderr,
@@ -136,17 +139,17 @@ def watch(args: argparse.Namespace) -> None:
             sources=sources,
             interval_seconds=interval,
             at_result=lambda name, synced: _print_result(args, name, synced),
-            at_failure=lambda name, error, pause: _complain(
+            at_failure=lambda name, error, pause: _print_failure(
                 name, error, f"; next look in {pause:g} s"
             ),
         ).run(stop)
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
 
 
 def _print_result(args: argparse.Namespace, name: str, synced: "Synced") -> None:
-    # Most looks find nothing, and would fill the output
+    # Most looks find nothing new, and would fill the output
     if not synced.events and not synced.notes:
         return
     if args.json:
@@ -161,7 +164,8 @@ def _print_page(name: str, synced: "Synced") -> None:
 
 
 def _page(name: str, synced: "Synced", style: Style) -> Iterator[str]:
-    events = f"{style.good('registered')} {count_text(synced.events, 'event')}"
+    count = count_text(synced.events, "event")
+    events = f"{style.good('registered')} {count}"
     if not synced.events:
         yield f"nothing new: {escaped(name)}"
     elif synced.last is None:
@@ -174,7 +178,8 @@ def _page(name: str, synced: "Synced", style: Style) -> Iterator[str]:
         yield f"{style.warn('note')}  {escaped(note)}"
 
 
-def _complain(name: str, error: Exception, suffix: str = "") -> None:
+def _print_failure(name: str, error: Exception, suffix: str = "") -> None:
     program = Style.of(sys.stderr).bad("lakechime:")
-    reason = escaped(str(error) or repr(error))
-    print(f"{program} {escaped(name)}: {reason}{suffix}", file=sys.stderr, flush=True)
+    message = str(error) or repr(error)
+    line = f"{program} {escaped(name)}: {escaped(message)}{suffix}"
+    print(line, file=sys.stderr, flush=True)

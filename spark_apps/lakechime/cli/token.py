@@ -40,8 +40,10 @@ def commands(verbs: Verbs) -> None:
         traceback=False,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=OpalParser)
-    creator = _add(actions, "create", "create a token and print it, once", create)
-    creator.add_argument("name", metavar="NAME", help="who or what uses it; no name is used twice")
+    creator = _add(actions, "create", "create a token, and print it this one time", create)
+    creator.add_argument(
+        "name", metavar="NAME", help="a name of the token's user; each name is used once"
+    )
     creator.add_argument(
         "--role",
         required=True,
@@ -51,10 +53,8 @@ def commands(verbs: Verbs) -> None:
     creator.epilog = "example:\n  lakechime token create etl --role write"
     lister = _add(actions, "list", "list the tokens, without their secrets", list_tokens)
     lister.epilog = "example:\n  lakechime token list"
-    revoker = _add(
-        actions, "revoke", "revoke a token; the next request that bears it is refused", revoke
-    )
-    revoker.add_argument("name", metavar="NAME", help="as `lakechime token list` shows it")
+    revoker = _add(actions, "revoke", "revoke a token; the service refuses it from then on", revoke)
+    revoker.add_argument("name", metavar="NAME", help="the name that `lakechime token list` shows")
     revoker.epilog = "example:\n  lakechime token revoke etl"
 
 
@@ -79,7 +79,7 @@ def _usage(parser: argparse.ArgumentParser) -> "Callable[[argparse.Namespace], i
 
 @contextmanager
 def _keeper(args: argparse.Namespace) -> Iterator[TokenKeeper]:
-    """Yield the tokens of the database, or of a service with an admin's token."""
+    """Yield the store of tokens: of the database, or of a service through an admin's token."""
     url = database_url(args)
     if is_service(url):
         from lakechime.remote.http import HttpTokens
@@ -107,7 +107,7 @@ def create(args: argparse.Namespace) -> None:
     if not args.json:
         # On standard error, so that standard output holds the secret alone
         print(
-            f"token {escaped(args.name)} with the role {args.role}; it is not shown again:",
+            f"token {escaped(args.name)} with the role {args.role}, which is not shown again:",
             file=sys.stderr,
         )
     show(args, {"name": args.name, "role": args.role, "token": secret}, lambda style: [secret])
@@ -121,7 +121,7 @@ def list_tokens(args: argparse.Namespace) -> None:
 
 def _page(tokens: Sequence[Token], style: Style) -> Iterator[str]:
     if not tokens:
-        yield style.faint("no token; lakechime token create NAME --role read|write|admin makes one")
+        yield style.faint("no token yet; create one: lakechime token create NAME --role read")
         return
     columns = [
         Column(key="name", title="name", show=escaped, shrinks=True),

@@ -25,20 +25,22 @@ from lakechime.producers.outbox import (
     again_tags,
     canonical_uri,
     check_format,
+    predecessor_of_lost,
     range_text,
 )
 from lakechime.tags import LOST, RESTORED
 
 _RESTORE, _DELETE = "RESTORE", "DELETE"
-_MAX_OPERATION = 64  # characters of an operation's name in a tag
+_MAX_OPERATION_CHARS = 64  # in a tag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The registered part of a log: the last version, and that of the last event.
+    """The registered part of a log.
 
-    `checksum` is that of the last version's commit. `turns` counts how often another table, whose
-    versions have the same numbers, came to this path.
+    `version` is the last version that was read, and `checksum` that of its commit file. `snapshot`
+    is the version of the last event. `turns` counts how often another table, whose versions have
+    the same numbers, replaced the one at this path.
     """
 
     version: int = -1
@@ -72,13 +74,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSource:
-    """A Delta table at a path. Options are deltalake's storage options."""
+    """A Delta table at a path. `options` are deltalake's storage options."""
 
     path: str
     target: Target
     options: Mapping[str, str] = field(default_factory=dict)
 
     def steps(self, position: Position | None) -> Iterator[Step]:
+        """Return the steps after a position, or from the beginning for None."""
         if position is None:
             return self._steps_from_head(DeltaLog.open(self.path, self.options), None, None)
         check_format(position, self.target, TableFormat.DELTA, canonical_uri(self.path))
@@ -87,9 +90,9 @@ class DeltaSource:
         last_commit = log.read(progress.version)
         if last_commit is None or last_commit.checksum != progress.checksum:
             return self._steps_from_head(log, position, last_commit)
-        # The log goes on where it was left: deltalake need not read the table
+        # The log still has the last registered commit, so deltalake need not read the table
         origin = self._origin(position["id"])
-        origin.is_of(position, self.target)  # raises for a table at another path
+        origin.is_of(position, self.target)  # raises if the name belongs to another path
         following = log.read(progress.version + 1)
         commits = []
         if following is not None:
@@ -99,14 +102,19 @@ class DeltaSource:
     def _steps_from_head(
         self, log: DeltaLog, position: Position | None, last_commit: DeltaCommit | None
     ) -> Iterator[Step]:
-        """Return the steps to the head, from the beginning of another table."""
+        """Return the steps after a position up to the head.
+
+        They begin at version 0 if the table at this path is not the one of the position.
+        `last_commit` is the commit that the log has now for the position's version.
+        """
         progress = Progress.of(position)
         head = log.head()
         origin = self._origin(head.table_id)
-        # The last commit differs, or was never in this log
-        is_other_log = last_commit is not None or head.version < progress.version
-        if position is not None and (not origin.is_of(position, self.target) or is_other_log):
-            progress = Progress(turns=progress.turns + 1)
+        if position is not None:
+            # The last registered commit differs, or was never in this log
+            is_other_log = last_commit is not None or head.version < progress.version
+            if not origin.is_of(position, self.target) or is_other_log:
+                progress = Progress(turns=progress.turns + 1)
         commits = log.after(progress.version)
         progress = replace(progress, columns=head.columns)
         return _Events(target=self.target, origin=origin, progress=progress).steps(commits, head)
@@ -124,7 +132,7 @@ class _Events:
     progress: Progress
 
     def steps(self, commits: Sequence[DeltaCommit], head: DeltaHead | None) -> Iterator[Step]:
-        """Yield a step for each commit, and first one for versions that are lost."""
+        """Yield a step for the lost versions, if any, and then a step for each commit."""
         next_version = self.progress.version + 1
         first = next_version
         if commits:
@@ -154,11 +162,11 @@ class _Events:
     def _lost(self, last: int) -> Step:
         """Return the step of versions that were cleaned up before they were registered.
 
-        The event of the last one stands for all of them.
+        Its event is of version `last`, and stands for all of them.
         """
         first = self.progress.version + 1
         lost = range_text(first, last)
-        previous = self.progress.snapshot if first in (0, last) else str(last - 1)
+        previous = predecessor_of_lost(first, last, self.progress.snapshot)
         event = replace(self._event(last, {LOST: lost}), prev_snapshot_id=previous)
         self.progress = replace(self.progress, version=last, checksum=None, snapshot=str(last))
         note = (
@@ -172,16 +180,19 @@ class _Events:
     ) -> Iterator[DataChangeEvent]:
         if not commit.files:
             return
-        tags = {"delta.operation": commit.operation[:_MAX_OPERATION]} if commit.operation else {}
+        tags = {}
+        if commit.operation:
+            tags["delta.operation"] = commit.operation[:_MAX_OPERATION_CHARS]
         if commit.operation == _RESTORE:
             parameters = commit.parameters
-            tags[RESTORED] = str(parameters.get("version") or parameters.get("timestamp") or "")
+            restored = parameters.get("version") or parameters.get("timestamp") or ""
+            tags[RESTORED] = str(restored)
         event = replace(
             self._event(commit.version, tags),
             snapshot_ts=commit.timestamp_ms,
             operation_type=_operation(commit),
         )
-        # Sorted, since files come in any order
+        # Sorted, because files come in any order; by `repr`, because values have several types
         partitions = sorted({_partition(file, columns) for file in commit.files}, key=repr)
         if None in partitions:
             yield event
@@ -209,7 +220,7 @@ class _Events:
 def _partition(
     file: TouchedFile, columns: Sequence[PartitionColumn]
 ) -> tuple[JsonValue, ...] | None:
-    """Return the partition of a file, or None without columns or known values."""
+    """Return the partition of a file, or None if the table or the file names none."""
     values = file.partition
     if not columns or values is None:
         return None
@@ -219,10 +230,11 @@ def _partition(
 
 
 def _operation(commit: DeltaCommit) -> OperationType:
-    """Return what a commit did; in doubt it is an update."""
+    """Return the kind of a commit's change; UPDATE if it is uncertain."""
     if commit.operation == _RESTORE:
         return OperationType.UPDATE
     if commit.operation == _DELETE or not any(file.added for file in commit.files):
         return OperationType.DELETE
-    is_append = all(file.added for file in commit.files)
-    return OperationType.APPEND if is_append else OperationType.UPDATE
+    if all(file.added for file in commit.files):
+        return OperationType.APPEND
+    return OperationType.UPDATE

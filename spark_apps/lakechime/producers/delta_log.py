@@ -1,6 +1,6 @@
 """The log of a Delta table: its versions and their changes.
 
-Stores and their options are deltalake's.
+deltalake opens the store of a log, so options are those of deltalake.
 """
 
 import json
@@ -26,7 +26,7 @@ _MISSING = "Delta tables need deltalake, which is not installed: pip install 'op
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionColumn:
-    """A partition column, by its physical name: column mapping may have changed it."""
+    """A partition column. `name` is its physical name, which column mapping may have changed."""
 
     name: str
     type: str
@@ -47,7 +47,7 @@ class PartitionColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TouchedFile:
-    """A file that a version added or removed. A removed one may lack partition values."""
+    """A file that a version added or removed. A removed file may lack partition values."""
 
     added: bool
     partition: Mapping[str, str | None] | None
@@ -55,9 +55,9 @@ class TouchedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaCommit:
-    """A version with its operation and the files by which it changed data.
+    """A version: its operation, and the files by which it changed data.
 
-    It has partition columns where it set them.
+    `columns` are the partition columns if this version set them, and None otherwise.
     """
 
     version: int
@@ -125,7 +125,7 @@ class DeltaLog:
         return DeltaHead(version=table.version(), table_id=str(metadata.id), columns=columns)
 
     def read(self, version: int) -> DeltaCommit | None:
-        """Return a version, or None if the log does not have it yet, or no longer."""
+        """Return the commit of a version, or None if the log does not have it yet, or no longer."""
         path = f"{_LOG}/{version:0{_DIGITS}d}.json"
         try:
             with self.filesystem.open_input_file(path) as file:
@@ -139,7 +139,10 @@ class DeltaLog:
         return commit_from_bytes(version, data, f"{self.path}/{path}")
 
     def after(self, version: int) -> list[DeltaCommit]:
-        """Return the commits after a version, oldest first and without a hole."""
+        """Return the commits after a version, oldest first.
+
+        Their versions follow one another without a hole.
+        """
         from pyarrow.fs import FileSelector
 
         try:
@@ -148,11 +151,14 @@ class DeltaLog:
             raise UnavailableError(
                 f"{self.path}/{_LOG} cannot be listed ({error}); try again later"
             ) from error
-        versions = [_version_of(entry.base_name) for entry in entries]
-        later = sorted(number for number in versions if number is not None and number > version)
+        later_versions: list[int] = []
+        for entry in entries:
+            number = _version_of(entry.base_name)
+            if number is not None and number > version:
+                later_versions.append(number)
         with ThreadPoolExecutor(_READERS) as pool:
-            answers = [*pool.map(self.read, later)]
-        # A clean-up meanwhile deletes the oldest first, so the others still follow one another
+            answers = [*pool.map(self.read, sorted(later_versions))]
+        # A clean-up meanwhile deletes the oldest first, so the remaining ones have no hole
         commits = [commit for commit in answers if commit is not None]
         for previous, following in pairwise(commits):
             if following.version != previous.version + 1:
@@ -166,13 +172,16 @@ class DeltaLog:
 def _version_of(name: str) -> int | None:
     """Return the version of a commit file, or None for another file."""
     digits, suffix = name[:_DIGITS], name[_DIGITS:]
-    return int(digits) if suffix == ".json" and digits.isdecimal() else None
+    if suffix != ".json" or not digits.isdecimal():
+        return None
+    return int(digits)
 
 
 def commit_from_bytes(version: int, data: bytes, path: str) -> DeltaCommit:
-    """Return a commit from its file, which has an action a line."""
+    """Return the commit of a file, which has one action on each line."""
+    lines = [line for line in data.splitlines() if line.strip()]
     try:
-        actions = [json.loads(line) for line in data.splitlines() if line.strip()]
+        actions = [json.loads(line) for line in lines]
     except ValueError as error:
         raise InvalidEventError(
             f"{path} is not a commit of a Delta table ({error}); restore it from a backup"
@@ -189,11 +198,11 @@ def commit_from_bytes(version: int, data: bytes, path: str) -> DeltaCommit:
                 partition = body.get("partitionValues")
                 files.append(TouchedFile(added=kind == "add", partition=partition))
     columns = None
-    metadata = (bodies_by_kind.get("metaData") or [None])[-1]
+    metadata = bodies_by_kind.get("metaData", [None])[-1]
     if metadata is not None:
         names = metadata.get("partitionColumns") or ()
         columns = partition_columns(names, metadata["schemaString"])
-    info = (bodies_by_kind.get("commitInfo") or [{}])[0]
+    info = bodies_by_kind.get("commitInfo", [{}])[0]
     return DeltaCommit(
         version=version,
         checksum=zlib.crc32(data),
@@ -206,11 +215,15 @@ def commit_from_bytes(version: int, data: bytes, path: str) -> DeltaCommit:
 
 
 def partition_columns(names: Sequence[str], schema: str) -> tuple[PartitionColumn, ...]:
+    """Return the partition columns of a schema, which is Delta's JSON."""
     fields = {member["name"]: member for member in json.loads(schema)["fields"]}
     return tuple(_column(name, fields.get(name, {})) for name in names)
 
 
 def _column(name: str, member: Mapping[str, Any]) -> PartitionColumn:
-    physical = (member.get("metadata") or {}).get("delta.columnMapping.physicalName", name)
+    metadata = member.get("metadata") or {}
+    physical_name = metadata.get("delta.columnMapping.physicalName", name)
     kind = member.get("type", "string")
-    return PartitionColumn(name=str(physical), type=kind if isinstance(kind, str) else "struct")
+    if not isinstance(kind, str):
+        kind = "struct"
+    return PartitionColumn(name=str(physical_name), type=kind)

@@ -55,15 +55,17 @@ class Folder:
         """
         from pyarrow import fs
 
-        scheme, separator, rest = uri.rstrip("/").partition("://")
-        if not separator or scheme == "file":
-            path = os.path.abspath(rest if separator else uri)
-            return cls(uri=uri, filesystem=fs.LocalFileSystem(), path=path)
+        scheme, separator, path = uri.rstrip("/").partition("://")
+        if not separator:
+            return cls(uri=uri, filesystem=fs.LocalFileSystem(), path=os.path.abspath(uri))
+        if scheme == "file":
+            return cls(uri=uri, filesystem=fs.LocalFileSystem(), path=os.path.abspath(path))
         if scheme not in ("s3", "s3a"):
             raise InvalidEventError(
-                f"{uri!r} has the scheme {scheme!r}, which no store here serves; {_ADVICE}"
+                f"{uri!r} has the scheme {scheme!r}, which is not supported; {_ADVICE}"
             )
-        return cls(uri=uri, filesystem=fs.S3FileSystem(**_s3_arguments(options or {})), path=rest)
+        filesystem = fs.S3FileSystem(**_s3_arguments(options or {}))
+        return cls(uri=uri, filesystem=filesystem, path=path)
 
     def files(self, *, recursive: bool = False) -> Iterator[Entry]:
         """Yield the files in the order of their paths.
@@ -92,7 +94,7 @@ class Folder:
 
 
 def _s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return options as the arguments of pyarrow's S3FileSystem; others are ignored."""
+    """Return options as arguments of pyarrow's S3FileSystem; unknown options are ignored."""
     arguments = {}
     for name, value in options.items():
         if name in _S3_OPTIONS:

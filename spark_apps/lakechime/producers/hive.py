@@ -2,13 +2,13 @@
 
 A folder that was missing at the last look is a new partition. It is registered when it has a file,
 or, with a marker such as `_SUCCESS`, when it has the marker. If its files have other names, sizes
-or times than at the last look, the partition was written again: that is an update. With a marker
-only the marker counts: files may change until it is written.
+or times than at the last look, the partition was updated. With a marker only the marker counts,
+and other files may change until it is written.
 
-Times of files may be as coarse as two seconds. A partition that changed within that time could
-change again without another time, so it waits until it is older. A look waits that long once, and
-leaves what is still being written to the next look. The state of each partition is stored by
-partition, so that a look writes only what is new, and the position stays small.
+Times of files may be as coarse as two seconds. A partition that is younger could change without a
+new time, so it is not registered yet. A look waits once until it is old enough, and leaves
+partitions that are still being written to the next look. The state of each partition is stored as
+an item of its own, so that a look writes only new states, and the position stays small.
 """
 
 import base64
@@ -36,33 +36,41 @@ from opal_lake.clock import Clock, SystemClock
 
 SUCCESS = "_SUCCESS"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-# How often the partition was registered: it distinguishes events that are otherwise equal
+# The tag with the number of times that the partition was registered: without it, the events of two
+# updates would be equal
 VERSION = "hive.version"
 SETTLED_MS = 2_000  # the coarsest resolution of file times
-AHEAD_MS = 60_000  # a look does not wait for a time that is further ahead: a clock was wrong
+AHEAD_MS = 60_000  # a time that is further ahead comes from a wrong clock, and no look waits for it
 _SHOWN_NOTES = 3
+_DIGEST_BYTES = 12
 
-# A path below the table's folder, its event (None of a misfit), and the state to store
+# (path below the table's folder, event or None, state to store); both are None for a folder that is
+# not a partition
 _Change = tuple[str, DataChangeEvent | None, JsonValue]
 
 
 def partition_of_path(path: str, keys: Sequence[str] | None = None) -> tuple[str | None, ...]:
-    """Return the partition of a path: ("2026-11-01", "03") of `dt=2026-11-01/hour=03`.
+    """Return the values in a path: ("2026-11-01", "03") for `dt=2026-11-01/hour=03`.
 
-    The names of the levels must be those of `keys`, if they are given.
+    Raises InvalidEventError if `keys` are given and the path names other levels.
     """
-    levels = [level.partition("=") for level in path.strip("/").split("/")]
-    if any(not separator or not name for name, separator, _ in levels):
-        raise InvalidEventError(
-            f"{path!r} is not a partition; write a folder for each level, as dt=2026-11-01/hour=03"
-        )
-    names = [unquote(name) for name, _, _ in levels]
+    names: list[str] = []
+    values: list[str | None] = []
+    for level in path.strip("/").split("/"):
+        name, separator, value = level.partition("=")
+        if not separator or not name:
+            raise InvalidEventError(
+                f"{path!r} is not a partition; "
+                "write one folder for each level, such as dt=2026-11-01/hour=03"
+            )
+        names.append(unquote(name))
+        values.append(None if value == NO_VALUE else unquote(value))
     if keys is not None and names != [*keys]:
         raise InvalidEventError(
-            f"the partition {path!r} has the levels {', '.join(names)}; "
-            f"give those of the table: {', '.join(keys)}"
+            f"the partition {path!r} has the levels {', '.join(names)}, "
+            f"and the table has {', '.join(keys)}; write the levels of the table"
         )
-    return tuple(None if value == NO_VALUE else unquote(value) for _, _, value in levels)
+    return tuple(values)
 
 
 def register_partition(
@@ -75,7 +83,7 @@ def register_partition(
     snapshot_ts: int | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Registered:
-    """Register a partition on behalf of its writer. A repeat is the same event."""
+    """Register a partition from the job that wrote it. A repeat registers nothing new."""
     event = DataChangeEvent(
         table=table,
         cluster=cluster,
@@ -90,10 +98,10 @@ def register_partition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiveSource:
-    """A folder with a folder for each partition.
+    """A table's folder, which has a folder for each partition.
 
-    `keys` are the names of the levels; without them those of the first partition count. Folders
-    that are not partitions are reported once, in a note. They are an error where no other exist.
+    `keys` are the names of the levels; by default those of the first partition. Folders that are
+    not partitions are reported once, in a note. They are an error if there is no partition.
     """
 
     path: str
@@ -110,21 +118,27 @@ class HiveSource:
         return replace(self, seen=seen)
 
     def steps(self, position: Position | None) -> Iterator[Step]:
-        """Yield steps in portions, so that a look after a kill goes on from there."""
+        """Yield the changes since the last look, in portions.
+
+        Each portion has its position, so that a look after a kill continues from there.
+        """
         folder = Folder.open(self.path, self.options)
-        path = folder.path if "://" not in self.path else self.path.rstrip("/")
-        origin = Origin(table_format=TableFormat.HIVE, at=path)
+        table_path = folder.path
+        if "://" in self.path:
+            table_path = self.path.rstrip("/")
+        origin = Origin(table_format=TableFormat.HIVE, at=table_path)
         if position is not None:
-            origin.is_of(position, self.target)  # raises for a table at another path
+            origin.is_of(position, self.target)  # raises if the name belongs to another path
         states, unsettled = self._settled(folder)
-        files = _digest(*(f"{path} {state.files}" for path, state in sorted(states.items())))
+        lines = [f"{path} {state.files}" for path, state in sorted(states.items())]
+        files = _digest(*lines)
         if position is not None and position["files"] == files and not unsettled:
             return
         changes, notes = self._changes(states)
         if unsettled:
             notes.append(_waiting_note(unsettled))
         looks = 0 if position is None else position["looks"]
-        # One step at least, which moves the position
+        # At least one step, which moves the position
         starts = range(0, max(len(changes), 1), EVENTS_AT_ONCE)
         for number, start in enumerate(starts, start=1):
             portion = changes[start : start + EVENTS_AT_ONCE]
@@ -133,7 +147,7 @@ class HiveSource:
                 position={
                     **origin.to_json(),
                     "looks": looks + number,
-                    # Unknown until all portions are registered, so that the next look compares
+                    # None until all portions are registered: then the next look compares again
                     "files": files if is_last else None,
                 },
                 events=tuple(event for _, event, _ in portion if event is not None),
@@ -142,65 +156,83 @@ class HiveSource:
             )
 
     def _settled(self, folder: Folder) -> tuple[dict[str, "PartitionState"], list[str]]:
-        """Return the settled partitions, and the paths of those that are being written."""
+        """Return (states by path of the settled partitions, paths of the unsettled ones).
+
+        A partition is unsettled while its newest file is too young to show a later change.
+        """
         now_ms, states, unsettled = self._look(folder)
         if unsettled:
             newest_ms = max(states[path].newest_ms for path in unsettled)
             wait_ms = min(newest_ms + SETTLED_MS - now_ms, 2 * SETTLED_MS)
             self.sleep(wait_ms / 1000 + 0.01)
             _, states, unsettled = self._look(folder)
-        settled = {path: state for path, state in states.items() if path not in unsettled}
-        return settled, [*unsettled]
+        for path in unsettled:
+            del states[path]
+        return states, unsettled
 
-    def _look(self, folder: Folder) -> tuple[int, dict[str, "PartitionState"], dict[str, None]]:
-        """Return the time, the partitions, and the paths of those that are too young."""
-        # The time first: a file that is written during the look counts as young
+    def _look(self, folder: Folder) -> tuple[int, dict[str, "PartitionState"], list[str]]:
+        """Return (time of the look, states by path, paths of unsettled partitions)."""
+        # The time is read first: a file that is written during the look counts as young
         now_ms = self.clock.now_us() // 1000
         states = partition_states(folder.files(recursive=True), self.marker)
-        young = (
-            path
-            for path, state in states.items()
-            if now_ms - SETTLED_MS < state.newest_ms <= now_ms + AHEAD_MS
-        )
-        return now_ms, states, dict.fromkeys(young)
+        unsettled: list[str] = []
+        for path, state in states.items():
+            if now_ms - SETTLED_MS < state.newest_ms <= now_ms + AHEAD_MS:
+                unsettled.append(path)
+        return now_ms, states, unsettled
 
     def _changes(self, states: Mapping[str, "PartitionState"]) -> tuple[list[_Change], list[str]]:
-        """Return the changed partitions, oldest first, and notes on misfits."""
+        """Return (changes, oldest first; notes on new folders that are not partitions)."""
         seen = {_path_of(item): state for item, state in self.seen().items()}
         events, misfits = self._events(states, seen)
-        if misfits and not events and not any(map(_is_partition, seen.values())):
+        has_partition = bool(events) or any(map(_is_partition, seen.values()))
+        if misfits and not has_partition:
             raise InvalidEventError(f"{self.path}: {_joined_notes([*misfits.values()])}")
         changes: list[_Change] = []
         for path, event in events:
             version = _version(seen.get(path)) + 1
-            changes.append((path, event, states[path].to_json(version)))
-        # Each misfit is reported once
-        new_misfits = {path: reason for path, reason in misfits.items() if path not in seen}
-        changes += [(path, None, None) for path in new_misfits]
-        return changes, [*new_misfits.values()]
+            new_state = states[path].to_json(version)
+            changes.append((path, event, new_state))
+        notes: list[str] = []
+        for path, reason in misfits.items():
+            if path not in seen:  # each misfit is reported once
+                changes.append((path, None, None))
+                notes.append(reason)
+        return changes, notes
 
     def _events(
         self, states: Mapping[str, "PartitionState"], seen: Mapping[str, JsonValue]
     ) -> tuple[list[tuple[str, DataChangeEvent]], dict[str, str]]:
-        """Return (path, event) pairs, oldest first, and the misfits' reasons."""
-        keys = self.keys
-        if not keys:
-            known_partitions = (path for path, state in seen.items() if _is_partition(state))
-            first_path = next(known_partitions, None)
-            keys = None if first_path is None else _names(first_path)
+        """Return (pairs of path and event, oldest first; reasons of misfits by path).
+
+        A misfit is a folder that is not a partition, or one with other levels than `keys`.
+        """
+        keys = self.keys or self._keys_seen(seen)
         events: list[tuple[str, DataChangeEvent]] = []
         misfits: dict[str, str] = {}
-        for path, state in sorted(states.items(), key=lambda item: (item[1].newest_ms, item[0])):
-            before = seen.get(path)
-            if _is_partition(before) and state.to_json(_version(before)) == before:
+        oldest_first = sorted(states, key=lambda path: (states[path].newest_ms, path))
+        for path in oldest_first:
+            state = states[path]
+            seen_state = seen.get(path)
+            version = _version(seen_state)
+            if _is_partition(seen_state) and state.to_json(version) == seen_state:
                 continue
             try:
-                keys = keys or _names(path)
-                version = _version(before) + 1
-                events.append((path, self._event(path, state.newest_ms, keys, version=version)))
+                if not keys:
+                    keys = _names(path)
+                event = self._event(path, state.newest_ms, keys, version=version + 1)
             except LakeChimeError as error:
                 misfits[path] = str(error)
+                continue
+            events.append((path, event))
         return events, misfits
+
+    def _keys_seen(self, seen: Mapping[str, JsonValue]) -> tuple[str, ...] | None:
+        """Return the names of the levels of the first known partition, or None without any."""
+        for path, state in seen.items():
+            if _is_partition(state):
+                return _names(path)
+        return None
 
     def _event(
         self, path: str, snapshot_ts: int, keys: Sequence[str], *, version: int
@@ -225,9 +257,9 @@ class HiveSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """The newest time of a partition's files, or of its marker.
+    """The state of a partition's files, or of its marker.
 
-    `files` is a digest of their names, sizes and times.
+    `newest_ms` is their newest time, and `files` a digest of their names, sizes and times.
     """
 
     newest_ms: int
@@ -240,7 +272,8 @@ class PartitionState:
 def partition_states(entries: Iterator[Entry], marker: str | None) -> dict[str, PartitionState]:
     """Return the states of partitions by path.
 
-    Files and folders whose names begin with `_` or `.` are not data.
+    With a marker only the files of that name count. Without one, files and folders whose names
+    begin with `_` or `.` do not count.
     """
     files: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -256,8 +289,9 @@ def partition_states(entries: Iterator[Entry], marker: str | None) -> dict[str, 
 
 def _state(files: Sequence[Entry]) -> PartitionState:
     by_path = sorted(files, key=lambda file: file.path)
-    lines = (f"{file.path} {file.size} {file.modified_ns}" for file in by_path)
-    return PartitionState(newest_ms=max(file.modified_ms for file in files), files=_digest(*lines))
+    lines = [f"{file.path} {file.size} {file.modified_ns}" for file in by_path]
+    newest_ms = max(file.modified_ms for file in files)
+    return PartitionState(newest_ms=newest_ms, files=_digest(*lines))
 
 
 def _item_of(path: str) -> str:
@@ -271,34 +305,39 @@ def _path_of(item: str) -> str:
 
 def _digest(*lines: str) -> str:
     text = "\n".join(lines).encode("utf-8", "surrogateescape")
-    return base64.urlsafe_b64encode(hashlib.sha256(text).digest()[:12]).decode()
+    digest = hashlib.sha256(text).digest()[:_DIGEST_BYTES]
+    return base64.urlsafe_b64encode(digest).decode()
 
 
 def _is_partition(value: Any) -> bool:
-    """Return whether a stored state is that of a partition, not of a misfit."""
+    """Return whether a stored state is of a partition, not of a misfit or missing."""
     return isinstance(value, list)
 
 
 def _version(value: Any) -> int:
+    """Return how often a partition was registered, by its stored state."""
     return int(value[2]) if _is_partition(value) else 0
 
 
 def _waiting_note(unsettled: Sequence[str]) -> str:
     return (
-        f"{len(unsettled):,} partitions are being written, such as {unsettled[0]!r}, "
-        "and wait for the next look"
+        f"{len(unsettled):,} partitions are being written, such as {unsettled[0]!r}: "
+        "a later look registers them"
     )
 
 
 def _names(path: str) -> tuple[str, ...]:
+    """Return the names of a partition's levels, or raise InvalidEventError."""
     partition_of_path(path)
     return tuple(unquote(level.partition("=")[0]) for level in path.split("/"))
 
 
 def _joined_notes(notes: Sequence[str]) -> str | None:
-    """Return the first notes and the number of others, or None without any."""
+    """Return the first notes and the number of others, or None for no notes."""
     if not notes:
         return None
     text = "; ".join(notes[:_SHOWN_NOTES])
     hidden = len(notes) - _SHOWN_NOTES
-    return f"{text}; and {hidden:,} more" if hidden > 0 else text
+    if hidden > 0:
+        text += f"; and {hidden:,} more"
+    return text

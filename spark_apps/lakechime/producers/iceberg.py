@@ -41,9 +41,9 @@ _MISSING = "Iceberg tables need pyiceberg, which is not installed: pip install '
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IcebergLocation:
-    """The location of a table: its name in a catalog, or a folder without a catalog.
+    """The location of a table: its identifier in a catalog, or the path of its folder.
 
-    Properties are pyiceberg's.
+    `properties` are those of pyiceberg.
     """
 
     identifier: str | None = None
@@ -54,8 +54,8 @@ class IcebergLocation:
     def __post_init__(self) -> None:
         if (self.path is None) == (self.identifier is None):
             raise InvalidEventError(
-                "name an Iceberg table by its identifier in a catalog, or by the path of its "
-                "folder, and not by both"
+                f"an Iceberg table has identifier={self.identifier!r} and path={self.path!r}; "
+                "give either its identifier in a catalog, or the path of its folder"
             )
 
     @property
@@ -108,24 +108,37 @@ class IcebergLocation:
 
 
 def newest_metadata(path: str, properties: Mapping[str, str]) -> str:
-    """Return the metadata file with the greatest number, as Hadoop's catalog does."""
+    """Return the path of the metadata file with the greatest number, as Hadoop's catalog does."""
     folder = Folder.open(f"{path.rstrip('/')}/metadata", properties)
-    numbered: dict[int, list[str]] = {}
+    names_by_number: dict[int, list[str]] = {}
     for entry in folder.files():
-        digits = entry.path.removeprefix("v").partition("-")[0].partition(".")[0]
-        if entry.path.endswith(_METADATA) and digits.isdecimal():
-            numbered.setdefault(int(digits), []).append(entry.path)
-    if not numbered:
+        number = _metadata_number(entry.path)
+        if number is not None:
+            names_by_number.setdefault(number, []).append(entry.path)
+    if not names_by_number:
         raise NotFoundError(
-            f"{path} holds no Iceberg metadata (metadata/v1{_METADATA}, ...); correct the path"
+            f"{path} has no Iceberg metadata (metadata/v1{_METADATA}, ...); correct the path"
         )
-    newest = numbered[max(numbered)]
+    newest_number = max(names_by_number)
+    newest = names_by_number[newest_number]
     if len(newest) > 1:
         raise InvalidEventError(
-            f"{path} has {len(newest)} metadata files of one number, "
-            "which only its catalog can order; name the catalog"
+            f"{path} has {len(newest)} metadata files of number {newest_number}, "
+            "which only the table's catalog can order; name the catalog"
         )
     return f"{path.rstrip('/')}/metadata/{newest[0]}"
+
+
+def _metadata_number(name: str) -> int | None:
+    """Return the number in the name of a metadata file, or None for another file.
+
+    Names are `v3.metadata.json` and `00003-<uuid>.metadata.json`.
+    """
+    if not name.endswith(_METADATA):
+        return None
+    stem, _, _ = name.removeprefix("v").partition("-")
+    digits, _, _ = stem.partition(".")
+    return int(digits) if digits.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +151,14 @@ class IcebergSource:
 
     def steps(self, position: Position | None) -> Iterator[Step]:
         table = self.location.load()
-        # So two branches of a table never have one origin
-        branch = self.branch if self.branch == MAIN else f"@{self.branch}"
+        # The origin names the branch, so that two branches of a table have two origins
+        suffix = self.branch
+        if self.branch != MAIN:
+            suffix = f"@{self.branch}"
         origin = Origin(
             table_format=TableFormat.ICEBERG,
-            at=f"{self.location.text}{branch}",
-            id=f"{table.metadata.table_uuid}{branch}",
+            at=f"{self.location.text}{suffix}",
+            id=f"{table.metadata.table_uuid}{suffix}",
         )
         if position is not None:
             check_format(position, self.target, TableFormat.ICEBERG, origin.at)
@@ -153,12 +168,7 @@ class IcebergSource:
             lineage = Lineage(turns=lineage.turns + 1)
         if head is None or head.snapshot_id == lineage.head:
             return
-        links = {
-            snapshot.snapshot_id: Link(
-                parent=snapshot.parent_snapshot_id, sequence=snapshot.sequence_number or None
-            )
-            for snapshot in table.metadata.snapshots
-        }
+        links = {snapshot.snapshot_id: _link_of(snapshot) for snapshot in table.metadata.snapshots}
         course = plan_course(head.snapshot_id, links, lineage)
         events = _Events(
             table=table, target=self.target, origin=origin, lineage=lineage, course=course
@@ -177,6 +187,11 @@ class IcebergSource:
         return table.snapshot_by_id(reference.snapshot_id)
 
 
+def _link_of(snapshot: "Snapshot") -> Link:
+    # Format version 1 has the sequence number 0, which stands for none
+    return Link(parent=snapshot.parent_snapshot_id, sequence=snapshot.sequence_number or None)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Events:
     """The events of a course of snapshots."""
@@ -186,8 +201,8 @@ class _Events:
     origin: Origin
     lineage: Lineage
     course: Course
-    previous: str | None = None
-    lost: str | None = None
+    previous: str | None = None  # the snapshot of the last event
+    lost: str | None = None  # the expired snapshots that the next event stands for
 
     def steps(self) -> Iterator[Step]:
         course = self.course
@@ -222,14 +237,14 @@ class _Events:
         lost, self.lost = self.lost, None
         events: tuple[DataChangeEvent, ...] = ()
         note = None
-        # A compaction is registered where it is all that is left of lost snapshots
+        # A compaction is registered if it is the one that stands for lost snapshots
         if lost is not None or _operation_name(snapshot) != _NO_CHANGE:
             events = tuple(self._events(snapshot, partitions))
         if lost is not None:
             events = tuple(replace(event, tags={**event.tags, LOST: lost}) for event in events)
             note = (
                 f"snapshots of {self.target.table} {lost} expired before they were registered; "
-                f"left is {snapshot.snapshot_id}"
+                f"snapshot {snapshot.snapshot_id} stands for all of them"
             )
         if events:
             self.previous = str(snapshot.snapshot_id)
@@ -253,12 +268,15 @@ class _Events:
             return [*pool.map(self._partitions_of, snapshots)]
 
     def _partitions_of(self, snapshot: "Snapshot") -> list[tuple[Any, ...] | None]:
-        """Return the partitions of the files that a snapshot added and removed, in order."""
+        """Return each partition in which a snapshot added or removed files, in order of the files.
+
+        None stands for a file without a partition that events can name.
+        """
         if _operation_name(snapshot) == _NO_CHANGE:
             return []
         if not any(levels_of(spec) for spec in self.table.metadata.partition_specs):
             return []
-        # Only the snapshot's own manifests hold files that it touched
+        # Only manifests that the snapshot added have the files that it added or removed
         touched: dict[tuple[Any, ...] | None, None] = {}
         for manifest in snapshot.manifests(self.table.io):
             if manifest.added_snapshot_id in (None, snapshot.snapshot_id):
@@ -307,5 +325,7 @@ class _Events:
 
 
 def _operation_name(snapshot: "Snapshot") -> str:
-    """Return the operation of a snapshot; format version 1 may leave it out."""
-    return "" if snapshot.summary is None else str(snapshot.summary.operation.value)
+    """Return the operation of a snapshot, or "" if format version 1 leaves it out."""
+    if snapshot.summary is None:
+        return ""
+    return str(snapshot.summary.operation.value)

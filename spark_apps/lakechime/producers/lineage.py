@@ -1,13 +1,13 @@
 """The snapshots that a branch of an Iceberg table went through since the last look.
 
-They are found by the parents that snapshots name.
+Each snapshot names its parent, which leads from the new head back to the last one.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-REMEMBERED = 100  # earlier heads, by which a restore is recognised
+REMEMBERED = 100  # earlier heads; a branch that goes back to one of them was restored
 EXPIRED = "expired"  # stands for the id of a snapshot that is no longer known
 
 
@@ -15,9 +15,9 @@ EXPIRED = "expired"  # stands for the id of a snapshot that is no longer known
 class Lineage:
     """The part of a branch that earlier looks registered.
 
-    `head` is the branch's head of the last look, with its sequence number. `registered` is the
-    snapshot of the last event, `earlier` has the heads before, the newest first. `turns` counts how
-    often the branch went back, so that each time is an event of its own.
+    `head` is the head of the branch at the last look, and `sequence` its sequence number.
+    `registered` is the snapshot of the last event. `earlier` has the heads before `head`, the
+    newest first. `turns` counts how often the branch went back, so that each time has its event.
     """
 
     head: int | None = None
@@ -70,10 +70,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """The steps to a head: back to `restored`, or on from `after`; then over `ids`.
+    """The way of a branch to its head: from `restored` or `after`, over the snapshots `ids`.
 
-    `ids` has the oldest first. `restored` was registered before. `after` is None where the steps
-    begin with the table, or with one that replaced it. `is_lost`: snapshots before these expired.
+    `ids` has the oldest first. `restored` is a registered snapshot that the branch went back to.
+    `after` is None if `ids` begins with the first snapshot of the table, or of one that replaced
+    it. `is_lost`: snapshots before `ids` expired before they were registered.
     """
 
     ids: tuple[int, ...] = ()
@@ -83,7 +84,10 @@ class Course:
 
 
 def plan_course(head: int, links: Mapping[int, Link], lineage: Lineage) -> Course:
-    """Follow the parents from the head back to a registered or the last known one."""
+    """Return the course to a head.
+
+    It follows the parents from the head back to a registered snapshot, or to the oldest known one.
+    """
     newest_first: list[int] = []
     current: int | None = head
     earlier = {*lineage.earlier}
@@ -110,7 +114,7 @@ def _course_from_root(ids: tuple[int, ...], links: Mapping[int, Link], lineage: 
         return Course(ids=ids, after=EXPIRED if has_expired else None)
     if lineage.head in links:
         return Course(ids=ids)  # the table was replaced
-    # Sequence numbers without a hole prove that no snapshot between was lost
+    # Consecutive sequence numbers prove that no snapshot in between was lost
     if first is not None and lineage.sequence is not None and first == lineage.sequence + 1:
         return Course(ids=ids, after=lineage.registered)
     return Course(ids=ids, after=EXPIRED, is_lost=True)

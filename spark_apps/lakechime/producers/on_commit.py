@@ -1,9 +1,8 @@
 """The registration of every commit of an Opal table, where LAKECHIME_URL is set.
 
-It works for the commits of jobs, commands and notebooks alike. An unreachable database never undoes
-or fails a commit, and delays it by a few seconds at most: a warning says what to do, and commits do
-not try again for a minute. The next commit after that, or `lakechime sync`, registers what is
-missing.
+It works for the commits of jobs, commands and notebooks alike. An unreachable database never fails
+a commit, and delays it by a few seconds at most. Then a warning is logged, and for a minute no
+commit registers. The next commit after that, or `lakechime sync`, registers the missing ones.
 """
 
 import logging
@@ -51,14 +50,14 @@ class Registrar:
     client: LakeChime | None = None
 
     def register(self, log: "CommitLog", head: "Snapshot") -> None:
-        """Register a commit, and wait for a few seconds at most."""
+        """Register a commit; give up after `wait_seconds`."""
         if time.monotonic() < self.paused_until:
             return
         if not self.url.startswith("http"):
             # Imported now, so that the wait below is for the database alone
             import lakechime.store.migrate
             import lakechime.store.sql_store  # noqa: F401  # imported for its effect
-        # In a thread, since a database driver may wait for longer than the job does
+        # In a thread, because a database driver may wait for longer than `wait_seconds`
         failures: list[Exception] = []
         worker = threading.Thread(
             target=self._try, args=(log, head, failures), name="lakechime", daemon=True
@@ -70,8 +69,8 @@ class Registrar:
         if failures:
             self.paused_until = time.monotonic() + self.pause_seconds
             logger.warning(
-                "version %d of %s is committed, and not registered with LakeChime (%s); "
-                "a later commit registers it, or `lakechime sync %s`",
+                "version %d of %s is committed, but not registered with LakeChime (%s); "
+                "a later commit registers it, or run `lakechime sync %s`",
                 head.version,
                 log.storage.uri,
                 failures[0],

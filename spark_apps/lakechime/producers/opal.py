@@ -1,12 +1,11 @@
 """Opal tables, whose commit log is the outbox.
 
-Each version that changed what a read shows has an event, or one for each partition key whose rows
-it made visible. Rewrites, savepoints and changes of properties register nothing. An ingest without
-rows under a partition key shows nothing new either; its event says that the key has come, so that
-no wait for it is endless.
+A version that changed the result of a read has one event, or one for each partition key whose rows
+became visible. Rewrites, savepoints and changes of properties have none. An ingest without rows
+under a partition key has an event too, so that a consumer does not wait for the key forever.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from lakechime.producers.outbox import (
     Target,
     again_tags,
     canonical_uri,
+    predecessor_of_lost,
     range_text,
     sync,
 )
@@ -49,8 +49,8 @@ def sync_opal(
 ) -> Synced:
     """Register the table's commits that are not registered yet, once and in order.
 
-    Several calls at once do no harm. `table` is an open table or its URI. Without a name the events
-    have that of the property `event_table`, or else the table's URI.
+    Several calls at once do no harm. `table` is an open table or its URI. The default name of the
+    events is the property `event_table`, or without it the table's URI.
     """
     if isinstance(table, str):
         table = table_on(open_storage(table))
@@ -61,7 +61,7 @@ def sync_opal(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpalLocation:
-    """An Opal table by its URI, opened at each look. By default it names itself."""
+    """An Opal table by its URI, opened at each look. Its default name is in the table."""
 
     path: str
     name: str | None = None
@@ -90,10 +90,12 @@ def event_table(head: Snapshot) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The registered part of a log: the last version, and that of the last event.
+    """The registered part of a log. Its fields are members of the stored position.
 
-    `write_id` is that of the last version's commit. `untold` are partition keys of ingests without
-    rows that came while other rows of the key were pending; they are not registered yet.
+    `version` is the last version that was read, and `write_id` that of its commit. `snapshot` is
+    the version of the last event. `again` distinguishes the versions of a table that replaced
+    another one, or was restored from a backup. `untold` are partition keys of ingests without rows
+    that are not registered yet, because other rows of the key are pending.
     """
 
     version: int = -1
@@ -105,43 +107,50 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpalSource:
-    """The log of an Opal table. A given head saves reading it again."""
+    """The log of an Opal table. A given `head` is not read again."""
 
     log: CommitLog
     target: Target
     head: Snapshot | None = None
 
     def steps(self, position: Position | None) -> Iterator[Step]:
+        """Return the steps after a position, or from the beginning for None."""
         try:
-            return iter([*self._after(position, self._head_for(position))])
-        except NotFoundError:  # retention was faster
-            return iter([*self._after(position, self.log.head())])
+            steps = list(self._steps(position, self._head_for(position)))
+        except NotFoundError:
+            # Retention deleted a commit meanwhile: the new head shows which ones are left
+            steps = list(self._steps(position, self.log.head()))
+        return iter(steps)
 
     def _head_for(self, position: Position | None) -> Snapshot:
-        """Return the given head, or a newer one if more than it was registered already."""
+        """Return the given head, or the newest one if the position is beyond the given head."""
         head = self.head
         if head is None:
             return self.log.head()
         if position is None or position.get("id") != head.root.table_id:
             return head
-        return self.log.head() if position["version"] > head.version else head
+        if position["version"] > head.version:
+            return self.log.head()
+        return head
 
     def _progress(self, position: Position | None, origin: Origin, head: Snapshot) -> Progress:
         """Return the progress of a position.
 
-        It begins again where another table is at this location, or the table went back to a backup.
+        It begins again if another table is at this location, or if the table was restored from a
+        backup.
         """
         if position is None:
             return Progress()
         is_same_table = origin.is_of(position, self.target)
         progress = Progress(**{name: position[name] for name in _PROGRESS_FIELDS})
         is_at_head = progress.version == head.version and progress.write_id == head.root.write_id
-        is_followed = progress.version < head.version or is_at_head
-        if is_same_table and is_followed:
+        is_in_history = progress.version < head.version or is_at_head
+        if is_same_table and is_in_history:
             return progress
         return Progress(again=_history_id(head))
 
-    def _after(self, position: Position | None, head: Snapshot) -> Iterator[Step]:
+    def _steps(self, position: Position | None, head: Snapshot) -> Iterator[Step]:
+        """Yield the steps after a position up to a head."""
         origin = Origin(
             table_format=TableFormat.OPAL, at=canonical_uri(head.storage.uri), id=head.root.table_id
         )
@@ -156,9 +165,10 @@ class OpalSource:
         if _first_missing(commits, progress.version, head.version) is not None:
             base = self.log.at(head.root.oldest_version, head)
             commits = [commit for commit in commits if commit.version > base.version]
-            lost = _first_missing(commits, max(progress.version, base.version), head.version)
-            if lost is not None:
-                raise missing_error(self.log.storage, layout.commit_path(lost))
+            first_needed = max(progress.version, base.version)
+            missing = _first_missing(commits, first_needed, head.version)
+            if missing is not None:
+                raise missing_error(self.log.storage, layout.commit_path(missing))
             yield events.lost(base)
         events.prepare(commits)
         for commit in commits:
@@ -169,17 +179,21 @@ _PROGRESS_FIELDS = tuple(Progress.__dataclass_fields__)
 
 
 def _is_of_other_log(commit: Commit, progress: Progress) -> bool:
-    """Return whether a commit follows another one: in a copy, or after a backup."""
+    """Return whether the next commit does not follow the registered one.
+
+    This is so in a copy of the table, or after it was restored from a backup.
+    """
     is_next = commit.version == progress.version + 1
     return is_next and progress.write_id not in (None, commit.previous_write_id)
 
 
 def _history_id(head: Snapshot) -> str:
-    """Return a text that distinguishes versions from earlier ones of one number."""
+    """Return a text that distinguishes this table's versions from earlier ones of equal numbers."""
     return f"{head.root.table_id}@{head.root.write_id[:_SHORT_ID]}"
 
 
 def _commits_after(log: CommitLog, head: Snapshot, version: int) -> list[Commit]:
+    """Return the commits after a version up to the head, from the head's own list if it can."""
     known = {commit.version: commit for commit in head.commits}
     wanted = range(version + 1, head.version + 1)
     if all(number in known for number in wanted):
@@ -188,9 +202,12 @@ def _commits_after(log: CommitLog, head: Snapshot, version: int) -> list[Commit]
 
 
 def _first_missing(commits: Sequence[Commit], after: int, last: int) -> int | None:
-    """Return the first version after one, up to the last, whose commit is missing."""
+    """Return the first version in after < version <= last without a commit, or None."""
     known = {commit.version for commit in commits}
-    return next((version for version in range(after + 1, last + 1) if version not in known), None)
+    for version in range(after + 1, last + 1):
+        if version not in known:
+            return version
+    return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,13 +218,14 @@ class _Events:
     origin: Origin
     head: Snapshot
     progress: Progress
-    keys: dict[int, str] = field(default_factory=dict)  # by the number of the ingest
-    waiting: set[int] | None = None  # pending segments; None where they do not matter
+    keys: dict[int, str] = field(default_factory=dict)  # partition key by number of the ingest
+    # The segments that are pending after the last step; None if no key depends on them
+    pending: set[int] | None = None
 
     def prepare(self, commits: Sequence[Commit]) -> None:
-        """Read the partition keys of ingests, and the pending segments where they matter.
+        """Read the partition keys of ingests, and the pending segments if keys depend on them.
 
-        The keys are those of these commits, or of the whole table for earlier ingests.
+        The keys of earlier ingests are read only if one of these commits processes their rows.
         """
         new_numbers = set()
         for commit in commits:
@@ -217,15 +235,19 @@ class _Events:
                     self.keys[commit.number] = commit.partition_key
         has_empty = any(map(is_empty_ingest, commits))
         needs_pending = has_empty or bool(self.progress.untold)
-        processed = [segment for commit in commits for segment in commit.actions.processed]
-        has_older = any(segment_part(segment.id) not in new_numbers for segment in processed)
+        processed_numbers: set[int] = set()
+        for commit in commits:
+            processed_numbers.update(
+                segment_part(segment.id) for segment in commit.actions.processed
+            )
+        has_older = not processed_numbers <= new_numbers
         if has_older or needs_pending:
             for key, numbers in self.head.partitions.items():
                 self.keys.update(dict.fromkeys(numbers, key))
         if needs_pending:
             for commit in commits:
                 self.keys.update((number, key) for key, number in commit.actions.withdrawn)
-            self.waiting = _pending_before(self.head, commits)
+            self.pending = _pending_before(self.head, commits)
 
     def step(self, commit: Commit) -> Step:
         keys = self._keys_of(commit)
@@ -246,15 +268,15 @@ class _Events:
     def lost(self, base: Snapshot) -> Step:
         """Return the step of versions that expired before they were registered.
 
-        The last one that changed the view stands for all. Its predecessor is a version that nobody
-        registered, unless it is the only one that was lost.
+        `base` is the oldest version that is left. The event is of the last version up to it that
+        changed the view, and stands for all lost versions.
         """
         first, viewed = self.progress.version + 1, base.root.viewed
         self.progress = replace(self.progress, version=base.version, write_id=base.root.write_id)
         if viewed < first:
-            return Step(position=self._position())  # they were rewrites
+            return Step(position=self._position())  # all lost versions were rewrites
         lost = range_text(first, viewed)
-        previous = self.progress.snapshot if first in (0, viewed) else str(viewed - 1)
+        previous = predecessor_of_lost(first, viewed, self.progress.snapshot)
         event = DataChangeEvent(
             table=self.target.table,
             cluster=self.target.cluster,
@@ -294,31 +316,34 @@ class _Events:
             yield replace(event, partition=(key,))
 
     def _keys_of(self, commit: Commit) -> list[str]:
-        """Return the partition keys of newly visible rows, and of empty ingests.
+        """Return the partition keys of newly visible rows, and of ingests without rows.
 
-        An ingest without rows is not registered while other rows of its key are pending. The
-        MetaGen of the key registers it, or the commit that discards these rows.
+        An ingest without rows waits while other rows of its key are pending. Its key is returned
+        with the commit that makes these rows visible or discards them.
         """
-        numbers = dict.fromkeys(segment_part(segment.id) for segment in commit.actions.processed)
+        numbers = [segment_part(segment.id) for segment in commit.actions.processed]
         keys = [self.keys[number] for number in numbers if number in self.keys]
-        if self.waiting is None:
-            return [*dict.fromkeys(keys)]
-        for segment, pending in list_changes("pending", self.head.storage, commit):
-            if pending is None:
-                self.waiting.discard(cast(int, segment))
+        if self.pending is not None:
+            self._update_pending(self.pending, commit)
+            pending_keys = self._keys_of_segments(self.pending)
+            empty_keys = [*self.progress.untold, *_key_without_rows(commit)]
+            keys += [key for key in empty_keys if key not in pending_keys]
+        return [*dict.fromkeys(keys)]  # each once
+
+    def _update_pending(self, pending: set[int], commit: Commit) -> None:
+        for segment, entry in list_changes("pending", self.head.storage, commit):
+            if entry is None:
+                pending.discard(cast(int, segment))
             else:
-                self.waiting.add(cast(int, segment))
-        empty = [*self.progress.untold, *_key_without_rows(commit)]
-        pending_keys = self._pending_keys()
-        keys += [key for key in empty if key not in pending_keys]
-        return [*dict.fromkeys(keys)]
+                pending.add(cast(int, segment))
 
     def _untold_after(self, commit: Commit, registered: Sequence[str]) -> tuple[str, ...]:
+        """Return the keys of ingests without rows that are still not registered."""
         untold = dict.fromkeys([*self.progress.untold, *_key_without_rows(commit)])
         return tuple(key for key in untold if key not in registered)
 
-    def _pending_keys(self) -> set[str]:
-        numbers = {*map(segment_part, self.waiting or ())}
+    def _keys_of_segments(self, segments: Iterable[int]) -> set[str]:
+        numbers = {segment_part(segment) for segment in segments}
         return {self.keys[number] for number in numbers if number in self.keys}
 
     def _tags(self, tags: Mapping[str, str]) -> dict[str, str]:
@@ -331,24 +356,27 @@ class _Events:
 
 
 def _pending_before(head: Snapshot, commits: Sequence[Commit]) -> set[int]:
-    """Return the segments that were pending before the commits that lead to a head.
+    """Return the segments that were pending before `commits`, the last of which made the head.
 
     The changes of each commit are undone, the newest first.
     """
-    waiting = {*head.pending}
+    pending = {*head.pending}
     for commit in reversed(commits):
-        for segment, pending in reversed([*list_changes("pending", head.storage, commit)]):
-            if pending is None:
-                waiting.add(cast(int, segment))
+        changes = list(list_changes("pending", head.storage, commit))
+        for segment, entry in reversed(changes):
+            if entry is None:
+                pending.add(cast(int, segment))
             else:
-                waiting.discard(cast(int, segment))
-    return waiting
+                pending.discard(cast(int, segment))
+    return pending
 
 
 def _key_without_rows(commit: Commit) -> list[str]:
-    """Return the partition key of an ingest without rows, or no key."""
+    """Return the partition key of an ingest without rows as a list; [] for other commits."""
     key = commit.partition_key
-    return [key] if key is not None and is_empty_ingest(commit) else []
+    if key is None or not is_empty_ingest(commit):
+        return []
+    return [key]
 
 
 def is_empty_ingest(commit: Commit) -> bool:
@@ -358,7 +386,10 @@ def is_empty_ingest(commit: Commit) -> bool:
 
 
 def _operation(commit: Commit) -> OperationType:
-    """Return what a commit did, by the counts of its job; in doubt it is an update."""
+    """Return the kind of a commit's change; UPDATE if it is uncertain.
+
+    The counts of the commit's job show it.
+    """
     counts = commit.result.get("counts", {})
     rows, deletes = counts.get("rows", 0), counts.get("deletes", 0)
     if commit.operation == "create" or is_empty_ingest(commit):
@@ -367,5 +398,6 @@ def _operation(commit: Commit) -> OperationType:
         return OperationType.UPDATE
     if deletes == rows:
         return OperationType.DELETE
-    hides_rows = deletes or commit.actions.add_logs
-    return OperationType.UPDATE if hides_rows else OperationType.APPEND
+    if deletes or commit.actions.add_logs:  # it hides rows
+        return OperationType.UPDATE
+    return OperationType.APPEND

@@ -1,8 +1,8 @@
-"""The way from a table's own log to events: each change once and in order.
+"""The registration of a table's own log as events: each change once and in order.
 
-The position is stored next to the events. It moves in their transaction, and only from where it was
-read. So a process that is killed leaves either both or none, and of several that look at once the
-slower ones go on from where the fastest is.
+The producer's position in the log is stored next to the events. It moves in their transaction, and
+only from the position that was read. So a process that is killed leaves both or neither. If several
+processes read one log, the slower ones continue from the position of the fastest.
 """
 
 import json
@@ -26,7 +26,7 @@ from lakechime.tags import AGAIN, OTHER_PARTITION
 
 EVENTS_AT_ONCE = 500
 MAX_AT_ONCE = 5_000  # events of one snapshot, which may touch very many partitions
-_LOST_RACES = 100
+_MAX_LOST_RACES = 100
 
 Position = Mapping[str, Any]
 
@@ -43,8 +43,7 @@ class Target:
 class Step:
     """The events of one snapshot, if any, and the log's position after it.
 
-    A note says what people should know. `seen`: what to remember by item from now on, next to the
-    position.
+    A note is a text for people. `seen` has values to store by item, next to the position.
     """
 
     position: Position
@@ -66,16 +65,19 @@ class Source(Protocol):
 
 @runtime_checkable
 class RememberingSource(Protocol):
-    """A table without a log, whose changes show by comparison with what was seen."""
+    """A table without a log, whose changes show by comparison with the last look."""
 
     def remembering(self, seen: Callable[[], Mapping[str, JsonValue]]) -> Source:
-        """Return a source that calls `seen` only where something is new."""
+        """Return a source that reads the stored items of the last look by `seen`.
+
+        It calls `seen` only if the table may have changed.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """The counts of a look at a table. `last` is the last registered snapshot."""
+    """The result of one look at a table: its counts, and the last snapshot it registered."""
 
     table: str
     cluster: str = DEFAULT_CLUSTER
@@ -98,21 +100,21 @@ class Synced:
 def sync(client: LakeChime, source: Source, *, stop: Callable[[], bool] = lambda: False) -> Synced:
     """Register the changes of a table's log that are not registered yet.
 
-    With nothing new this is one request. Once `stop` returns True, it ends early with what it has
-    registered.
+    Without new changes this is one request. Once `stop` returns True, it ends early, after the
+    registration in progress.
     """
     target = source.target
     synced = Synced(table=target.table, cluster=target.cluster)
     if isinstance(source, RememberingSource):
         source = source.remembering(lambda: client.seen(target.table, target.cluster))
-    for _ in range(_LOST_RACES):
+    for _ in range(_MAX_LOST_RACES):
         state = client.table_state(target.table, target.cluster)
         position = None if state is None else state.position
         depth = None if state is None else state.depth
         if position is not None and not isinstance(position, Mapping):
             raise InvalidEventError(
                 f"the position of {target.table} is {position!r}, which this version cannot read; "
-                "a newer one may have written it: upgrade"
+                "a newer version may have written it: upgrade lakechime"
             )
         registration = _Registration(
             client=client, target=target, position=position, depth=depth, synced=synced, stop=stop
@@ -120,11 +122,11 @@ def sync(client: LakeChime, source: Source, *, stop: Callable[[], bool] = lambda
         try:
             return registration.run(source.steps(position))
         except ConflictError:
-            # Another watcher was faster: go on from where it is
+            # Another process was faster: continue from its position
             synced = registration.synced
     raise ConflictError(
-        f"{target.table}: other watchers were first to register its events, {_LOST_RACES} times in "
-        "a row. Nothing is lost: run it again, with fewer watchers of one table"
+        f"{target.table}: another process registered its events first, {_MAX_LOST_RACES} times in "
+        "a row. Nothing is lost: try again, with fewer processes that watch this table"
     )
 
 
@@ -154,12 +156,12 @@ class _Registration:
         return self.synced
 
     def _fitting(self, step: Step) -> Step:
-        """Return a step whose partitions have the number of levels that the store has.
+        """Return a step whose partitions have as many levels as the table has in the store.
 
-        A table's partitions may get other levels, and a store has one number of levels a table. So
-        one event a snapshot stands for the partitions with other levels.
+        The store has one number of levels for each table, and a table may get other partitions. All
+        partitions of a snapshot with other levels become one event without a partition.
         """
-        others: dict[str | None, list[DataChangeEvent]] = {}
+        misfits: dict[str | None, list[DataChangeEvent]] = {}  # by snapshot
         events: list[DataChangeEvent] = []
         for event in step.events:
             if event.partition is not None and self.depth is None:
@@ -167,24 +169,26 @@ class _Registration:
             if event.partition is None or len(event.partition) == self.depth:
                 events.append(event)
             else:
-                others.setdefault(event.snapshot_id, []).append(event)
-        if not others:
+                misfits.setdefault(event.snapshot_id, []).append(event)
+        if not misfits:
             return step
-        count = sum(map(len, others.values()))
+        count = sum(map(len, misfits.values()))
         note = (
             f"{count:,} partitions have other levels than the {self.depth} of {self.target.table}; "
             "their events name no partition"
         )
         if step.note is not None:
             note = f"{step.note}; {note}"
-        events += map(_merged, others.values())
+        events += map(_merged, misfits.values())
         return replace(step, events=tuple(events), note=note)
 
     def _register(self, steps: Sequence[Step]) -> None:
         """Register the events of steps, and move the position."""
-        events = [event for step in steps for event in step.events]
-        # Of a very large snapshot, only the last portion moves the position: after a kill the
-        # others are registered again, as duplicates
+        events: list[DataChangeEvent] = []
+        for step in steps:
+            events += step.events
+        # Of a very large snapshot, only the last portion moves the position. After a kill, the
+        # earlier portions are registered again, as duplicates.
         while len(events) > MAX_AT_ONCE:
             self._count(self.client.register(events[:MAX_AT_ONCE]), ())
             del events[:MAX_AT_ONCE]
@@ -226,7 +230,7 @@ class _Registration:
 
 
 def _weight(step: Step) -> int:
-    """Return a step's share of a registration: its events or items, at least one."""
+    """Return the size of a step in a registration: the number of its events or items, or 1."""
     return max(len(step.events), len(step.seen), 1)
 
 
@@ -242,9 +246,9 @@ class Origin:
         return {"format": str(self.table_format), "at": self.at, "id": self.id}
 
     def is_of(self, position: Position, target: Target) -> bool:
-        """Return whether a position is of this table, not of another at its location.
+        """Return whether a position is of this table, not of an earlier one at its location.
 
-        Raises InvalidEventError if the name belongs to a table elsewhere or of another format.
+        Raises InvalidEventError if the position is of a table elsewhere or of another format.
         """
         check_format(position, target, self.table_format, self.at)
         if position.get("id") == self.id:
@@ -252,21 +256,21 @@ class Origin:
         if position.get("at") == self.at:
             return False
         raise InvalidEventError(
-            f"{target.table!r} of cluster {target.cluster!r} is the {position.get('format')} table "
-            f"at {position.get('at')}, and this is the {self.table_format} table at {self.at}; "
-            "register it under another name, or in another cluster"
+            f"the name {target.table!r} in cluster {target.cluster!r} belongs to the "
+            f"{position.get('format')} table at {position.get('at')}; register the "
+            f"{self.table_format} table at {self.at} under another name, or in another cluster"
         )
 
 
 def check_format(position: Position, target: Target, table_format: TableFormat, at: str) -> None:
-    """Raise InvalidEventError for a name that belongs to a table of another format.
+    """Raise InvalidEventError if a position is of a table of another format.
 
     Call this before a position is read: its members depend on the format.
     """
-    before = position.get("format")
-    if before != str(table_format):
+    old_format = position.get("format")
+    if old_format != str(table_format):
         raise InvalidEventError(
-            f"{target.table!r} of cluster {target.cluster!r} was the {before} table at "
+            f"{target.table!r} of cluster {target.cluster!r} was the {old_format} table at "
             f"{position.get('at')}, and is the {table_format} table at {at} now: "
             "one name has events of one format. Nothing was registered; register the table under "
             "another name, or in another cluster, and point its consumers there"
@@ -274,27 +278,36 @@ def check_format(position: Position, target: Target, table_format: TableFormat, 
 
 
 def canonical_uri(uri: str) -> str:
-    """Return one form of a location that may be written in several ways."""
-    scheme, separator, rest = uri.partition("://")
-    if separator and scheme != "file":
-        return f"s3://{rest}" if scheme == "s3a" else uri
-    return os.path.abspath(rest if separator else uri)
+    """Return the canonical form of a location: an absolute path, or a URI with s3 for s3a."""
+    scheme, separator, path = uri.partition("://")
+    if not separator:
+        return os.path.abspath(uri)
+    if scheme == "file":
+        return os.path.abspath(path)
+    if scheme == "s3a":
+        return f"s3://{path}"
+    return uri
 
 
 def _merged(events: Sequence[DataChangeEvent]) -> DataChangeEvent:
-    """Return one event without a partition for several of a snapshot.
+    """Return one event without a partition for the events of a snapshot.
 
-    It has the tags and the operation that they have in common.
+    It has the tags that all events have in common, and their operation if it is the same.
     """
     first = events[0]
-    common = set(first.tags.items()).intersection(*(event.tags.items() for event in events))
+    common = set(first.tags.items())
+    for event in events:
+        common.intersection_update(event.tags.items())
     tags = {name: value for name, value in first.tags.items() if (name, value) in common}
     partitions = [event.partition for event in events]
-    shown = json.dumps(partitions if len(events) > 1 else first.partition, ensure_ascii=False)
-    if len(shown) <= MAX_TAG_VALUE_CHARS:
-        tags[OTHER_PARTITION] = shown
-    operations = {event.operation_type for event in events}
-    operation = first.operation_type if len(operations) == 1 else OperationType.UPDATE
+    partition_text = json.dumps(partitions, ensure_ascii=False)
+    if len(events) == 1:
+        partition_text = json.dumps(first.partition, ensure_ascii=False)
+    if len(partition_text) <= MAX_TAG_VALUE_CHARS:
+        tags[OTHER_PARTITION] = partition_text
+    operation = first.operation_type
+    if any(event.operation_type != operation for event in events):
+        operation = OperationType.UPDATE
     return replace(first, partition=None, operation_type=operation, tags=tags)
 
 
@@ -302,6 +315,17 @@ def range_text(first: int, last: int) -> str:
     return str(last) if first == last else f"{first}-{last}"
 
 
+def predecessor_of_lost(first: int, last: int, registered: str | None) -> str | None:
+    """Return the predecessor in the event that stands for the lost versions `first` to `last`.
+
+    It is the last registered snapshot if one version was lost, or if the loss begins at 0.
+    Otherwise it is a version that nobody registered, so that the event shows a gap.
+    """
+    if first in (0, last):
+        return registered
+    return str(last - 1)
+
+
 def again_tags(again: str | None) -> dict[str, str]:
-    """Return the tags of snapshots whose ids a table had before."""
+    """Return the tag that distinguishes a snapshot from an earlier one of the same id."""
     return {} if again is None else {AGAIN: again}

@@ -1,8 +1,8 @@
 """Partitions of Iceberg tables as events name them: a JSON value for each readable field.
 
-These are identity fields, with the value as in the data, and those of a year, month, day or hour,
-as 2026, 2026-11, 2026-11-01 and 2026-11-01-03. Fields of a bucket or of a truncated value are left
-out: nobody waits for such a partition.
+An identity field has the value of the data. A field of a year, month, day or hour has a text such
+as 2026, 2026-11, 2026-11-01 or 2026-11-01-03. Fields of a bucket or of a truncated value are left
+out, because nobody waits for such a partition.
 """
 
 import math
@@ -16,39 +16,41 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType
 
-_OF_TIME = ("year", "month", "day", "hour")
 _IDENTITY = "identity"
+_NAMED_TRANSFORMS = (_IDENTITY, "year", "month", "day", "hour")
 
 
 def levels_of(spec: "PartitionSpec") -> "list[tuple[int, PartitionField]]":
-    """Return the fields that events name, each with its index in a file's partition."""
-    named = (_IDENTITY, *_OF_TIME)
-    return [
-        (index, field) for index, field in enumerate(spec.fields) if str(field.transform) in named
-    ]
+    """Return the fields that events name, as (index in a file's partition, field)."""
+    levels = []
+    for index, field in enumerate(spec.fields):
+        if str(field.transform) in _NAMED_TRANSFORMS:
+            levels.append((index, field))
+    return levels
 
 
 def values_of(
     spec: "PartitionSpec", schemas: "Iterable[Schema]"
 ) -> Callable[[Any], tuple[JsonValue, ...] | None]:
-    """Return a function from a file's partition to that of an event.
+    """Return a function that maps a file's partition to an event's partition.
 
-    It returns None where events name no field of the partition.
+    The function returns None if events name no field of the partition.
     """
     levels = levels_of(spec)
     types = _types(schemas)
 
     def values(partition: Any) -> tuple[JsonValue, ...] | None:
-        named = tuple(
+        if not levels:
+            return None
+        return tuple(
             _value(field, types.get(field.source_id), partition[index]) for index, field in levels
         )
-        return named or None
 
     return values
 
 
 def _types(schemas: "Iterable[Schema]") -> "dict[int, IcebergType]":
-    """Return the types of fields by id, also of those that newer schemas dropped."""
+    """Return the types of all fields by id, including fields that newer schemas dropped."""
     from pyiceberg.schema import index_by_id
 
     types = {}
@@ -59,6 +61,7 @@ def _types(schemas: "Iterable[Schema]") -> "dict[int, IcebergType]":
 
 
 def _value(field: "PartitionField", kind: "IcebergType | None", value: Any) -> JsonValue:
+    """Return a partition value of a field as JSON; `kind` is the type of its source column."""
     from pyiceberg.types import (
         BooleanType,
         DoubleType,

@@ -1,4 +1,4 @@
-"""The tables to watch, as words of a command or as a YAML file such as this.
+"""The tables to watch, as arguments of a command or in a YAML file such as this.
 
 interval: 30s
 tables:
@@ -31,14 +31,14 @@ _OWN = {
 FORMATS = tuple(_OWN)
 _IN_CATALOG = re.compile(r"(?P<catalog>[\w-]+):(?P<identifier>[^/:]+)\Z")
 FORMS = (
-    "write NAME=FORMAT:PLACE, as shop.orders=opal:s3://lake/orders; FORMAT is one of "
+    "write NAME=FORMAT:LOCATION, such as shop.orders=opal:s3://lake/orders; FORMAT is one of "
     + ", ".join(FORMATS)
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """The sources by the names that messages use, and the interval of looks."""
+    """The sources by the names in messages, and the time between two looks."""
 
     sources: Mapping[str, Source]
     interval_seconds: float
@@ -47,18 +47,20 @@ class Tables:
 def tables_of_words(words: Iterable[str], cluster: str = DEFAULT_CLUSTER) -> dict[str, Source]:
     """Return the sources of words such as `shop.orders=delta:/lake/orders`.
 
-    They are keyed by the names that messages use. A bare path is an Opal table, which has its name.
+    The keys are the names in messages. A bare path is an Opal table, which has its own name.
     """
-    return _distinct([_entry_of_word(word, cluster) for word in words], "the command")
+    entries = [_entry_of_word(word, cluster) for word in words]
+    return _distinct(entries, "the command")
 
 
 def _entry_of_word(word: str, cluster: str) -> dict[str, Any]:
-    name, separator, rest = word.partition("=")
-    kind, colon, location = rest.partition(":")
+    """Return a word of the command as an entry, as the YAML file has it."""
+    name, separator, value = word.partition("=")
     if not separator:
         return {"format": "opal", "path": word, "cluster": cluster}
-    if not colon or kind not in FORMATS or not location:
-        raise InvalidEventError(f"{word!r} names no table; {FORMS}")
+    kind, _, location = value.partition(":")
+    if kind not in FORMATS or not location:
+        raise InvalidEventError(f"{word!r} does not name a table; {FORMS}")
     entry = {"table": name, "format": kind, "cluster": cluster}
     # CATALOG:NAME, which only Iceberg tables have
     in_catalog = _IN_CATALOG.match(location)
@@ -72,10 +74,12 @@ def read_tables(path: str) -> Tables:
     data = _parsed(path)
     unknown = sorted(str(name) for name in data.keys() - {"interval", "tables"})
     if unknown or not isinstance(data.get("tables"), list) or not data["tables"]:
-        message = f"{path}: write a list of tables under 'tables', and 'interval'"
+        problem = "has no list of tables"
         if unknown:
-            message += f"; unknown: {', '.join(unknown)}"
-        raise InvalidEventError(message)
+            problem = f"has the unknown keys {', '.join(unknown)}"
+        raise InvalidEventError(
+            f"{path} {problem}; write a list under 'tables', and optionally an 'interval'"
+        )
     sources = _distinct(data["tables"], path)
     interval = str(data.get("interval", INTERVAL))
     return Tables(
@@ -108,13 +112,13 @@ def interval_seconds(text: str, name: str) -> float:
     except ValueError as error:
         raise InvalidEventError(str(error)) from error
     if seconds < 1:
-        raise InvalidEventError(f"{name} is {text}; use at least 1s")
+        raise InvalidEventError(f"{name} is {text}, which is too short; use at least 1s")
     return seconds
 
 
 def _shown_name(entry: Mapping[str, Any]) -> str:
     """Return the name that messages use, with the cluster unless it is the default."""
-    # The own name of an Opal table is known only when the table is read
+    # An Opal table without a name is shown by its path: its property is read later
     name = str(entry.get("table") or entry["path"])
     cluster = entry.get("cluster") or DEFAULT_CLUSTER
     return name if cluster == DEFAULT_CLUSTER else f"{cluster}/{name}"
@@ -133,26 +137,37 @@ def _parsed(path: str) -> Mapping[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidEventError(f"{path} cannot be read ({error}); correct it") from error
     if not isinstance(data, Mapping):
-        raise InvalidEventError(f"{path} is not a mapping; write 'tables:' and a list")
+        raise InvalidEventError(f"{path} is not a mapping; write 'tables:' and a list of tables")
     return data
 
 
 def _source(entry: Any) -> Source:
+    """Return the source of an entry, or raise InvalidEventError for its first mistake."""
     if not isinstance(entry, Mapping) or entry.get("format") not in FORMATS:
-        raise InvalidEventError(f"{entry!r} has no format; write one of {', '.join(FORMATS)}")
+        raise InvalidEventError(
+            f"{entry!r} has no known format; write format: with one of {', '.join(FORMATS)}"
+        )
     kind = entry["format"]
     known = (*_SHARED, *_OWN[kind])
     unknown = sorted(str(name) for name in entry.keys() - {*known})
     if unknown:
         raise InvalidEventError(
-            f"a table of format {kind} has no {', '.join(unknown)}; known are {', '.join(known)}"
+            f"a table of format {kind} has the unknown keys {', '.join(unknown)}; "
+            f"the keys are {', '.join(known)}"
         )
     if "path" not in entry and kind != "iceberg":
-        raise InvalidEventError(f"a table of format {kind} needs a path: path: /lake/orders")
+        raise InvalidEventError(
+            f"a table of format {kind} needs a path; write for example path: /lake/orders"
+        )
     if not entry.get("table") and kind != "opal":
-        raise InvalidEventError(f"a table of format {kind} needs a name: table: shop.orders")
-    options = {str(name): str(value) for name, value in (entry.get("options") or {}).items()}
-    return _MAKERS[kind](entry, str(entry.get("cluster") or DEFAULT_CLUSTER), options)
+        raise InvalidEventError(
+            f"a table of format {kind} needs a name; write for example table: shop.orders"
+        )
+    given_options = entry.get("options") or {}
+    options = {str(name): str(value) for name, value in given_options.items()}
+    cluster = str(entry.get("cluster") or DEFAULT_CLUSTER)
+    make = _MAKERS[kind]
+    return make(entry, cluster, options)
 
 
 def _opal(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) -> Source:
@@ -194,7 +209,7 @@ def _hive(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) ->
 
     keys = entry.get("keys")
     if isinstance(keys, str):
-        raise InvalidEventError(f"keys: {keys} is a text; write a list, as [dt, hour]")
+        raise InvalidEventError(f"keys: {keys} is a text; write a list, such as [dt, hour]")
     target = Target(table=entry["table"], cluster=cluster)
     return HiveSource(
         path=str(entry["path"]),

@@ -1,7 +1,7 @@
 """The loop over many tables, which looks at each of them every interval.
 
-After a failure of a table the next look waits, each time twice as long. Neither such a table nor an
-unreachable database delays the looks at other tables.
+After a failure, the next look at the same table waits, twice as long each time. Looks at other
+tables are not delayed.
 """
 
 import threading
@@ -21,9 +21,10 @@ _TICK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """The tables to watch, and the functions that get the results.
+    """The tables to watch, and the functions that receive the results.
 
-    `client` opens a client; it is called again after a failure.
+    `client` opens a client. It is called again if it fails. `at_failure` receives a table's name,
+    the error, and the seconds until the next look.
     """
 
     client: Callable[[], LakeChime]
@@ -36,7 +37,7 @@ class Watch:
     def run(self, stop: threading.Event) -> None:
         """Look at the tables until the event is set.
 
-        Running looks then finish what they register at that moment, and end.
+        Running looks then finish their registration in progress, and end.
         """
         tables = [_Watched(name=name, source=source) for name, source in self.sources.items()]
         shared = _Shared(open_client=self.client)
@@ -47,7 +48,7 @@ class Watch:
                     self._advance(table, pool, shared, stop)
                 stop.wait(_TICK_SECONDS)
         finally:
-            # Running looks end by `stop`, before the client that they share is closed
+            # Running looks see `stop` and end, before the client that they share is closed
             pool.shutdown(wait=True, cancel_futures=True)
             for table in tables:
                 self._harvest(table)
@@ -56,12 +57,14 @@ class Watch:
     def _advance(
         self, table: "_Watched", pool: ThreadPoolExecutor, shared: "_Shared", stop: threading.Event
     ) -> None:
+        """Report the result of a finished look, and start the next look if it is due."""
         if table.look is not None and table.look.done():
             self._harvest(table)
         if table.look is None and time.monotonic() >= table.due:
             table.look = pool.submit(lambda: sync(shared.client(), table.source, stop=stop.is_set))
 
     def _harvest(self, table: "_Watched") -> None:
+        """Report the result of the look that ended, and set the time of the next one."""
         look, table.look = table.look, None
         if look is None or look.cancelled():
             return
@@ -81,16 +84,18 @@ class Watch:
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
+    """A table with the state of its looks."""
+
     name: str
     source: Source
-    due: float = 0.0
-    failures: int = 0
+    due: float = 0.0  # time of the next look, by the monotonic clock
+    failures: int = 0  # since the last success
     look: Future[Synced] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class _Shared:
-    """The client of all looks, which the first one opens."""
+    """The client of all looks, which the first look opens."""
 
     open_client: Callable[[], LakeChime]
     lock: threading.Lock = field(default_factory=threading.Lock)

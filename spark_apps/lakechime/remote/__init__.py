@@ -1,1 +1,1 @@
-"""LakeChime over HTTP: its requests, answers and errors, and the store behind a service."""
+"""The client of a LakeChime service: a store whose requests go over HTTP."""

@@ -1,4 +1,4 @@
-"""The store behind a service, which is asked over HTTP."""
+"""The store of a service, which is asked over HTTP."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ PAGE_EVENTS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpStore:
-    """A store that asks a service, with the answers and errors of that one's store."""
+    """A store that asks a service. Answers and errors are those of the service's own store."""
 
     transport: Transport
 
@@ -51,9 +51,9 @@ class HttpStore:
     def register(
         self, events: Sequence[DataChangeEvent], outbox: Outbox | None
     ) -> list[Registered]:
-        """Register events, large lists in several requests.
+        """Register events; a large list takes several requests.
 
-        The outbox moves with the last one, when all the others are registered.
+        The outbox moves with the last request, after all other events are registered.
         """
         batches = list(_batches([event.to_json() for event in events])) or [[]]
         registered: list[Registered] = []
@@ -61,7 +61,7 @@ class HttpStore:
             body: dict[str, Any] = {"events": batch}
             if outbox is not None and number == len(batches):
                 body["outbox"] = outbox_json(outbox)
-            # A request that is sent twice is done once, also where it moves a position
+            # Sending a request twice does no harm, also if it moves a position
             answer = self.transport.post(f"{V1}/events", body)
             registered += [Registered.from_json(entry) for entry in answer["registered"]]
         return registered
@@ -98,9 +98,9 @@ class HttpStore:
         )
 
     def find(self, interests: Sequence[Interest]) -> Found:
-        """Return the first seqs of interests; very many are sent in several requests.
+        """Return the first seqs of interests; very many interests take several requests.
 
-        The head is then the least of their answers.
+        The head is then the least head of their answers.
         """
         batches = list(_batches([interest_json(interest) for interest in interests])) or [[]]
         seqs: list[int | None] = []
@@ -155,7 +155,7 @@ class HttpStore:
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int:
         body = {"older_than_ms": older_than_ms, "keep_unseen": keep_unseen}
-        # Sent once: a second one would run next to the first
+        # Sent once: a repeat would run at the same time as the first one
         return int(self.transport.once("POST", f"{V1}/expire", body=body)["expired"])
 
     def check(self) -> str:

@@ -1,4 +1,4 @@
-"""Errors over HTTP: a status, and JSON with the error and what to do.
+"""Errors over HTTP: a status, and JSON with the error's name and message.
 
 The client raises the same error again.
 """
@@ -32,7 +32,7 @@ class Problem:
 INVALID = Problem(
     name="invalid",
     status=422,
-    meaning="what was sent does not fit; the same again fails again",
+    meaning="the request is not valid; the same request would fail again",
     raises=InvalidEventError,
 )
 MALFORMED = Problem(
@@ -41,25 +41,25 @@ MALFORMED = Problem(
 UNAUTHENTICATED = Problem(
     name="unauthenticated",
     status=401,
-    meaning="no token, or one that is unknown or revoked",
+    meaning="the request has no token, or one that is unknown or revoked",
     raises=AccessError,
 )
 FORBIDDEN = Problem(
     name="forbidden", status=403, meaning="the token's role does not allow this", raises=AccessError
 )
 NOT_FOUND = Problem(
-    name="not_found", status=404, meaning="the named thing is not there", raises=NotFoundError
+    name="not_found", status=404, meaning="the name does not exist", raises=NotFoundError
 )
 METHOD = Problem(
     name="method_not_allowed",
     status=405,
-    meaning="this path takes other methods",
+    meaning="this path does not support the method",
     raises=InvalidEventError,
 )
 CONFLICT = Problem(
     name="conflict",
     status=409,
-    meaning="somebody else moved it: read it again",
+    meaning="another process changed the position or watermark: read it again",
     raises=ConflictError,
 )
 EXPIRED = Problem(
@@ -71,19 +71,19 @@ EXPIRED = Problem(
 TOO_LARGE = Problem(
     name="too_large",
     status=413,
-    meaning="the body is larger than this service takes",
+    meaning="the body is larger than this service accepts",
     raises=InvalidEventError,
 )
 BUG = Problem(
     name="bug",
     status=500,
-    meaning="a bug in the service; its log says more",
+    meaning="a bug in the service; its log has the traceback",
     raises=UnavailableError,
 )
 SCHEMA = Problem(
     name="schema",
     status=503,
-    meaning="the service and its database do not fit together: upgrade one",
+    meaning="the service and its database have different revisions: upgrade the older one",
     raises=SchemaError,
 )
 UNAVAILABLE = Problem(
@@ -107,21 +107,21 @@ PROBLEMS = (
     SCHEMA,
     UNAVAILABLE,
 )
-# The answers for errors of the service's own client. An AccessError is not among them: that its
-# database refuses the service is not the caller's fault.
-_OF_ERROR = (INVALID, NOT_FOUND, CONFLICT, EXPIRED, SCHEMA, UNAVAILABLE)
+# The answers for errors of the service's own store. It has none for an AccessError: if the database
+# refuses the service, that is not the caller's fault.
+_OF_STORE_ERRORS = (INVALID, NOT_FOUND, CONFLICT, EXPIRED, SCHEMA, UNAVAILABLE)
 
 
 def problem_of(error: LakeChimeError) -> Problem:
     """Return the answer for an error of the service's own store."""
-    for problem in _OF_ERROR:
+    for problem in _OF_STORE_ERRORS:
         if isinstance(error, problem.raises):
             return problem
     return UNAVAILABLE
 
 
 def problem_of_status(status: int) -> Problem:
-    """Return the answer for a status, which is all that the framework's errors have."""
+    """Return the answer for a status: an error of the framework has no other kind."""
     for problem in PROBLEMS:
         if problem.status == status:
             return problem
@@ -133,7 +133,7 @@ def problem_json(problem: Problem, message: str) -> dict[str, str]:
 
 
 def error_of(status: int, body: Any) -> LakeChimeError | None:
-    """Return the error of an answer, or None if it is not that of a LakeChime service."""
+    """Return the error in an answer, or None if no LakeChime service wrote the answer."""
     if not isinstance(body, Mapping):
         return None
     name, message = body.get("error"), body.get("message")

@@ -1,4 +1,4 @@
-"""One request to the service and its answer: time-outs, retries, and errors as ours."""
+"""Requests to a service and their answers: time-outs, retries and errors."""
 
 import json
 import os
@@ -45,7 +45,7 @@ class Transport:
         self.url = checked_url(self.url)
         if self.token is not None and not _is_header_value(self.token):
             raise AccessError(
-                "the token is empty, or has characters that no token has; "
+                "the token is empty, or has a character that no token has; "
                 "copy it as `lakechime token create` printed it"
             )
 
@@ -59,7 +59,7 @@ class Transport:
     def once(
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **params: Any
     ) -> Any:
-        """Send a change that must not be done twice; repeat it only if it is unsent."""
+        """Send a change that must not be done twice; repeat it only if it was never sent."""
         return self._ask(
             method, path, repeatable=False, content=_content(body), params=_given(params)
         )
@@ -67,9 +67,9 @@ class Transport:
     def in_one_step(
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **params: Any
     ) -> Any:
-        """Send a change that names its step; repeat it where the answer was lost.
+        """Send a change that names its step; repeat it if the answer was lost.
 
-        Where the last attempt gets no answer either, the change may have been made.
+        If the last attempt gets no answer either, it is unknown whether the change was made.
         """
         return self._ask(
             method,
@@ -90,8 +90,8 @@ class Transport:
     ) -> Any:
         """Send a request, repeat it where that is safe, and return the answer's value.
 
-        `sure`: the caller may try again after a failure, although it is unknown what was done. By
-        default that is so for repeatable requests.
+        `sure` is True if the caller may simply try again after a failure. Otherwise the error says
+        that the change may have been made. The default is `repeatable`.
         """
         if sure is None:
             sure = repeatable
@@ -133,10 +133,10 @@ class Transport:
             reason = str(failure) or type(failure).__name__
             next_step = "try again"
             if not sure:
-                next_step = "it may have been done: read the state before you try again"
+                next_step = "read the state before you try again: the change may have been made"
             return UnavailableError(
                 f"the LakeChime service at {self.url} does not answer ({reason}); "
-                f"see that it runs, and {next_step}"
+                f"check that it runs, and {next_step}"
             )
         try:
             error = error_of(answer.status_code, answer.json())
@@ -145,16 +145,18 @@ class Transport:
         if error is None:
             return self._foreign_error(answer)
         if answer.status_code == UNAUTHENTICATED.status:
-            return AccessError(f"{self.url}: {error}; give it by {TOKEN_VARIABLE}, or as token=")
+            return AccessError(f"{self.url}: {error}; set {TOKEN_VARIABLE}, or pass token=")
         return error
 
     def _foreign_error(self, answer: httpx.Response) -> LakeChimeError:
         """Return the error for an answer of a proxy, or of another program."""
-        fact = f"{self.url} answers {answer.status_code} as no LakeChime service does"
+        fact = f"{self.url} answers {answer.status_code}, but not as a LakeChime service"
         if answer.status_code in (*_PASSING, httpx.codes.INTERNAL_SERVER_ERROR):
-            return UnavailableError(f"{fact}; a proxy before it may not reach it: try again")
+            return UnavailableError(
+                f"{fact}; a proxy in between may not reach the service: try again"
+            )
         return NotFoundError(
-            f"{fact}; give its address, as http://host:8475, "
+            f"{fact}; write the address of a service, such as http://host:8765, "
             "or http://host:8080/lakechime in Airflow's api-server"
         )
 
@@ -169,12 +171,12 @@ def checked_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidEventError(
-            f"{url!r} is not the URL of a service; write http://host:8475 or https://host/lakechime"
+            f"{url!r} is not the URL of a service; write http://host:8765 or https://host/lakechime"
         )
     if "@" in parts.netloc:
         raise InvalidEventError(
-            f"the URL of {parts.hostname} holds a user or a password; "
-            "leave them out, and give a token"
+            f"the URL of {parts.hostname} has a user or a password; "
+            f"leave them out, and set {TOKEN_VARIABLE} or pass token="
         )
     if parts.query or parts.fragment:
         raise InvalidEventError(
@@ -195,7 +197,7 @@ def encoded(body: Mapping[str, Any]) -> bytes:
         return text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidEventError(
-            f"this is not JSON ({error}); use texts, numbers, booleans, lists and mappings"
+            f"the request is not JSON ({error}); use texts, numbers, booleans, lists and mappings"
         ) from error
 
 

@@ -31,7 +31,7 @@ def interest_json(interest: Interest) -> dict[str, Any]:
 def _conditions(
     tables: tuple[TableName, ...], partition: Any, tags: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the conditions of a filter; what it does not ask for is left out."""
+    """Return the conditions of a filter as JSON; absent conditions are left out."""
     conditions: dict[str, Any] = {"tables": [table_json(table) for table in tables]}
     if partition is not None:
         conditions["partition"] = list(partition)

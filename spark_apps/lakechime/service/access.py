@@ -19,7 +19,7 @@ _bearer = HTTPBearer(auto_error=False, description="A token that `lakechime toke
 class Access:
     """A FastAPI dependency for each right, which raises if the caller lacks it.
 
-    `probe` is that of health checks.
+    `probe` is the dependency of health checks.
     """
 
     read: Callable[..., Any]
@@ -48,8 +48,8 @@ def _requires_role(wanted: str) -> Callable[..., Awaitable[None]]:
             raise _unauthenticated("the token is unknown or revoked")
         if not allows(role, wanted):
             message = (
-                f"this needs the role {wanted} ({MEANINGS[wanted]}), and the token has {role}; "
-                "use a token of that role"
+                f"this request needs the role {wanted} ({MEANINGS[wanted]}), and the token has the "
+                f"role {role}; use a token with the role {wanted}"
             )
             raise HTTPException(FORBIDDEN.status, message)
 
@@ -57,7 +57,7 @@ def _requires_role(wanted: str) -> Callable[..., Awaitable[None]]:
 
 
 def _unauthenticated(reason: str) -> HTTPException:
-    message = f"{reason}; send one that `lakechime token create` printed as bearer token"
+    message = f"{reason}; send a token of `lakechime token create` as a bearer token"
     return HTTPException(UNAUTHENTICATED.status, message, headers={"WWW-Authenticate": "Bearer"})
 
 

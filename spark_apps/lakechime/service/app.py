@@ -28,9 +28,8 @@ DESCRIPTION = (
 def create_app(
     open_store: Callable[[], SqlStore], access: Access, *, max_body_bytes: int = MAX_BODY_BYTES
 ) -> FastAPI:
-    """Return the app, which opens the store at the first request.
+    """Return the app, which opens the store at the first request, and closes it at its end.
 
-    It closes the store at its own end.
     `access` has the dependencies that check rights.
     """
     backend = Backend(open_store=open_store)
@@ -40,7 +39,7 @@ def create_app(
         yield
         backend.close()
 
-    # FastAPI's own documents would need no right
+    # FastAPI's own documents are off, because they would be open to everybody
     app = FastAPI(
         title=TITLE,
         version=VERSION,

@@ -31,7 +31,7 @@ _SHOWN_METHOD_CHARS = 20
 _RETRY_AFTER_SECONDS = "1"
 _NOT_FOR_CALLERS = (
     "the service cannot reach its database, or cannot use it; try again. "
-    "The log of the service says what is wrong"
+    "The log of the service has the reason"
 )
 
 
@@ -39,7 +39,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(LakeChimeError, _answer_own_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid_request)
     app.add_exception_handler(HTTPException, _answer_framework_error)
-    # The router's own errors are known by their status
+    # The router's own errors have no class, only a status
     for problem in (MALFORMED, NOT_FOUND, METHOD):
         app.add_exception_handler(problem.status, _answer_framework_error)
     app.add_exception_handler(Exception, _answer_bug)
@@ -53,7 +53,7 @@ def answered(problem: Problem, message: str) -> Response:
 
 
 def _encodable(message: str) -> str:
-    """Return a message with unpaired surrogates escaped, as UTF-8 has none."""
+    """Return a message with unpaired surrogates escaped, because UTF-8 cannot encode them."""
     return message.encode("utf-8", "backslashreplace").decode()
 
 
@@ -77,12 +77,14 @@ async def _answer_invalid_request(_: Request, error: Exception) -> Response:
 
 
 def _sentence(mistake: Any) -> str:
-    """Return the path of a mistake in the request, and its reason."""
+    """Return the text of a mistake that pydantic found: its path in the request, and its reason."""
     cause = mistake.get("ctx", {}).get("error")
     if mistake["type"] == "json_invalid":
         return f"the body is not JSON ({cause})"
+    reason = mistake["msg"]
+    if isinstance(cause, ValueError):
+        reason = str(cause)
     path = _path(mistake["loc"])
-    reason = str(cause) if isinstance(cause, ValueError) else mistake["msg"]
     return f"{path}: {reason}" if path else reason
 
 
@@ -93,7 +95,10 @@ def _path(location: Sequence[Any]) -> str:
         parts = location[1:]
     path = ""
     for part in parts:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part}"
     return path.removeprefix(".") or str(location[0])
 
 
@@ -113,5 +118,7 @@ async def _answer_framework_error(request: Request, error: Exception) -> Respons
 
 
 async def _answer_bug(_: Request, error: Exception) -> Response:
-    # Starlette raises it again after this, so that the server's log has the traceback
-    return answered(BUG, f"a bug in the service ({type(error).__name__}); its log says more")
+    # Starlette raises the error again afterwards, so that the server's log has the traceback
+    return answered(
+        BUG, f"a bug in the service ({type(error).__name__}); its log has the traceback"
+    )

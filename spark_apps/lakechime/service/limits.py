@@ -20,7 +20,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class BodyLimit:
-    """Middleware that refuses larger bodies, at once where a header has the length."""
+    """Middleware that refuses larger bodies, immediately if a header has the length."""
 
     app: Callable[[Message, Receive, Send], Awaitable[None]]
     max_bytes: int
@@ -50,6 +50,6 @@ class BodyLimit:
 
 
 def _length_of(headers: Mapping[bytes, bytes]) -> int:
-    # A chunked body has no length: it is counted as it comes
+    # A chunked body has no length: its bytes are counted as they arrive
     length = headers.get(b"content-length", b"")
     return int(length) if length.isdigit() else 0

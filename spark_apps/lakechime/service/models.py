@@ -35,7 +35,8 @@ from lakechime.triggers.schedule import FrequencyUnit
 from lakechime.triggers.snapshot import SnapshotTrigger
 
 MAX_LONG = (1 << 63) - 1
-# The calendar of months ends with the year 9999, and a tick may lie beyond
+# Earlier than the end of the year 9999, the last one of Python's calendar: the next tick of a
+# trigger has to be within it
 MAX_MOMENT_TS = 253_370_764_800_000
 MAX_FREQUENCY = 1_000_000
 _SHOWN_CHARS = 80
@@ -78,7 +79,7 @@ Name = Annotated[str, PlainValidator(lambda value: check_name("name", value)), W
 Key = Annotated[str, PlainValidator(checked_key), WithJsonSchema({**NAME, "minLength": 0})]
 _STEP_PATTERN = r"^[A-Za-z0-9_-]*$"
 Step = Annotated[str, Field(min_length=1, max_length=MAX_STEP_CHARS, pattern=_STEP_PATTERN)]
-_STEP_IN_URL = {  # where null cannot be written
+_STEP_IN_URL = {  # without null, which a URL cannot express
     "type": "string",
     "minLength": 1,
     "maxLength": MAX_STEP_CHARS,
@@ -96,10 +97,10 @@ Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
 
 
 class OutboxBody(Strict):
-    """The position of the producer's log once these events are registered.
+    """The position in the producer's log after these events are registered.
 
-    `expected` is the position that was read, null for none. `seen`: what the producer has to
-    remember by item.
+    `expected` is the position that the producer read, null if there was none. `seen` has values
+    that the producer stores by item.
     """
 
     cluster: Name = DEFAULT_CLUSTER
@@ -128,7 +129,8 @@ class Register(Strict):
 class Registered(BaseModel):
     """An event with its seq.
 
-    `duplicate`: it was registered before. `gap`: nobody registered its predecessor.
+    `duplicate`: an equal event was registered before. `gap`: nobody registered the predecessor of
+    the event's snapshot.
     """
 
     event: RegisteredEvent
@@ -143,9 +145,9 @@ class RegisteredAnswer(BaseModel):
 
 
 class EventFilter(Strict):
-    """The wanted events: of any of these tables, of a partition, with all tags.
+    """A filter of events: of any of the tables, of the partition, with all tags.
 
-    Without tables all are meant.
+    A filter without tables accepts the events of all tables.
     """
 
     tables: list[Table] = Field(default=[], max_length=MAX_ENTRIES)
@@ -156,7 +158,7 @@ class EventFilter(Strict):
 class Query(EventFilter):
     """A query of events with after < seq <= until and start_ts <= event_ts < end_ts.
 
-    They are ascending by seq.
+    The answer is ascending by seq.
     """
 
     after: Long = 0
@@ -174,11 +176,11 @@ class Tail(Strict):
 
 
 class Page(BaseModel):
-    """A page of events. Ask again after `next_after`, immediately if there is `more`.
+    """A page of events. The next page begins after `next_after`; `more`: it has events already.
 
-    `expired`: the greatest seq of these tables' events that expired. Of a range of times: no event
-    from `covered_from_ts` on and before `covered_until_ts` is missing, and none will come. Earlier
-    ones expired.
+    `expired` is the greatest seq that retention deleted of these tables. For a range of times, no
+    event at or after `covered_from_ts` and before `covered_until_ts` is missing, and none will be
+    added.
     """
 
     events: list[Registered]
@@ -202,7 +204,7 @@ class InterestBody(EventFilter):
 
 
 class Find(Strict):
-    """Many interests, which one query answers."""
+    """Interests, which one query answers."""
 
     interests: list[InterestBody] = Field(max_length=MAX_ENTRIES)
 
@@ -211,8 +213,8 @@ class Find(Strict):
         count = sum(len(interest.tables) for interest in self.interests)
         if count > MAX_TABLES:
             raise ValueError(
-                f"the interests name {count:,} tables, and one request takes {MAX_TABLES:,}; "
-                "send several"
+                f"the interests name {count:,} tables, and one request may name {MAX_TABLES:,}; "
+                "send several requests"
             )
         return self
 
@@ -255,9 +257,9 @@ class SeenQuery(TableQuery):
 
 
 class SeenPage(BaseModel):
-    """Items that the table's producer remembers, as pairs of item and value.
+    """Values that the table's producer stored, as pairs of item and value.
 
-    Ask again after `next_after`, unless it is null.
+    The next page begins after `next_after`; null is the end.
     """
 
     items: list[tuple[str, JsonValue]]
@@ -277,7 +279,7 @@ class ConsumerQuery(Strict):
 
 
 class ConsumersQuery(Strict):
-    """The maximum number of consumers."""
+    """The maximum number of consumers to return."""
 
     limit: Limit = 1000
 
@@ -291,7 +293,7 @@ class WatermarkQuery(ConsumerQuery):
 class WatermarkDelete(WatermarkQuery):
     """A watermark to delete. `expected` is the revision that was read.
 
-    `step` names this change: sent again under the same name, it is done once.
+    `step` names this change: a repeat under the same name changes nothing.
     """
 
     expected: LongText
@@ -299,9 +301,9 @@ class WatermarkDelete(WatermarkQuery):
 
 
 class WatermarkPut(Strict):
-    """A watermark to set. `expected` is the revision that was read, null without one.
+    """A watermark to set. `expected` is the revision that was read, null if there was none.
 
-    `step` names this change: sent again under the same name, it is done once.
+    `step` names this change: a repeat under the same name changes nothing.
     """
 
     consumer: Name
@@ -375,10 +377,10 @@ class PartitionTriggerBody(Strict):
 
 
 class PartitionFired(BaseModel):
-    """The events of a partition trigger, which fires when there is one.
+    """The events of a partition trigger, which fires if there is one.
 
-    Where none matches, `expired_seq` is that of the partition's last event that expired: one with
-    the tags may be among them. Without tags that is answered by 410.
+    If none matches, `expired_seq` is the seq of the partition's last expired event, or 0: an
+    expired event may have had the tags. Without tags in the query, the answer is then an error 410.
     """
 
     events: list[RegisteredEvent]
@@ -386,7 +388,7 @@ class PartitionFired(BaseModel):
 
 
 class SnapshotTriggerBody(Strict):
-    """A snapshot trigger: `any` fires when a table changed, `all` when each did."""
+    """A snapshot trigger: `any` fires if one of the tables changed, `all` if each of them did."""
 
     tables: list[Table] = Field(min_length=1, max_length=MAX_ENTRIES)
     mode: Literal["any", "all"] = "any"
@@ -401,7 +403,7 @@ class SnapshotTriggerBody(Strict):
 class SnapshotFired(BaseModel):
     """The events with from_seq < seq <= to_seq that match.
 
-    `expired`: events that were not seen may have been deleted.
+    `expired`: retention deleted events after from_seq, so some may be missing.
     """
 
     events: list[RegisteredEvent]
@@ -417,10 +419,9 @@ class SnapshotAnswer(BaseModel):
 
 
 class Expire(Strict):
-    """An order to delete events registered before a time.
+    """A request to delete events registered before a time, in milliseconds since 1970.
 
-    It is in milliseconds since 1970. Events that a consumer has not seen stay, unless `keep_unseen`
-    is false.
+    Events that a consumer has not passed stay, unless `keep_unseen` is false.
     """
 
     older_than_ms: Long
@@ -447,7 +448,7 @@ TokenName = Annotated[
 
 
 class TokenQuery(Strict):
-    """The name of a token, which a path may not be able to hold, such as `..`."""
+    """The name of a token. It is not in the path, which could not hold a name such as `..`."""
 
     name: TokenName
 
@@ -486,13 +487,13 @@ class Tokens(BaseModel):
 
 
 class Health(BaseModel):
-    """The health of the process, and for `/ready` of the database."""
+    """The health of the process; for `/ready` also of the database."""
 
     status: Literal["ok"]
 
 
 class ProblemAnswer(BaseModel):
-    """An error, and what to do about it."""
+    """An error: its name, and a message with the next step."""
 
     error: str = Field(examples=sorted({problem.name for problem in PROBLEMS}))
     message: str

@@ -32,20 +32,20 @@ def _text(max_chars: int) -> dict[str, Any]:
 
 NAME = {
     **_text(MAX_NAME_CHARS),
-    "description": f"at most {MAX_NAME_BYTES:,} bytes in UTF-8, which every database indexes",
+    "description": f"at most {MAX_NAME_BYTES:,} bytes in UTF-8, which every database can index",
 }
 _SNAPSHOT = _or_null(
-    {**_text(MAX_SNAPSHOT_CHARS), "description": "as the table format's metadata names it"}
+    {**_text(MAX_SNAPSHOT_CHARS), "description": "the id in the metadata of the table format"}
 )
 LEVELS = {
     "type": "array",
     "items": {},
     "minItems": 1,
     "maxItems": MAX_PARTITION_LEVELS,
-    "description": "one JSON value a level",
+    "description": "one JSON value for each level",
 }
 PARTITION = _or_null(
-    {**LEVELS, "description": "one JSON value a level; null where no partition is meant"}
+    {**LEVELS, "description": "one JSON value for each level; null without a partition"}
 )
 TAGS = {
     "type": "object",
@@ -83,8 +83,8 @@ _FIELDS: dict[str, Any] = {
     },
     "tags": TAGS,
     "cluster": {**NAME, "default": DEFAULT_CLUSTER},
-    "event_ts": {**_LONG, "description": "when it was registered, in milliseconds since 1970"},
-    "seq": {**_LONG, "description": "its place in the order that watermarks pass"},
+    "event_ts": {**_LONG, "description": "the time of registration, in milliseconds since 1970"},
+    "seq": {**_LONG, "description": "its position in the order in which watermarks pass events"},
 }
 _DESCRIPTION = (
     f"A data-change event. snapshot_id may be null for {TableFormat.HIVE} only, "

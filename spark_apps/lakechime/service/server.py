@@ -44,7 +44,7 @@ def run_server(
     store = SqlStore.open(database_url, migrate=True)
     app = service_app(store, listener, with_tokens=with_tokens)
     with _bound(listener) as bound:
-        access = "asks for a token" if with_tokens else "asks nobody for a token"
+        access = "requires a token" if with_tokens else "requires no token"
         say(
             f"LakeChime serves {store.database.shown} at {listener.url} and {access}; "
             "stop it with Ctrl-C"
@@ -68,16 +68,19 @@ def service_app(store: SqlStore, listener: Listener, *, with_tokens: bool) -> Fa
             "create a token (lakechime token create NAME --role write) and leave --no-auth out"
         )
     if with_tokens and SqlTokens.of(store).is_empty():
-        hint = ", or serve this machine alone with --no-auth" if is_loopback(listener.host) else ""
+        hint = ""
+        if is_loopback(listener.host):
+            hint = ", or serve only this machine with --no-auth"
         raise InvalidEventError(
-            f"{store.database.shown} has no token, so that nobody could use the service; "
+            f"{store.database.shown} has no valid token, so that nobody could use the service; "
             f"create one first: lakechime token create NAME --role admin{hint}"
         )
-    return create_app(lambda: store, BY_TOKEN if with_tokens else NO_ACCESS_CONTROL)
+    access = BY_TOKEN if with_tokens else NO_ACCESS_CONTROL
+    return create_app(lambda: store, access)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches all addresses of a host."""
+    """Return whether all addresses of a host are loopback: only this machine reaches them."""
     try:
         addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError as error:
@@ -92,7 +95,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _bound(listener: Listener) -> socket.socket:
-    """Return a bound socket, or raise one clear error if the address is in use."""
+    """Return a socket bound to the address, or raise UnavailableError if it is in use."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -102,6 +105,6 @@ def _bound(listener: Listener) -> socket.socket:
         bound.close()
         raise UnavailableError(
             f"cannot listen on {listener.host} port {listener.port} ({error}); "
-            "choose another with --port"
+            "choose another port with --port"
         ) from error
     return bound

@@ -42,7 +42,7 @@ class Backend:
     def _opened(self) -> SqlStore:
         try:
             return self.open_store()
-        except InvalidEventError as error:  # the caller cannot correct it
+        except InvalidEventError as error:  # the caller of the service cannot correct the URL
             raise UnavailableError(f"the service cannot open its database: {error}") from error
 
     async def run(self, work: Callable[[SqlStore], T]) -> T:
@@ -53,7 +53,7 @@ class Backend:
         return await loop.run_in_executor(self._threads, lambda: work(self.store()))
 
     async def answer(self, work: Callable[[LakeChime], Any], status: int = 200) -> Response:
-        """Run work in a thread, which also encodes its value, and return that as JSON."""
+        """Run work in a thread, and return its value as JSON; the thread also encodes it."""
         return await self.run(lambda store: json_response(work(LakeChime(store)), status))
 
     def close(self) -> None:

@@ -13,11 +13,10 @@ _BYTES = 16
 
 
 def dedup_key(event: DataChangeEvent) -> str:
-    """Return the key that equal events have in common.
+    """Return the key of an event, which equal events have in common.
 
-    Events of one snapshot and partition of a table are equal, unless their tags say that the
-    snapshot id comes again, or that another share of the partition is complete. Without a snapshot
-    (Hive) all fields count.
+    Events of one snapshot and partition of a table are equal, unless they differ in the tag AGAIN
+    or in a completeness. Events without a snapshot (Hive) are equal if all their fields are.
     """
     partition = None if event.partition is None else partition_text(event.partition)
     if event.snapshot_id is None:
@@ -53,17 +52,18 @@ def item_key(item: str) -> str:
 
 
 def batch_key(events: Sequence[str], position: str, expected: str) -> str:
-    """Return the key of a producer's step: its events, and the move of its position."""
+    """Return the key of a registration by a producer: its events, and its move of the position."""
     return _digest("batch", list(events), position, expected)
 
 
 def tag_keys(tags: Mapping[str, str]) -> list[str]:
-    """Return a key for each tag, in the order of their names."""
+    """Return a key for each tag, in the order of the tags' names."""
     return [_digest(name, tags[name]) for name in sorted(tags)]
 
 
 def _digest(*parts: object) -> str:
-    # The digests are stored: another separator or encoding would make every event a new one
+    # Digests are stored: with another separator or encoding, no stored event would be found again
     text = json.dumps(parts, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).digest()[:_BYTES]
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    encoded = base64.urlsafe_b64encode(digest)
+    return encoded.rstrip(b"=").decode()

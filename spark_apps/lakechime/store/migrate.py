@@ -18,8 +18,8 @@ _PRE_RELEASE = re.compile(r"\d{4}")  # the names of revisions before the first r
 def ensure_schema(database: Database, *, migrate: bool | None = None) -> None:
     """Create missing tables, and upgrade older ones in a file.
 
-    Several processes may do this at once. A server's database has many clients, and an upgrade
-    stops the others: it needs `migrate=True`. With False nothing is created.
+    Several processes may do this at once. An upgrade of a server's database needs `migrate=True`,
+    because it stops the other clients. With False nothing is created.
     """
     revision = database.read(read_revision)
     if revision == REVISION:
@@ -75,20 +75,20 @@ def _refuse_other(revision: str | None, database: str) -> None:
         return
     if _PRE_RELEASE.fullmatch(revision):
         raise SchemaError(
-            f"the tables in {database} are of revision {revision}, which a pre-release made, and "
-            "cannot be used; create the database again: name another one, "
-            "or delete the tables lakechime_* in this one"
+            f"the tables in {database} are of revision {revision} of a pre-release, which this "
+            "version cannot use; name a new database, or delete the tables lakechime_* in this one"
         )
     raise SchemaError(
         f"the tables in {database} are of revision {revision}, which is newer than this client "
-        f"({REVISION}); upgrade opal-lake here to the version that made them, or a newer one"
+        f"({REVISION}); upgrade opal-lake here to the version that created them, or a newer one"
     )
 
 
 def _lock(connection: Connection) -> None:
     """Take the sequencer's lock, so that no event is registered meanwhile."""
+    # On SQLite, a transaction that writes has the lock already
     if connection.dialect.name == "postgresql":
-        # The migration of a large table takes long
+        # The migration of a large table may take longer than other statements
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
 

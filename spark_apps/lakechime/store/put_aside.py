@@ -1,8 +1,8 @@
 """Inbox rows that are not events, or that the tables refuse.
 
-They are put aside, where an operator sees them, and do not block the rows behind them. Clients
-check events before they write them into the inbox. Rows of this kind were written by another
-program or by hand, or meet a constraint or a trigger of this database.
+They are moved to a table of their own, where an operator sees them, so that they do not block the
+rows behind them. Clients check events before they write them into the inbox. So such a row was
+written by another program or by hand, or a constraint or trigger of this database refuses it.
 """
 
 import json
@@ -47,7 +47,7 @@ def unfit_reason(row: Mapping[str, Any]) -> str | None:
         return f"its digests {digests!r} are not ASCII texts"
     depth = None if event.partition is None else len(event.partition)
     if row["depth"] != depth:
-        return f"its depth is {row['depth']}, and its partition has {depth} levels"
+        return f"its depth is {row['depth']}, but its partition has {depth} levels"
     return None
 
 
@@ -55,7 +55,7 @@ def unfit_reason(row: Mapping[str, Any]) -> str | None:
 def any_bytes_as_text(connection: Connection) -> Iterator[None]:
     """Read bytes that are not UTF-8 as unpaired surrogates, which no event may have.
 
-    SQLite may hold such bytes, and its driver would fail to read any row.
+    SQLite may hold such bytes. Otherwise its driver would raise an error and return no row.
     """
     driver: Any = connection.connection.dbapi_connection
     if connection.dialect.name != "sqlite":
@@ -87,15 +87,14 @@ def put_row_aside(connection: Connection, row: Mapping[str, Any], reason: str, n
 
 
 def reasons_of(connection: Connection, inbox_ids: Sequence[int]) -> dict[int, str]:
-    """Return why rows were put aside, by their id in the inbox."""
-    chosen = select(put_aside.c.inbox_id, put_aside.c.reason).where(
-        put_aside.c.inbox_id.in_(inbox_ids)
-    )
+    """Return the reasons why rows were put aside, by the rows' ids in the inbox."""
+    is_one_of_them = put_aside.c.inbox_id.in_(inbox_ids)
+    chosen = select(put_aside.c.inbox_id, put_aside.c.reason).where(is_one_of_them)
     return {row.inbox_id: row.reason for row in connection.execute(chosen)}
 
 
 def put_aside_text(connection: Connection) -> str:
-    """Return how many rows were put aside, and why the last one was; "" without any."""
+    """Return a text on the rows that were put aside, or "" without any."""
     count = connection.execute(select(func.count()).select_from(put_aside)).scalar_one()
     if not count:
         return ""
@@ -103,6 +102,6 @@ def put_aside_text(connection: Connection) -> str:
         select(put_aside.c.reason).order_by(put_aside.c.id.desc()).limit(1)
     ).scalar_one()
     return (
-        f", {count:,} put aside that are not registered; the last, since {newest}. "
+        f", {count:,} put aside and not registered (reason of the last one: {newest}). "
         f"Read the table {put_aside.name}, register corrected events, then delete its rows"
     )

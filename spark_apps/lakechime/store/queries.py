@@ -26,7 +26,7 @@ from lakechime.store.schema import event_tags, events, expired_partitions, meta,
 from lakechime.store.sequencer import Head, Sequencer
 
 MAX_UNION = 100  # tables that are looked up one by one
-_HEAD_ROW = -1  # the number of the row that has the head in the answer of `find_first`
+_HEAD_ROW = -1  # in the answer of `find_first`: the number of the row that has the head
 
 
 def read_head(connection: Connection) -> int:
@@ -34,25 +34,26 @@ def read_head(connection: Connection) -> int:
 
 
 def read_expired(connection: Connection, ids: Sequence[int] | None, key: str | None = None) -> int:
-    """Return the greatest expired seq of tables, of a partition of them, or of all."""
+    """Return the greatest seq that expired of these tables, or 0.
+
+    Without `ids` all tables count. With a `key` only that partition of the tables counts.
+    """
     if ids is None:
-        expired = select(meta.c.value).where(meta.c.name == EXPIRED)
-        return int(connection.execute(expired).scalar_one())
-    if key is None:
-        greatest = select(func.coalesce(func.max(tables.c.expired_seq), 0))
-        greatest = greatest.where(tables.c.id.in_(ids))
+        greatest = select(meta.c.value).where(meta.c.name == EXPIRED)
+    elif key is None:
+        of_tables = func.coalesce(func.max(tables.c.expired_seq), 0)
+        greatest = select(of_tables).where(tables.c.id.in_(ids))
     else:
-        greatest = select(func.coalesce(func.max(expired_partitions.c.expired_seq), 0))
-        greatest = greatest.where(
-            expired_partitions.c.table_id.in_(ids), expired_partitions.c.partition_key == key
-        )
+        of_partition = func.coalesce(func.max(expired_partitions.c.expired_seq), 0)
+        is_named = expired_partitions.c.table_id.in_(ids)
+        greatest = select(of_partition).where(is_named, expired_partitions.c.partition_key == key)
     return int(connection.execute(greatest).scalar_one())
 
 
 def read_covered_from(connection: Connection, ids: Sequence[int] | None, start_ts: int) -> int:
-    """Return the time from which these tables, or all, have all their events.
+    """Return the time from which no event of these tables has expired, at least `start_ts`.
 
-    It is `start_ts` at least.
+    Without `ids` all tables count.
     """
     chosen = select(func.max(tables.c.expired_ts))
     if ids is not None:
@@ -73,7 +74,7 @@ def read_page(
     """Return a page of the wanted events in a span (after, until)."""
     after, until = span
     key = optional_partition_key(wanted.partition)
-    # The head is read first: what is registered after that is for the next page
+    # The head is read first: events that are registered after that belong to the next page
     head = read_head(connection)
     last = head if until is None else min(until, head)
     ids = None
@@ -92,7 +93,7 @@ def read_page(
     seqs = _seqs(wanted, ids, (after, last), limit + 1).subquery("matching")
     chosen = select_events().where(events.c.seq.in_(select(seqs.c.seq))).order_by(events.c.seq)
     rows = connection.execute(chosen).all()
-    # Read last, so that it covers everything that was gone when the rows were read
+    # Read last, so that it covers all events that had expired when the rows were read
     expired = read_expired(connection, ids, key)
     has_more = len(rows) > limit
     matching = tuple(registered_of(row) for row in rows[:limit])
@@ -104,9 +105,9 @@ def read_page(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The seqs of a time range as known now, after < seq <= until.
+    """The seqs of a time range, as after < seq <= until.
 
-    No event before `covered_until_ts` is missing.
+    No event of the range before `covered_until_ts` will be added.
     """
 
     after: int
@@ -115,11 +116,12 @@ class Span:
 
 
 def span_of(connection: Connection, head: Head, start_ts: int, end_ts: int) -> Span:
+    """Return the span of start_ts <= event_ts < end_ts, as far as it is registered."""
     first = connection.execute(first_seq_statement(start_ts)).scalar()
-    first_behind = connection.execute(first_seq_statement(end_ts)).scalar()
+    first_after_end = connection.execute(first_seq_statement(end_ts)).scalar()
     until = head.seq
-    if first_behind is not None:
-        until = first_behind - 1
+    if first_after_end is not None:
+        until = first_after_end - 1
     after = until
     if first is not None:
         after = min(first - 1, until)
@@ -142,22 +144,22 @@ def first_seq_statement(moment_ts: int) -> Select[Any]:
 def _seqs(
     wanted: Filter, ids: Sequence[int] | None, span: tuple[int, int], limit: int
 ) -> Select[Any]:
-    """Return the query of the first seqs that match.
+    """Return the query of the first `limit` seqs that match.
 
-    It asks table by table, so that each is one range of an index.
+    It asks table by table, so that each table is one range of an index.
     """
     key = optional_partition_key(wanted.partition)
     tags = tag_keys(wanted.tags)
     if ids is None or len(ids) > MAX_UNION:
         return _matching(ids, key, tags, span).order_by("seq").limit(limit)
-    parts = [
-        _matching([table_id], key, tags, span).order_by("seq").limit(limit).subquery()
-        for table_id in ids
-    ]
-    if len(parts) == 1:
-        return select(parts[0].c.seq)
-    together = union_all(*(select(part.c.seq) for part in parts)).subquery()
-    return select(together.c.seq).order_by(together.c.seq).limit(limit)
+    selects: list[Select[Any]] = []
+    for table_id in ids:
+        matching = _matching([table_id], key, tags, span).order_by("seq").limit(limit)
+        selects.append(select(matching.subquery().c.seq))
+    if len(selects) == 1:
+        return selects[0]
+    united = union_all(*selects).subquery()
+    return select(united.c.seq).order_by(united.c.seq).limit(limit)
 
 
 def _matching(
@@ -165,8 +167,8 @@ def _matching(
 ) -> Select[Any]:
     """Return the query of the seqs in a span with a partition and tags.
 
-    Partitions come first, as they have few events, else the first tag. What is common to many
-    events is looked up event by event.
+    It finds events by the index of partitions, which have few events each. Without a partition it
+    finds them by the first tag, if tables are named. Other tags are looked up event by event.
     """
     by_tag = key is None and bool(tags) and ids is not None
     source = event_tags if by_tag else events
@@ -188,7 +190,7 @@ def _is_of(source: FromClause, ids: Sequence[int]) -> ColumnElement[bool]:
 
 
 def _with_tags(chosen: Select[Any], source: FromClause, tags: Sequence[str]) -> Select[Any]:
-    """Return a query of events that have all tags."""
+    """Return the query `chosen`, restricted to events that have all tags."""
     for number, key in enumerate(tags):
         tag = event_tags.alias(f"tag_{number}")
         is_tagged = select(tag.c.seq).where(
@@ -203,20 +205,21 @@ def find_first(connection: Connection, dialect: str, interests: Sequence[Interes
 
     One statement asks for all of them: it descends into an index for each table of each interest.
     """
-    # Interests with a partition or not, and with the same number of tags, form one subquery
+    # All interests of one kind (has a partition, number of tags) form one subquery
     rows_by_kind: dict[tuple[bool, int], list[dict[str, Any]]] = {}
     for number, interest in enumerate(interests):
         tags = tag_keys(interest.tags)
         key = optional_partition_key(interest.partition)
         row = {"n": number, "after": interest.after, "partition_key": key}
-        row.update((f"tag_{position}", tag) for position, tag in enumerate(tags))
+        for tag_number, tag in enumerate(tags):
+            row[f"tag_{tag_number}"] = tag
         rows = rows_by_kind.setdefault((key is not None, len(tags)), [])
         for table in interest.tables:
             cluster, name = table_name(table)
             rows.append({**row, "cluster": cluster, "name": name})
-    parameters = {
-        f"rows_{position}": rows_text(rows) for position, rows in enumerate(rows_by_kind.values())
-    }
+    parameters: dict[str, str] = {}
+    for kind_number, rows in enumerate(rows_by_kind.values()):
+        parameters[f"rows_{kind_number}"] = rows_text(rows)
     statement = _find_statement(dialect, tuple(rows_by_kind))
     firsts: dict[int, int] = {}
     for number, seq in connection.execute(statement, parameters):
@@ -228,20 +231,27 @@ def find_first(connection: Connection, dialect: str, interests: Sequence[Interes
 
 @lru_cache(maxsize=256)
 def _find_statement(dialect: str, kinds: tuple[tuple[bool, int], ...]) -> CompoundSelect[Any]:
-    head = select(literal(_HEAD_ROW, type_=LONG).label("n"), func.max(events.c.seq).label("seq"))
-    firsts = [_first_of(dialect, f"rows_{position}", kind) for position, kind in enumerate(kinds)]
-    return union_all(head, *firsts)
+    """Return the query of (number of an interest, first seq in one of its tables) and of the head.
+
+    Its parameter `rows_0` has the rows of the first kind, and so on.
+    """
+    head_number = literal(_HEAD_ROW, type_=LONG).label("n")
+    head = select(head_number, func.max(events.c.seq).label("seq"))
+    selects: list[Any] = [head]
+    for kind_number, kind in enumerate(kinds):
+        selects.append(_first_of(dialect, f"rows_{kind_number}", kind))
+    return union_all(*selects)
 
 
 def _first_of(dialect: str, parameter: str, kind: tuple[bool, int]) -> Select[Any]:
-    """Return the query of the first seqs of all interests of one kind.
+    """Return the query of the first seq in each table of all interests of one kind.
 
-    A kind is (has a partition, number of tags).
+    A kind is (has a partition, number of tags). The query's rows are (number of the interest, seq).
     """
     by_partition, tag_count = kind
     tag_names = [f"tag_{number}" for number in range(tag_count)]
-    texts = ("cluster", "name", "partition_key", *tag_names)
-    rows = recordset(dialect, parameter, {"n": LONG, "after": LONG, **dict.fromkeys(texts, TEXT)})
+    text_columns = dict.fromkeys(["cluster", "name", "partition_key", *tag_names], TEXT)
+    rows = recordset(dialect, parameter, {"n": LONG, "after": LONG, **text_columns})
     by_tag = tag_count > 0 and not by_partition
     source: FromClause = events
     other_tags = tag_names

@@ -1,7 +1,7 @@
-"""Registration: an event gets its seq at once, or waits in the inbox while others are registered.
+"""Registration: an event gets its seq immediately, or first waits in the inbox.
 
-A producer that writes into the same PostgreSQL may register in a transaction of its own
-(`register_in`): its events appear when it commits.
+It waits while another process assigns seqs. A producer that writes into the same PostgreSQL may
+register in its own transaction (`register_in`): its events appear when it commits.
 """
 
 import json
@@ -32,7 +32,7 @@ _COLUMNS = ("cluster", "name", "depth", "tag_keys", *CARRIED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """A call of `register`. Equal events in it are one row; the others are duplicates."""
+    """A call of `register`. Of equal events in it, the first is a row, and the rest duplicates."""
 
     database: Database
     sequencer: Sequencer
@@ -47,7 +47,7 @@ class Registration:
             lambda connection: self._register(connection, distinct_rows), repeatable=True
         )
         if isinstance(placed, dict):
-            # Another process holds the sequencer's lock, and these events wait in the inbox
+            # Another process held the sequencer's lock, so these events wait in the inbox
             registered = self._await_inbox(placed, len(rows))
             return _answers(rows, registered)
         return _answers(rows, dict(placed))
@@ -55,7 +55,11 @@ class Registration:
     def _register(
         self, connection: Connection, rows: Mapping[int, dict[str, Any]]
     ) -> dict[str, int] | list[tuple[str, Registered]]:
-        """Register rows, or put them into the inbox and return their ids there."""
+        """Register rows by the number of their event.
+
+        Returns (dedup key, answer) pairs. If another process holds the sequencer's lock, it puts
+        the rows into the inbox, and returns their ids there by dedup key.
+        """
         has_new_levels = check_depths(connection, self.sequencer, rows.values())
         if self.outbox is not None and not _move_position(connection, self.outbox, self._batch):
             return self._repeated_answer(connection, rows)
@@ -63,7 +67,8 @@ class Registration:
             check_revision(connection.execute(select(VERSIONS.c.version_num)).scalar())
             return []
         if has_new_levels:
-            # Only under the lock is it seen that others register the first partition as well
+            # Another process may register the first partition of the table at the same time, and
+            # only under the lock is this seen
             self.sequencer.lock(connection)
         elif not self.sequencer.try_lock(connection):
             return put_into_inbox(connection, list(rows.values()))
@@ -72,30 +77,29 @@ class Registration:
             check_depths(connection, self.sequencer, rows.values())
         pending = [pending_of(number, row) for number, row in rows.items()]
         placements = self.sequencer.assign(connection, pending, head, rows)
-        duplicate_keys = [
-            placement.pending.dedup_key for placement in placements if placement.duplicate
-        ]
-        stored = self._stored(connection, duplicate_keys)
-        return [
-            (placement.pending.dedup_key, self._answer(placement, head.next_ts, stored))
-            for placement in placements
-        ]
+        duplicates = [placement for placement in placements if placement.duplicate]
+        stored = self._stored(connection, [each.pending.dedup_key for each in duplicates])
+        answers: list[tuple[str, Registered]] = []
+        for placement in placements:
+            answer = self._answer(placement, head.next_ts, stored)
+            answers.append((placement.pending.dedup_key, answer))
+        return answers
 
     @property
     def _batch(self) -> str:
-        """The key of this step, by which a repeat is recognised."""
+        """The key of this registration, which a repeat of it has too."""
         assert self.outbox is not None
         events = [json.dumps(event.to_json(), sort_keys=True) for event in self.given]
-        return batch_key(
-            events, position_text(self.outbox.position), position_text(self.outbox.expected)
-        )
+        position = position_text(self.outbox.position)
+        expected = position_text(self.outbox.expected)
+        return batch_key(events, position, expected)
 
     def _repeated_answer(
         self, connection: Connection, rows: Mapping[int, dict[str, Any]]
     ) -> list[tuple[str, Registered]]:
-        """Return the answer of a step that was done before, and whose answer was lost.
+        """Return the answer of a registration that was done before, and whose answer was lost.
 
-        It is the same, but for the events, which are all duplicates now.
+        All its events are duplicates now.
         """
         self.sequencer.lock(connection)
         self.sequencer.drain(connection)
@@ -103,7 +107,7 @@ class Registration:
         if len(stored) < len(rows):
             raise ConflictError(
                 f"these events of {self.given[0].table} were registered before, and some have "
-                "expired since; continue with the events after the table's position"
+                "expired since; read the table's position again, and register the events after it"
             )
         return [(key, registered_of(row, duplicate=True)) for key, row in stored.items()]
 
@@ -122,15 +126,16 @@ class Registration:
         )
         if refusals:
             raise InvalidEventError(
-                f"{len(refusals):,} of {count:,} events were put aside and are not registered; "
-                f"the first, since {refusals[0]}"
+                f"{len(refusals):,} of {count:,} events are not registered, because the database "
+                f"refuses them. The reason of the first: {refusals[0]}. "
+                "Correct these events, and register them again"
             )
         return registered
 
     def _read_placed(
         self, connection: Connection, inbox_ids: Mapping[str, int]
     ) -> tuple[dict[str, Registered], list[str]]:
-        """Return the events of the inbox by key, and why some of them were put aside."""
+        """Return (answers by dedup key, reasons of events that were put aside)."""
         # Whoever held the lock before may have registered them already
         self.sequencer.lock(connection)
         self.sequencer.drain(connection)
@@ -145,7 +150,7 @@ class Registration:
         return registered, list(reasons_of(connection, missing).values())
 
     def _stored(self, connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
-        """Return the rows of stored events by their keys."""
+        """Return the rows of stored events by their dedup keys."""
         if not keys:
             return {}
         rows = recordset(self.sequencer.dialect, "rows", {"dedup_key": Text()})
@@ -180,8 +185,8 @@ def _answers(
 def register_in(connection: Connection, given: Sequence[DataChangeEvent]) -> None:
     """Register events in the caller's transaction.
 
-    They appear, and get their seqs, when it commits. The caller may keep its transaction open:
-    nobody waits for it.
+    The events appear when the transaction commits, and get their seqs then. No other process waits
+    for the transaction.
     """
     rows = [row_of(event) for event in given]
     check_revision(connection.execute(select(VERSIONS.c.version_num)).scalar())
@@ -208,54 +213,55 @@ def _inbox_statement(dialect: str) -> ReturningInsert[Any]:
 def check_depths(
     connection: Connection, sequencer: Sequencer, rows: Iterable[Mapping[str, Any]]
 ) -> bool:
-    """Return whether rows fix the number of partition levels of a table.
+    """Return whether rows set the number of partition levels of some table.
 
-    The first event with a partition fixes it. Raises InvalidEventError for other numbers.
+    The first event with a partition sets it. Raises InvalidEventError for an event whose partition
+    has another number of levels.
     """
     partitioned = [row for row in rows if row["depth"] is not None]
     if not partitioned:
         return False
-    names = dict.fromkeys((row["cluster"], row["name"]) for row in partitioned)
+    names = {(row["cluster"], row["name"]): None for row in partitioned}
     known = sequencer.tables(connection, list(names))
     depths = {name: depth for name, (_, depth) in known.items() if depth is not None}
-    fixed_count = len(depths)
+    known_count = len(depths)
     for row in partitioned:
         depth = depths.setdefault((row["cluster"], row["name"]), row["depth"])
         if depth != row["depth"]:
             raise InvalidEventError(
                 f"partition {row['partition']} of {row['name']} has {row['depth']} levels, and the "
                 f"partitions of this table have {depth}; "
-                f"name {depth} values, or leave the partition None"
+                f"write {depth} values, or None for an event without a partition"
             )
-    return len(depths) > fixed_count
+    return len(depths) > known_count
 
 
 def _move_position(connection: Connection, outbox: Outbox, batch: str) -> bool:
-    """Move a producer's position; return False if the same step moved it before."""
-    is_own = (positions.c.cluster == outbox.cluster) & (positions.c.name == outbox.table)
+    """Move a producer's position; return False if the same registration moved it before."""
+    is_of_table = (positions.c.cluster == outbox.cluster) & (positions.c.name == outbox.table)
     text = position_text(outbox.position)
     if outbox.expected is None:
-        existing = connection.execute(select(positions.c.position).where(is_own)).first()
+        existing = connection.execute(select(positions.c.position).where(is_of_table)).first()
         values = {"cluster": outbox.cluster, "name": outbox.table, "position": text, "batch": batch}
         inserted = insert_into(connection, positions).values(**values).on_conflict_do_nothing()
         is_moved = existing is None and connection.execute(inserted).rowcount == 1
     else:
         updated = (
             update(positions)
-            .where(is_own, positions.c.position == position_text(outbox.expected))
+            .where(is_of_table, positions.c.position == position_text(outbox.expected))
             .values(position=text, batch=batch)
         )
         is_moved = connection.execute(updated).rowcount == 1
     if is_moved:
         write_seen(connection, outbox)
         return True
-    is_moved_by_step = (positions.c.position == text) & (positions.c.batch == batch)
-    same_step = select(positions.c.name).where(is_own, is_moved_by_step)
-    if connection.execute(same_step).first():
+    is_repeat = (positions.c.position == text) & (positions.c.batch == batch)
+    repeated = select(positions.c.name).where(is_of_table, is_repeat)
+    if connection.execute(repeated).first():
         return False
     raise ConflictError(
         f"another producer moved the position of {outbox.table} meanwhile; "
-        "read it again, and register what is missing after it"
+        "read the position again, and register the changes after it"
     )
 
 
@@ -266,15 +272,20 @@ def position_text(value: Any) -> str:
 def write_seen(connection: Connection, outbox: Outbox) -> None:
     """Store the items of an outbox.
 
-    The transaction moves the position too, so only one producer at a time writes.
+    The same transaction moves the position, so only one producer writes at a time.
     """
     if not outbox.seen:
         return
-    table = {"cluster": outbox.cluster, "name": outbox.table}
-    items = [
-        {**table, "item_key": item_key(item), "item": _json(item), "value": _json(value)}
-        for item, value in outbox.seen.items()
-    ]
+    items: list[dict[str, str]] = []
+    for item, value in outbox.seen.items():
+        row = {
+            "cluster": outbox.cluster,
+            "name": outbox.table,
+            "item_key": item_key(item),
+            "item": _json(item),
+            "value": _json(value),
+        }
+        items.append(row)
     rows = recordset(connection.dialect.name, "rows", dict.fromkeys(_SEEN, Text()))
     # The condition is always true: SQLite reads ON after a plain SELECT as that of a join
     chosen = select(*(rows.c[name] for name in _SEEN)).where(rows.c.item_key != "")

@@ -1,10 +1,10 @@
 """The tables, as the newest migration leaves them.
 
-`lakechime_inbox` holds the events that producers committed and that have no seq yet;
-`lakechime_events` those that have one. `seq` is the order that watermarks pass. Every query of a
-trigger is answered from an index alone: by table, by table and partition, by table and tag.
-Partitions and tags are found by digests, because PostgreSQL limits the size of an index entry, and
-the value of a tag may be longer.
+`lakechime_inbox` has the events that producers committed and that have no seq yet.
+`lakechime_events` has the events with a seq. Watermarks pass events in the order of `seq`. Every
+query of a trigger is answered from an index alone: by table, by table and partition, or by table
+and tag. Partitions and tags are found by digests, because PostgreSQL limits the size of an index
+entry, and the value of a tag may be longer.
 """
 
 from sqlalchemy import (
@@ -53,9 +53,9 @@ tables = Table(
     Column("cluster", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("depth", Integer),
-    # The greatest seq of its expired events
+    # The greatest seq of the table's expired events
     Column("expired_seq", number(), nullable=False, server_default="0"),
-    # The time when that event was registered; null while none expired
+    # The time when that event was registered; null until an event expires
     Column("expired_ts", number()),
     UniqueConstraint("cluster", "name", name="lakechime_tables_by_name"),
 )
@@ -75,11 +75,12 @@ positions = Table(
     Column("cluster", Text, primary_key=True),
     Column("name", Text, primary_key=True),
     Column("position", Text, nullable=False),
-    # The digest of the step that moved it, which identifies a repeat
+    # The digest of the registration that moved the position, which identifies a repeat
     Column("batch", String(DIGEST_CHARS)),
 )
 
-# Items that a producer remembers, such as partitions: a position does not grow with its table
+# Values that a producer stores by item, such as by partition: a position alone would grow with its
+# table
 seen = Table(
     "lakechime_seen",
     metadata,
@@ -109,7 +110,8 @@ inbox = Table(
     Column("tag_keys", Text, nullable=False),
 )
 
-# Rows of the inbox that are not events, or that no table takes: they would block those behind them
+# Rows of the inbox that are not events, or that the tables refuse. In the inbox they would block
+# the rows behind them.
 put_aside = Table(
     "lakechime_put_aside",
     metadata,
@@ -157,7 +159,7 @@ watermarks = Table(
     metadata,
     Column("consumer", Text, primary_key=True),
     Column("key", Text, primary_key=True),
-    # Null once it is deleted. The row stays, so that its revisions never begin again.
+    # Null if the watermark is deleted. The row stays, so that its revisions never begin again.
     Column("value", Text),
     Column("revision", number(), nullable=False),
     Column("updated_ts", number(), nullable=False),

@@ -1,11 +1,11 @@
 """The sequencer, which assigns each event its place: its `seq` and its `event_ts`.
 
-`seq` is the order that watermarks pass. One transaction at a time assigns it, on PostgreSQL under
-an advisory lock, on SQLite as its only writer. It reads the last seq once it has the lock, and
-commits before the next one may read it. So the order of seq is the order in which events become
-visible: a reader that saw a seq has seen every lesser one, and no event is ever put before a
-watermark. A producer that keeps its transaction open holds only rows in the inbox; they get their
-seqs when they become visible.
+Watermarks pass events in the order of `seq`. One transaction at a time assigns it, on PostgreSQL
+under an advisory lock, on SQLite as its only writer. It reads the last seq after it has the lock,
+and commits before the next transaction gets the lock. So events become visible in the order of
+their seqs: a reader that saw a seq has seen every lesser one, and no event is ever added before a
+watermark. A producer in its own open transaction only holds rows in the inbox. They get their seqs
+when they become visible.
 """
 
 import json
@@ -36,14 +36,14 @@ from lakechime.tags import OTHER_PARTITION
 from opal_lake.clock import Clock
 
 LOCK = 5_499_137_104_281  # the key of this lock among the advisory locks of a database
-# A process that holds or awaits the lock for longer is cut off by the server
+# The server ends the transaction of a process that holds or awaits the lock for longer
 LOCK_SECONDS = 60
 BATCH = 5_000  # rows of the inbox that are registered together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """An event without a seq. `row` identifies it for the caller."""
+    """An event without a seq. `row` is its id in the inbox, or its number in a registration."""
 
     row: int
     table: tuple[str, str]
@@ -56,7 +56,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The placement of an event; a duplicate has that of the first one."""
+    """The placement of an event. A duplicate has the seq of the event that it repeats."""
 
     pending: Pending
     seq: int
@@ -67,7 +67,7 @@ class Placement:
 
 @dataclass(slots=True, kw_only=True)
 class Known:
-    """Stored facts that placements depend on. `plan_placements` adds to it."""
+    """Stored facts that placements depend on. `plan_placements` adds the facts of new events."""
 
     ids: dict[tuple[str, str], int]  # by (cluster, table)
     with_events: set[int]  # ids of tables
@@ -77,7 +77,11 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The last seq, the times that no new event precedes, and the inbox's state."""
+    """The state that the next seq and its time depend on.
+
+    `seq` and `event_ts` are those of the last event. No new event gets a time before `event_ts`, or
+    before `time_horizon`.
+    """
 
     seq: int
     event_ts: int
@@ -91,7 +95,7 @@ class Head:
 
     @property
     def fixed_ts(self) -> int:
-        """The time that no later event precedes, even if the clock steps back."""
+        """The time before which no event will be added, even if the clock steps back."""
         return max(self.event_ts, self.time_horizon)
 
 
@@ -146,18 +150,20 @@ class Sequencer:
     def lock(self, connection: Connection) -> None:
         """Wait for the lock, which the end of the transaction releases.
 
-        The server ends the connection of a process that holds it idly.
+        The server ends the connection of a process that is idle while it holds the lock.
         """
         if self.dialect == "postgresql":
             connection.execute(select(*self._limits(), func.pg_advisory_xact_lock(LOCK)))
 
     def try_lock(self, connection: Connection) -> bool:
+        """Take the lock if it is free; return whether this transaction has it."""
         if self.dialect != "postgresql":
             return True  # a writing transaction of SQLite begins with the lock
         tried = func.pg_try_advisory_xact_lock(LOCK).label("locked")
         return bool(connection.execute(select(*self._limits(), tried)).one().locked)
 
     def _limits(self) -> tuple[Any, Any]:
+        """Return the two expressions that limit the wait for the lock, and idling with it."""
         seconds = f"{self.lock_seconds}s"
         return (
             func.set_config("lock_timeout", seconds, True),
@@ -195,9 +201,9 @@ class Sequencer:
             self._place_pending(connection, self._pending(connection, head), head)
 
     def _place_pending(self, connection: Connection, batch: Sequence[Pending], head: Head) -> None:
-        """Place rows of the inbox, and put aside those that the database refuses.
+        """Place rows of the inbox, and put aside the rows that the database refuses.
 
-        Where it refuses a batch, each half is tried, until the refused rows are known.
+        If the database refuses a batch, each half is tried, until single rows are known.
         """
         if not batch:
             return
@@ -226,7 +232,7 @@ class Sequencer:
         return connection.execute(select(inbox.c.id).limit(1)).first() is not None
 
     def _pending(self, connection: Connection, head: Head) -> list[Pending]:
-        """Return the first rows of the inbox that are events, and put the others aside."""
+        """Return the events in the next batch of the inbox, and put its other rows aside."""
         with any_bytes_as_text(connection):
             chosen = select(inbox).order_by(inbox.c.id).limit(BATCH)
             rows = connection.execute(chosen).mappings().all()
@@ -240,11 +246,11 @@ class Sequencer:
         return pending
 
     def _fitting(self, connection: Connection, batch: Sequence[Pending]) -> Sequence[Pending]:
-        """Return the events with the number of partition levels that their tables have.
+        """Return the events, changed to the number of partition levels that their tables have.
 
-        Two transactions may bring the first partitions of a table, with different levels, and
-        neither sees the other. A table has one number of levels, so the later event keeps its
-        partition as a tag.
+        Two open transactions may register the first partitions of a table, with different numbers
+        of levels, without seeing each other. A table has one number of levels. So the later event
+        keeps its partition in a tag only.
         """
         names = {event.table for event in batch}
         known = self.tables(connection, list(names))
@@ -258,7 +264,7 @@ class Sequencer:
                 depths[event.table] = depth
             else:
                 misfit_ids.append(event.row)
-        changed = {}
+        changed: dict[int, Pending] = {}  # by id in the inbox
         rows = connection.execute(select(inbox).where(inbox.c.id.in_(misfit_ids))).mappings()
         for row in map(dict, rows.all()):
             values = without_partition(row["partition"], json.loads(row["tags"]))
@@ -275,7 +281,8 @@ class Sequencer:
     ) -> list[Placement]:
         """Register a batch at `head.next_ts`, and return the placements.
 
-        The caller holds the lock. The events' columns are in `rows`, or in the inbox.
+        The caller holds the lock. `rows` has the events' columns by `Pending.row`; without it they
+        are in the inbox.
         """
         placements = plan_placements(batch, self._known(connection, batch), head.seq)
         new = [placement for placement in placements if not placement.duplicate]
@@ -292,28 +299,28 @@ class Sequencer:
                 insert_statement(self.dialect),
                 {"rows": rows_text({**rows[row["row"]], **row} for row in placed)},
             )
-        tags = [
-            {"table_id": placement.table_id, "tag_key": key, "seq": placement.seq}
-            for placement in new
-            for key in placement.pending.tag_keys
-        ]
+        tags: list[dict[str, Any]] = []
+        for placement in new:
+            for key in placement.pending.tag_keys:
+                tag = {"table_id": placement.table_id, "tag_key": key, "seq": placement.seq}
+                tags.append(tag)
         if tags:
             connection.execute(tags_statement(self.dialect), {"rows": rows_text(tags)})
         return placements
 
     def _known(self, connection: Connection, batch: Sequence[Pending]) -> Known:
-        """Read which tables have events, and which snapshots and events are stored."""
+        """Return which tables have events, and which snapshots and events are stored."""
         ids = self._table_ids(connection, batch)
-        snapshots = set()
+        snapshots: set[tuple[int, str]] = set()  # (table id, snapshot)
         for event in batch:
-            snapshots.add((ids[event.table], event.snapshot_id))
-            snapshots.add((ids[event.table], event.prev_snapshot_id))
+            for snapshot_id in (event.snapshot_id, event.prev_snapshot_id):
+                if snapshot_id is not None:
+                    snapshots.add((ids[event.table], snapshot_id))
         parameters = {
             "of_tables": rows_text({"id": table_id} for table_id in ids.values()),
             "of_snapshots": rows_text(
                 {"table_id": table_id, "snapshot_id": snapshot_id}
                 for table_id, snapshot_id in snapshots
-                if snapshot_id is not None
             ),
             "of_keys": rows_text({"dedup_key": event.dedup_key} for event in batch),
         }
@@ -331,33 +338,33 @@ class Sequencer:
     def _table_ids(
         self, connection: Connection, batch: Sequence[Pending]
     ) -> dict[tuple[str, str], int]:
-        """Return the ids of the batch's tables, and create those that are new.
+        """Return the ids of the batch's tables, and create the new tables.
 
-        The first event with a partition fixes the number of levels.
+        The first event with a partition sets the number of levels of its table.
         """
         depths: dict[tuple[str, str], int | None] = {}
         for event in batch:
             depths[event.table] = depths.get(event.table) or event.depth
         known = self.tables(connection, list(depths))
-        new_tables = [
-            {"cluster": cluster, "name": name, "depth": depth}
-            for (cluster, name), depth in depths.items()
-            if (cluster, name) not in known
-        ]
+        new_tables: list[dict[str, Any]] = []
+        for (cluster, name), depth in depths.items():
+            if (cluster, name) not in known:
+                new_tables.append({"cluster": cluster, "name": name, "depth": depth})
         if new_tables:
             connection.execute(insert(tables), new_tables)
             known = self.tables(connection, list(depths))
-        for name, (table_id, depth) in known.items():
-            if depth is None and depths[name] is not None:
-                connection.execute(
-                    tables.update().where(tables.c.id == table_id).values(depth=depths[name])
-                )
-        return {name: table_id for name, (table_id, _) in known.items()}
+        ids: dict[tuple[str, str], int] = {}
+        for table, (table_id, stored_depth) in known.items():
+            ids[table] = table_id
+            if stored_depth is None and depths[table] is not None:
+                is_table = tables.c.id == table_id
+                connection.execute(tables.update().where(is_table).values(depth=depths[table]))
+        return ids
 
     def tables(
         self, connection: Connection, names: Sequence[tuple[str, str]]
     ) -> dict[tuple[str, str], tuple[int, int | None]]:
-        """Return the id and the number of partition levels of each known table."""
+        """Return (id, number of partition levels) of each known table by its name."""
         parameter = rows_text({"cluster": cluster, "name": name} for cluster, name in names)
         rows = connection.execute(tables_statement(self.dialect), {"rows": parameter})
         return {(row.cluster, row.name): (row.id, row.depth) for row in rows}
@@ -378,7 +385,7 @@ def _pending_of(row: Mapping[str, Any]) -> Pending:
 
 def without_partition(partition: str, tags: Mapping[str, str]) -> dict[str, Any]:
     """Return the changed columns of an inbox row whose partition becomes a tag."""
-    # A partition that does not fit into the tags is dropped
+    # The partition is dropped if it is too long for a tag, or if the event has all tags it may have
     if len(partition) <= MAX_TAG_VALUE_CHARS and len(tags) < MAX_TAGS:
         tags = {**tags, OTHER_PARTITION: partition}
     return {
@@ -391,7 +398,7 @@ def without_partition(partition: str, tags: Mapping[str, str]) -> dict[str, Any]
 
 
 def tags_text(tags: Mapping[str, str]) -> str:
-    """Return tags as the text that rows have."""
+    """Return tags as the JSON text that is stored."""
     return json.dumps(dict(sorted(tags.items())), separators=(",", ":"), ensure_ascii=False)
 
 

@@ -22,7 +22,13 @@ from lakechime.answers import (
 )
 from lakechime.event import DataChangeEvent, JsonValue
 from lakechime.store import watermarks
-from lakechime.store.database.engine import Database, check_revision, open_database
+from lakechime.store.database.engine import (
+    DEFAULT_TUNING,
+    Database,
+    Tuning,
+    check_revision,
+    open_database,
+)
 from lakechime.store.database.statements import HORIZON, VERSIONS
 from lakechime.store.migrate import ensure_schema, read_revision
 from lakechime.store.put_aside import put_aside_text
@@ -42,23 +48,28 @@ from opal_lake.clock import Clock, SystemClock
 
 _PAGE = 10_000
 MAX_COUNT = 100_000  # rows that a check counts
-# A range that reaches into the future is answered by a horizon of this age, without the lock
+# For a range that ends in the future, a horizon of this age is new enough: no lock is needed
 FRESH_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlStore:
-    """A store in a database. Every method is a transaction, or a few."""
+    """A store in a database. Every method runs one transaction or a few."""
 
     database: Database
     sequencer: Sequencer
 
     @classmethod
     def open(
-        cls, url: str, *, migrate: bool | None = None, clock: Clock | None = None
+        cls,
+        url: str,
+        *,
+        migrate: bool | None = None,
+        clock: Clock | None = None,
+        tuning: Tuning = DEFAULT_TUNING,
     ) -> "SqlStore":
         """Open a database. `clock` replaces the clock of the database."""
-        database = open_database(url)
+        database = open_database(url, tuning)
         ensure_schema(database, migrate=migrate)
         # SQLite's own clock is that of this machine
         own_clock = SystemClock() if database.dialect == "sqlite" else None
@@ -90,7 +101,7 @@ class SqlStore:
             after = page.next_after
         return EventsBetween(
             events=tuple(matching),
-            # Asked after the events were read, so that it covers all that had expired by then
+            # Read after the events, so that it covers the events that had expired by then
             covered_from_ts=self.covered_from(wanted, start_ts),
             covered_until_ts=span.covered_until_ts,
         )
@@ -110,7 +121,7 @@ class SqlStore:
     def span(self, start_ts: int, end_ts: int) -> Span:
         """Return a time range as a range of seqs.
 
-        Nobody waits for a lock where the range is final already, or nearly so.
+        It takes the sequencer's lock only if the range has become final since the last call.
         """
         self._drain()
         span = self.database.read(lambda connection: self._final_span(connection, start_ts, end_ts))
@@ -121,25 +132,29 @@ class SqlStore:
         )
 
     def _final_span(self, connection: Connection, start_ts: int, end_ts: int) -> Span | None:
-        """Return the span, or None where the horizon has to be raised.
+        """Return the span, or None if the horizon has to be raised first.
 
-        That is so where the range has ended since the horizon was raised, or was raised long ago.
+        It has to be raised if the range ended after the horizon, or if the range ends in the
+        future and the horizon is old.
         """
         head = self.sequencer.head(connection)
         is_final = end_ts <= head.fixed_ts
-        is_fresh = end_ts > head.next_ts and head.fixed_ts > head.now_ms - FRESH_MS
-        if not is_final and not is_fresh:
-            return None
-        return span_of(connection, head, start_ts, end_ts)
+        is_in_future = end_ts > head.next_ts
+        has_new_horizon = head.fixed_ts > head.now_ms - FRESH_MS
+        if is_final or (is_in_future and has_new_horizon):
+            return span_of(connection, head, start_ts, end_ts)
+        return None
 
     def _raised_span(self, connection: Connection, start_ts: int, end_ts: int) -> Span:
-        """Raise the horizon, so that no later event gets a time within what has passed."""
+        """Raise the horizon to the end of the range or to now, and return the span.
+
+        No later event gets a time before the horizon.
+        """
         self.sequencer.lock(connection)
         head = self.sequencer.drain(connection)
         horizon = min(end_ts, head.next_ts)
-        connection.execute(
-            update(meta).where(meta.c.name == HORIZON, meta.c.value < horizon).values(value=horizon)
-        )
+        is_lower = (meta.c.name == HORIZON) & (meta.c.value < horizon)
+        connection.execute(update(meta).where(is_lower).values(value=horizon))
         raised_head = replace(head, time_horizon=max(head.time_horizon, horizon))
         return span_of(connection, raised_head, start_ts, end_ts)
 
@@ -238,7 +253,7 @@ class SqlStore:
     def _expire_batch(
         self, connection: Connection, *, older_than_ms: int, keep_unseen: bool, after: int
     ) -> tuple[int, int | None]:
-        """Return the number of deleted events, and the next `after`, None at the end."""
+        """Delete a batch; return (number of deleted events, `after` of the next batch or None)."""
         _check_revision(connection)
         self.sequencer.lock(connection)
         # The inbox may hold repeats of events that expire now: later they would count as new
@@ -246,7 +261,8 @@ class SqlStore:
         last = last_expirable(connection, older_than_ms, keep_unseen=keep_unseen)
         if after >= last:
             return 0, None
-        return expire_batch(connection, self.database.dialect, (after, last))
+        batch_size = self.database.tuning.expired_at_once
+        return expire_batch(connection, self.database.dialect, (after, last), batch_size)
 
     def check(self) -> str:
         def work(connection: Connection) -> str:
@@ -265,7 +281,7 @@ class SqlStore:
         self.database.close()
 
     def _drain(self) -> None:
-        """Place the events that producers committed in their own transactions."""
+        """Give seqs to the events that producers committed in their own transactions."""
         if self.database.read(self.sequencer.has_pending):
             self.database.write(self._try_drain, repeatable=True)
 

@@ -10,13 +10,13 @@ from lakechime.access import Token, checked_role, checked_token_name
 from lakechime.store.sql_store import SqlStore
 from lakechime.store.tokens import create_token, find_token, mark_used, read_tokens, revoke_token
 
-# A use is recorded once a minute, so that not every request writes
+# The last use of a token is recorded at most once a minute, so that not every request writes
 USE_NOTED_EVERY_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlTokens:
-    """The tokens of a database. None is cached, so a revoked one is refused at once."""
+    """The tokens of a database. They are not cached, so a revoked token is refused immediately."""
 
     store: SqlStore
 
@@ -40,7 +40,7 @@ class SqlTokens:
         )
 
     def is_empty(self) -> bool:
-        """Return whether every token is revoked, so that nobody has access."""
+        """Return whether no token is valid, so that nobody has access."""
         return all(token.revoked is not None for token in self.tokens())
 
     def role_of(self, secret: str) -> str | None:

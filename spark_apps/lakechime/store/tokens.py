@@ -15,7 +15,7 @@ from lakechime.errors import InvalidEventError, NotFoundError
 from lakechime.store.database.recordset import insert_into
 from lakechime.store.schema import tokens
 
-# People and secret scanners recognise a leaked token by it
+# By this prefix, people and secret scanners recognise a leaked token
 PREFIX = "lakechime_"
 _SECRET_BYTES = 32
 
@@ -27,14 +27,14 @@ def create_token(connection: Connection, name: str, role: str, now_ms: int) -> s
     created = insert_into(connection, tokens).values(**values).on_conflict_do_nothing()
     if connection.execute(created).rowcount != 1:
         raise InvalidEventError(
-            f"there is a token {name} already, and names are not used twice; choose another name"
+            f"a token {name} exists or existed, and a name is used only once; choose another name"
         )
     return secret
 
 
 def find_token(connection: Connection, secret: str) -> Token | None:
     """Return the token of a secret, or None if it is unknown or revoked."""
-    # The index compares digests: the time that it takes reveals nothing of the secret
+    # The index compares digests, so the time of the lookup reveals nothing about the secret
     digest = _hash(secret)
     row = connection.execute(
         select(tokens).where(tokens.c.sha256 == digest, tokens.c.revoked.is_(None))
@@ -49,9 +49,9 @@ def mark_used(connection: Connection, name: str, now_ms: int) -> None:
 
 
 def revoke_token(connection: Connection, name: str, now_ms: int) -> None:
-    """Revoke a token, which is refused from the next request on."""
+    """Revoke a token. The service refuses it from the next request on."""
     if read_token(connection, name) is None:
-        raise NotFoundError(f"unknown token {name}; see `lakechime token list`")
+        raise NotFoundError(f"unknown token {name}; `lakechime token list` shows the tokens")
     connection.execute(
         update(tokens)
         .where(tokens.c.name == name, tokens.c.revoked.is_(None))

@@ -1,8 +1,4 @@
-"""The progress of consumers. Every change names the revision that it is based on.
-
-Whoever moves a watermark does so only after success: in Airflow `events.consumer` and
-`AcknowledgeOperator`.
-"""
+"""The progress of consumers. Every change names the revision that it is based on."""
 
 import json
 from dataclasses import replace
@@ -17,9 +13,8 @@ from lakechime.store.schema import events, watermarks
 
 
 def read_watermark(connection: Connection, consumer: str, key: str) -> Watermark | None:
-    row = connection.execute(
-        select(watermarks).where(_named(consumer, key), watermarks.c.value.is_not(None))
-    ).first()
+    is_set = _named(consumer, key) & watermarks.c.value.is_not(None)
+    row = connection.execute(select(watermarks).where(is_set)).first()
     return None if row is None else _watermark(row)
 
 
@@ -39,7 +34,7 @@ def read_consumers(connection: Connection) -> list[Consumer]:
     )
     consumers = []
     for row in rows:
-        # A value that is not a seq holds nothing back
+        # A value that is not a seq is not progress, so retention ignores it
         if row.value.lstrip("-").isdigit():
             consumer = Consumer(consumer=row.consumer, seq=int(row.value), moved_ts=row.updated_ts)
             consumers.append(consumer)
@@ -49,10 +44,10 @@ def read_consumers(connection: Connection) -> list[Consumer]:
 def put_watermark(
     connection: Connection, wanted: Watermark, expected: int | None, step: str
 ) -> Watermark:
-    """Move a watermark from its expected revision, and return it.
+    """Set a watermark if it has its expected revision, and return it with the new revision.
 
-    A step that is sent again, because its answer was lost, gets the same answer. `wanted.revision`
-    is ignored, since the database assigns it.
+    `expected` is None for a watermark that does not exist. A repeat of the same step gets the same
+    answer. `wanted.revision` is ignored, because the database assigns it.
     """
     _check_not_beyond_head(connection, wanted)
     values = {
@@ -65,7 +60,7 @@ def put_watermark(
         inserted = insert_into(connection, watermarks).values(**first).on_conflict_do_nothing()
         if connection.execute(inserted).rowcount == 1:
             return replace(wanted, revision=1)
-        # A deleted watermark keeps its row, without a value: the row can be set again
+        # A deleted watermark keeps its row without a value, and that row can be set again
         is_expected: Any = watermarks.c.value.is_(None)
     else:
         is_expected = (watermarks.c.revision == expected) & watermarks.c.value.is_not(None)
@@ -77,7 +72,7 @@ def put_watermark(
     )
     row = connection.execute(changed).first()
     if row is None:
-        # Not a conflict if this step has moved the watermark already, and its answer was lost
+        # It is not a conflict if this step set the watermark before, and the answer was lost
         row = _moved_by(connection, wanted.consumer, wanted.key, step)
         if row is None or not _is_result(row, wanted.value, expected):
             raise _conflict(connection, wanted.consumer, wanted.key, expected)
@@ -85,23 +80,23 @@ def put_watermark(
 
 
 def _is_result(row: Row[Any], value: Any, expected: int | None) -> bool:
-    """Return whether a move from the expected revision to `value` made this row."""
+    """Return whether this row is the result of setting `value` at the expected revision."""
     if row.value is None or json.loads(row.value) != value:
         return False
-    # With expected=None: a watermark that was deleted and is set again continues its revisions
+    # With expected=None any revision fits: a deleted watermark continues its revisions
     return expected is None or row.revision == expected + 1
 
 
 def _check_not_beyond_head(connection: Connection, wanted: Watermark) -> None:
-    """Raise InvalidEventError for a seq beyond the head, whose events would be missed."""
+    """Raise InvalidEventError for a seq beyond the head: events before it would be missed."""
     if wanted.key != SEEN_EVENTS or not isinstance(wanted.value, int):
         return
     head = connection.execute(select(func.coalesce(func.max(events.c.seq), 0))).scalar_one()
     if wanted.value > head:
         raise InvalidEventError(
             f"the watermark 'events' of consumer {wanted.consumer} would be at {wanted.value}, "
-            f"and the newest event is {head}: those between would be missed; "
-            f"set it to {head} at most"
+            f"and the newest event is {head}: the consumer would miss the events in between; "
+            f"set it to at most {head}"
         )
 
 
@@ -126,7 +121,7 @@ def delete_watermark(
     if read_watermark(connection, consumer, key) is None:
         raise NotFoundError(
             f"consumer {consumer} has no watermark {key!r}; "
-            f"see which it has by watermarks({consumer!r})"
+            f"watermarks({consumer!r}) returns the ones that it has"
         )
     raise _conflict(connection, consumer, key, expected)
 
@@ -143,7 +138,7 @@ def _conflict(
         expectation = f"revision {expected} was expected"
     return ConflictError(
         f"watermark {key!r} of consumer {consumer} {state}, and {expectation}: "
-        "another process moved it; read it again and decide again"
+        "another process changed the watermark; read it again and decide again"
     )
 
 

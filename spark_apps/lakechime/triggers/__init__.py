@@ -1,5 +1,5 @@
-"""Triggers: the rules of when data-change events start something, without a scheduler.
+"""Triggers: rules by which data-change events start a flow, without a scheduler.
 
-`snapshot` asks what changed since the consumer's last success, `partition` whether a partition is
-registered, `schedule` when to ask.
+`snapshot` finds the changes since a consumer's last success, and `partition` a registered
+partition. `schedule` has the times at which a trigger is evaluated.
 """

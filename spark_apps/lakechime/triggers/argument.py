@@ -1,8 +1,7 @@
 """Events as one argument of a command.
 
-It consists of letters, digits, '-', '_' and '=' only, so that no shell and no template changes it.
-It holds the variables of `environment`: the events themselves, or the query that finds them where
-they are too many.
+The argument has only letters, digits, '-', '_' and '=', so that no shell or template changes it.
+It encodes the variables of `environment`: the events themselves, or a query if they are too many.
 """
 
 import base64
@@ -35,7 +34,7 @@ def encode_events(
 def decode_events(argument: str, reader: Reader | None = None) -> tuple[DataChangeEvent, ...]:
     """Return the events of an argument.
 
-    `reader` is a client. It is needed where the events were too many for an argument.
+    `reader` is a client. It is needed if the events were too many for an argument.
     """
     try:
         compressed = base64.urlsafe_b64decode(argument.encode())
@@ -46,15 +45,17 @@ def decode_events(argument: str, reader: Reader | None = None) -> tuple[DataChan
         variables = json.loads(data)
     except (ValueError, binascii.Error, zlib.error) as error:
         raise InvalidEventError(
-            f"the argument holds no events ({error}); "
+            f"the argument does not hold events ({error}); "
             "pass the whole text that encode_events returned"
         ) from error
     if not isinstance(variables, dict):
         raise InvalidEventError(
-            "the argument holds no events; pass the text that encode_events returned"
+            "the argument does not hold events; pass the text that encode_events returned"
         )
     return read_variables(variables, reader)
 
 
 def _event_of(event: DataChangeEvent | Mapping[str, Any]) -> DataChangeEvent:
-    return event if isinstance(event, DataChangeEvent) else DataChangeEvent.from_json(event)
+    if isinstance(event, DataChangeEvent):
+        return event
+    return DataChangeEvent.from_json(event)

@@ -1,10 +1,10 @@
-"""Events as environment variables of the flow that they start, and read back there.
+"""Events as environment variables of the flow that they start.
 
-LAKECHIME_EVENT_COUNT, LAKECHIME_FIRST_SEQ and LAKECHIME_LAST_SEQ are always set. LAKECHIME_EVENTS
-has the events as a JSON list. Where it would be longer than the limit, LAKECHIME_QUERY names them
-instead, as the query to LakeChime that finds them: events are never cut off. The query has the
-filter of the trigger, or, where none was given, the seqs of the events, so that other events of
-these tables are not found.
+LAKECHIME_EVENTS has the events as a JSON list. If the list is longer than the limit,
+LAKECHIME_QUERY has a query that finds them instead: events are never cut off. The query has the
+filter of the trigger. If no filter was given, it has the seqs of the events, so that it finds no
+other events of the tables. LAKECHIME_EVENT_COUNT is always set, and LAKECHIME_FIRST_SEQ and
+LAKECHIME_LAST_SEQ if there is an event.
 """
 
 import json
@@ -19,7 +19,7 @@ from lakechime.triggers.reader import Reader, read_all
 
 EVENTS, QUERY = "LAKECHIME_EVENTS", "LAKECHIME_QUERY"
 COUNT, FIRST_SEQ, LAST_SEQ = "LAKECHIME_EVENT_COUNT", "LAKECHIME_FIRST_SEQ", "LAKECHIME_LAST_SEQ"
-# Linux allows one variable twice that, and all of them some megabytes together
+# Linux limits one variable to twice that, and all of them to some megabytes
 LIMIT_BYTES = 65_536
 
 
@@ -34,9 +34,9 @@ class Query:
 def event_variables(
     events: Sequence[DataChangeEvent], *, query: Query | None = None, limit_bytes: int = LIMIT_BYTES
 ) -> dict[str, str]:
-    """Return the variables of events, which are in the order of their seq.
+    """Return the variables of events that are in the order of their seqs.
 
-    `query` has the partition and tags that found them, or is None where these are unknown.
+    `query` has the partition and tags that found the events, or is None if these are unknown.
     """
     seqs = [event.seq for event in events if event.seq is not None]
     variables = {COUNT: str(len(events))}
@@ -50,13 +50,13 @@ def event_variables(
     if len(seqs) < len(events):
         raise InvalidEventError(
             f"{len(events):,} events take {len(text):,} bytes, and a query for them would miss "
-            "those without a seq; register them first"
+            f"the {len(events) - len(seqs):,} events without a seq; register them first"
         )
     query_text = _query_text(events, query, after=min(seqs) - 1, until=max(seqs))
     if len(query_text) > limit_bytes:
         raise InvalidEventError(
-            f"the query that names the events takes {len(query_text):,} bytes, and at most "
-            f"{limit_bytes:,} are passed on; wait for fewer tables"
+            f"the query that finds the events takes {len(query_text):,} bytes, and may take "
+            f"{limit_bytes:,}; use a trigger of fewer tables"
         )
     return {**variables, QUERY: query_text}
 
@@ -80,7 +80,11 @@ def _query_text(
 
 
 def _runs(seqs: Sequence[int], after: int) -> list[int]:
-    """Return seqs as lengths of gaps and runs by turns, first the gap after `after`."""
+    """Return seqs in a short form: lengths of gaps and runs by turns.
+
+    The first length is that of the gap after `after`. With after=3, the seqs 5, 6 and 9 are
+    [0, 0, 1, 2, 2, 1].
+    """
     runs = [0, 0]
     last = after
     for seq in sorted(set(seqs)):
@@ -107,18 +111,19 @@ def read_variables(
 ) -> tuple[DataChangeEvent, ...]:
     """Return the events that started a flow.
 
-    `reader` is a client. It is needed where a query names the events.
+    `reader` is a client. It is needed if the variables have a query instead of the events.
     """
     if EVENTS in variables:
         return tuple(DataChangeEvent.from_json(event) for event in json.loads(variables[EVENTS]))
     if QUERY not in variables:
         raise InvalidEventError(
-            f"neither {EVENTS} nor {QUERY} is set; a trigger of LakeChime sets one of them"
+            f"neither {EVENTS} nor {QUERY} is set; call this in a flow that a LakeChime trigger "
+            "started"
         )
     if reader is None:
         raise InvalidEventError(
-            f"{QUERY} names the events, since they were too many for a variable; "
-            "pass reader=, a LakeChime client"
+            f"{QUERY} has a query instead of the events, which were too many for a variable; "
+            "pass a LakeChime client as reader="
         )
     events = _query_events(json.loads(variables[QUERY]), reader)
     if COUNT in variables:
@@ -150,6 +155,6 @@ def _check_count(actual: int, expected: int) -> None:
         )
     if actual > expected:
         raise InvalidEventError(
-            f"{QUERY} finds {actual:,} events, and {expected:,} started this flow: its filter "
-            "differs from the one that found them; pass the trigger's own filter as query=, or none"
+            f"{QUERY} finds {actual:,} events, and {expected:,} started this flow: its filter is "
+            "not the one of the trigger; pass the trigger's own filter as query=, or no filter"
         )

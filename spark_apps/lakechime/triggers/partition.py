@@ -1,6 +1,6 @@
-"""Partition triggers, which ask if an event of a partition with tags is registered.
+"""Partition triggers, which fire once an event of a partition is registered.
 
-They remember nothing.
+They have no state.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from lakechime.triggers.schedule import FrequencyUnit, tick_at, tick_number
 class PartitionTrigger:
     """A trigger that is evaluated at start_ts + n x frequency.
 
-    It fires when any event that is registered by then matches, whenever it was registered.
+    It fires if a matching event is registered by then, however old the event is.
     """
 
     table: str
@@ -46,7 +46,7 @@ class PartitionTrigger:
 
     @property
     def interest(self) -> Interest:
-        """The interest, with which one `find` asks for many triggers."""
+        """The interest of this trigger. One `find` takes the interests of many triggers."""
         return Interest(
             tables=((self.cluster, self.table),), partition=self.partition, tags=self.tags
         )
@@ -61,15 +61,15 @@ class PartitionTrigger:
         return tick_at(self.start_ts, self.frequency, self.unit, newest) > evaluated_ts
 
     def evaluate(self, reader: Reader, now_ts: int) -> tuple[DataChangeEvent, ...]:
-        """Return all registered events that match; without any the trigger does not fire.
+        """Return the registered events that match; the trigger fires if there is one.
 
-        Before start_ts it never fires. Raises ExpiredError where the partition had events and all
-        of them expired: a wait would never end.
+        Before `start_ts` there is none. Raises ExpiredError if all events of the partition expired:
+        a wait would never end.
         """
         return self.look(reader, now_ts).events
 
     def look(self, reader: Reader, now_ts: int) -> "PartitionLook":
-        """Return what `evaluate` returns, and which events of the partition have expired."""
+        """Return the events of `evaluate`, and the last expired event of the partition."""
         if now_ts < self.start_ts:
             return PartitionLook(events=(), expired_seq=0)
         return look_at_partition(reader, self.interest)
@@ -77,41 +77,40 @@ class PartitionTrigger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLook:
-    """The events of a partition that match.
+    """The matching events of a partition.
 
-    Without any, `expired_seq` is the seq of its last expired event, or 0.
+    If there are none, `expired_seq` is the seq of the partition's last expired event, or 0.
     """
 
     events: tuple[DataChangeEvent, ...]
     expired_seq: int
 
     def warning(self, interest: Interest) -> str | None:
-        """Return a warning for whoever goes on waiting, or None."""
+        """Return a warning that a wait for the partition may never end, or None."""
         if self.events or not self.expired_seq:
             return None
         return (
             f"{_expired_text(interest, self.expired_seq)}. "
-            f"Whether one of them had the tags {dict(interest.tags)} is no longer known. "
-            "If it had, nobody will see it: register it again, "
-            "and keep events for longer than anybody waits for them"
+            f"One of them may have had the tags {dict(interest.tags)}, and this wait misses it. "
+            "If so, register it again, and keep events for longer than a consumer waits"
         )
 
 
 def look_at_partition(reader: Reader, interest: Interest) -> PartitionLook:
-    """Return the events of a partition that match.
+    """Return the matching events of a partition.
 
-    Raises ExpiredError where the partition had events, they expired, and no tags are asked for.
-    With tags it is unknown whether an expired event matched.
+    Raises ExpiredError if all events of the partition expired and the interest has no tags. With
+    tags it is unknown whether an expired event matched.
     """
     events = tuple(registered.event for registered in read_all(reader, interest))
     if events:
         return PartitionLook(events=events, expired_seq=0)
-    # Only the page's `expired` is of interest
+    # Asked only for `expired` of the page
     page = reader.events(interest.tables, until=0, partition=interest.partition, limit=1)
     if page.expired and not interest.tags:
         raise ExpiredError(
             f"{_expired_text(interest, page.expired)}. Read the table, or register the partition "
-            "again; keep events for longer than anybody waits for them"
+            "again; keep events for longer than a consumer waits"
         )
     return PartitionLook(events=(), expired_seq=page.expired)
 

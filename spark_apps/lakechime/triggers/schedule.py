@@ -60,7 +60,7 @@ def tick_number(
     now = EPOCH + timedelta(milliseconds=now_ts)
     months = (now.year - start.year) * 12 + now.month - start.month
     number = months // frequency
-    # The tick of this month may lie ahead
+    # The tick of this month may be in the future
     is_past = tick_at(start_ts, frequency, unit, number) <= now_ts
     return number if is_past else number - 1
 
@@ -73,7 +73,7 @@ def ticks(
     *,
     after_ts: int | None = None,
 ) -> Iterator[int]:
-    """Yield the ticks up to now that come after `after_ts` (None: from the start)."""
+    """Yield the times of the ticks after `after_ts` up to now; None begins with the start."""
     last = tick_number(start_ts, frequency, unit, now_ts)
     if last is None:
         return
@@ -89,7 +89,7 @@ def ticks(
 def _checked(frequency: int, unit: FrequencyUnit | str) -> FrequencyUnit:
     if type(frequency) is not int or frequency < 1:
         raise InvalidEventError(
-            f"frequency={frequency!r} is not a number of units; write a whole number from 1 on"
+            f"frequency={frequency!r} is not valid; write a whole number of at least 1"
         )
     try:
         return FrequencyUnit(unit)

@@ -1,4 +1,4 @@
-"""Snapshot triggers, which ask what changed since the consumer's last success.
+"""Snapshot triggers, which find the changes since a consumer's last success.
 
 The consumer's watermark is a seq, and moves only after success.
 """
@@ -17,10 +17,10 @@ Mode = Literal["any", "all"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fired:
-    """The events with from_seq < seq <= to_seq that match.
+    """The matching events with from_seq < seq <= to_seq.
 
     Once they are processed, the watermark moves from `from_seq` to `to_seq`. `expired`: retention
-    deleted events that the watermark had not passed, so some may be missing here.
+    deleted events after `from_seq`, so some may be missing here.
     """
 
     events: tuple[DataChangeEvent, ...]
@@ -33,9 +33,9 @@ class Fired:
 class Look:
     """The result of a look for events after the watermark.
 
-    `covered_seq`: up to there, only the events of `fired` match. Where the trigger did not fire,
-    the watermark may move there, and retention need not wait for a consumer whose tables are quiet.
-    `expired_seq`: the greatest seq of these tables that retention deleted. If it is after the
+    Up to `covered_seq`, only the events in `fired` match. If the trigger did not fire, the
+    watermark may move there, so that retention need not wait for a consumer without new events.
+    `expired_seq` is the greatest seq that retention deleted of these tables. If it is after the
     watermark, events may be missing.
     """
 
@@ -59,10 +59,10 @@ class SnapshotTrigger:
     def __post_init__(self) -> None:
         if isinstance(self.tables, str) or not self.tables:
             raise InvalidEventError(
-                f"tables={self.tables!r} names no table; write a list of one or more"
+                f"tables={self.tables!r} does not name tables; write a list of one or more names"
             )
         if self.mode not in ("any", "all"):
-            raise InvalidEventError(f"mode={self.mode!r} is unknown; write any or all")
+            raise InvalidEventError(f"mode={self.mode!r} is unknown; write 'any' or 'all'")
         names = dict.fromkeys(self._full_name(table) for table in self.tables)
         object.__setattr__(self, "tables", tuple(names))
         object.__setattr__(self, "tags", checked_tags(self.tags))
@@ -73,9 +73,9 @@ class SnapshotTrigger:
         return table_name(table)
 
     def interests(self, after_seq: int) -> tuple[Interest, ...]:
-        """Return the interests, with which one `find` asks for many triggers.
+        """Return the interests of this trigger. One `find` takes those of many triggers.
 
-        The trigger fires when each of them finds a seq.
+        The trigger fires if each of its interests finds a seq.
         """
         if self.mode == "any":
             return (Interest(tables=tuple(self.tables), tags=self.tags, after=after_seq),)
@@ -84,15 +84,15 @@ class SnapshotTrigger:
         )
 
     def evaluate(self, reader: Reader, after_seq: int, max_events: int = 1000) -> Fired | None:
-        """Return the events after the watermark, at most `max_events`.
+        """Return the events after the watermark, at most `max_events`, or None.
 
-        The rest is for the next run. With mode `all` there may be more: the first event of every
-        table is always among them.
+        Further events are for the next run. With mode `all` the result may have more than
+        `max_events`, because it always has the first event of every table.
         """
         return self.look(reader, after_seq, max_events).fired
 
     def look(self, reader: Reader, after_seq: int, max_events: int = 1000) -> Look:
-        """Return what `evaluate` returns, and how far a look without a result covers."""
+        """Return the result of `evaluate`, and the seq up to which it is complete."""
         least_to_seq = 0
         if self.mode == "all":
             answer = reader.find(self.interests(after_seq))
@@ -119,9 +119,9 @@ class SnapshotTrigger:
     def _unfired_look(
         self, reader: Reader, after_seq: int, firsts: Sequence[int], head: int
     ) -> Look:
-        # Answers of several requests: a seq beyond the head may hide others before it
+        # After the head, an event may be missing in the answer: see LakeChime.find
         covered = min([head, *(first - 1 for first in firsts)])
-        # Only the page's `expired` is of interest
+        # Asked only for `expired` of the page
         page = reader.events(self.tables, after=after_seq, until=after_seq, limit=1)
         return Look(fired=None, covered_seq=max(after_seq, covered), expired_seq=page.expired)
 

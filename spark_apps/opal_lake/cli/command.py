@@ -137,17 +137,25 @@ class OpalParser(argparse.ArgumentParser):
         self.exit(INPUT, f"{program}: {message}{see} {self.prog} --help\n")
 
     def check_command(self, argv: Sequence[str]) -> None:
-        """Exit with the nearest known name for an unknown command, at any depth of verbs."""
+        """Exit with one clear error for an unknown command, or for an option before the command.
+
+        It checks verbs at any depth, such as `token create`.
+        """
         verbs = self.verbs()
-        words = [argument for argument in argv if not argument.startswith("-")]
-        if not verbs or not words:
+        has_command = any(not word.startswith("-") for word in argv)
+        if not verbs or not has_command:
             return
-        first = words[0]
+        first, *following = argv
+        if first.startswith("-"):
+            flag = first.partition("=")[0]
+            if flag in self._option_string_actions:
+                return  # --help and --version need no command
+            self.error(f"{flag} stands before the command; write {self.prog} COMMAND {flag} ...")
         if first not in verbs:
             self.error(self._unknown(first, verbs))
         below = verbs[first]
         if isinstance(below, OpalParser):
-            below.check_command(words[1:])
+            below.check_command(following)
 
     def _unknown(self, word: str, verbs: Iterable[str]) -> str:
         """Return the message for an unknown command."""

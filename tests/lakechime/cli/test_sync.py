@@ -79,7 +79,7 @@ def test_one_that_fails_does_not_stop_the_others(
     assert "registered 2 events" in shown.out
     assert main(["sync", f"none=delta:{tmp_path}/none"]) == INPUT
     assert main(["sync"]) == INPUT
-    assert "needs tables" in capsys.readouterr().err
+    assert "needs either TABLE... or --file" in capsys.readouterr().err
 
 
 def test_a_file_is_watched_until_the_end_is_asked_for(

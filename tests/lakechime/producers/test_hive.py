@@ -181,7 +181,7 @@ def test_what_is_being_written_waits_for_the_next_look(client: LakeChime, tmp_pa
     synced = look(client, root, clock=moments, sleep=moments.sleep)
     assert reported(client) == [(("1",), "APPEND")]
     assert synced.notes == (
-        "1 partitions are being written, such as 'dt=2', and wait for the next look",
+        "1 partitions are being written, such as 'dt=2': a later look registers them",
     )
     moments.at_s += 60
     assert look(client, root, clock=moments, sleep=moments.sleep).notes == ()

@@ -328,7 +328,7 @@ def test_a_folder_without_a_catalog_is_read_by_its_newest_metadata(
                 identifier="web.none", catalog="test", properties=lake.properties
             ),
         )
-    with pytest.raises(InvalidEventError, match="not by both"):
+    with pytest.raises(InvalidEventError, match="give either its identifier"):
         IcebergLocation(path="a", identifier="b")
 
 

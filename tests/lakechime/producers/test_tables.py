@@ -54,7 +54,7 @@ def test_words() -> None:
 
 @pytest.mark.parametrize("word", ["a=/lake/a", "a=hudi:/lake/a", "a=delta:", "=delta:/lake/a"])
 def test_words_that_name_no_table(word: str) -> None:
-    with pytest.raises(InvalidEventError, match=r"FORMAT:PLACE|needs a name"):
+    with pytest.raises(InvalidEventError, match=r"FORMAT:LOCATION|needs a name"):
         tables_of_words([word])
 
 
@@ -84,18 +84,18 @@ def test_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("tables: []", "a list of tables"),
-        ("tables: [{format: opal, path: a}]\nevery: 3s", "unknown: every"),
+        ("tables: []", "has no list of tables"),
+        ("tables: [{format: opal, path: a}]\nevery: 3s", "unknown keys every"),
         ("[1]", "not a mapping"),
         ("tables: [", "cannot be read"),
         ("tables: [{table: a, format: opal, path: a}]\ninterval: soon", "interval"),
         ("tables: [{table: a, format: opal, path: a}]\ninterval: 0s", "at least 1s"),
-        ("tables: [{table: a, format: hudi}, 7]", "table 1: .*no format.*table 2"),
+        ("tables: [{table: a, format: hudi}, 7]", "table 1: .*no known format.*table 2"),
         ("tables: [{table: a, format: delta}]", "needs a path"),
         ("tables: [{format: delta, path: a}]", "needs a name"),
-        ("tables: [{table: a, format: delta, path: a, keys: [dt]}]", "has no keys"),
+        ("tables: [{table: a, format: delta, path: a, keys: [dt]}]", "has the unknown keys keys"),
         ("tables: [{table: a, format: hive, path: a, keys: dt}]", "write a list"),
-        ("tables: [{table: a, format: iceberg}]", "not by both"),
+        ("tables: [{table: a, format: iceberg}]", "give either its identifier"),
         (
             "tables: [{table: a, format: opal, path: a}, {table: a, format: delta, path: b}]",
             "a is listed twice",

@@ -127,7 +127,7 @@ def test_a_leaked_token_that_is_revoked_opens_nothing_from_the_next_request_on(
     [listed] = [token for token in keeper.tokens() if token.name == "leaked"]
     assert listed.revoked is not None
     assert listed.last_used is not None
-    with pytest.raises(InvalidEventError, match="names are not used twice"):
+    with pytest.raises(InvalidEventError, match="a name is used only once"):
         keeper.create("leaked", "read")
     with pytest.raises(NotFoundError, match="unknown token nobody"):
         keeper.revoke("nobody")
@@ -160,7 +160,7 @@ def test_this_machine_alone_may_be_served_without_tokens_where_that_is_said(
 ) -> None:
     store = SqlStore.open(f"sqlite:///{tmp_path}/lakechime.db")
     assert is_loopback(host)
-    with pytest.raises(InvalidEventError, match=r"has no token.*--no-auth"):
+    with pytest.raises(InvalidEventError, match=r"has no valid token.*--no-auth"):
         service_app(store, Listener(host=host, port=0), with_tokens=True)
     app = service_app(store, Listener(host=host, port=0), with_tokens=False)
     assert NO_ACCESS_CONTROL.read in calls(
@@ -175,12 +175,12 @@ def test_others_are_served_by_token_only(tmp_path: Path, host: str) -> None:
         service_app(store, Listener(host=host, port=0), with_tokens=False)
     with pytest.raises(
         InvalidEventError,
-        match=r"has no token.*create one first: lakechime token create NAME --role admin$",
+        match=r"has no valid token.*create one first: lakechime token create NAME --role admin$",
     ):
         service_app(store, Listener(host=host, port=0), with_tokens=True)
     secret = SqlTokens.of(store).create("a", "read")
     service_app(store, Listener(host=host, port=0), with_tokens=True)
     assert secret
     SqlTokens.of(store).revoke("a")
-    with pytest.raises(InvalidEventError, match="has no token"):
+    with pytest.raises(InvalidEventError, match="has no valid token"):
         service_app(store, Listener(host=host, port=0), with_tokens=True)

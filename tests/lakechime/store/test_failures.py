@@ -20,8 +20,8 @@ from lakechime import (
     UnavailableError,
 )
 from lakechime.store import sequencer
-from lakechime.store.database import engine as engine_module
-from lakechime.store.database.engine import open_database
+from lakechime.store.database.engine import Tuning, open_database
+from lakechime.store.sql_store import SqlStore
 from tests.fixtures_postgres import Postgres, postgres_folder, postgres_server
 from tests.lakechime.build import made
 
@@ -70,12 +70,10 @@ def test_an_address_may_be_a_path_and_need_not_name_the_driver(file: Path) -> No
     )
 
 
-def test_a_file_that_another_writer_holds_is_waited_for_and_then_said(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_module, "BUSY_SECONDS", 0.2)
+def test_writer_gives_up_after_busy_seconds_on_a_locked_file(file: Path) -> None:
+    store = SqlStore.open(f"sqlite:///{file}", tuning=Tuning(busy_seconds=0.2))
     with (
-        LakeChime.open(f"sqlite:///{file}") as chime,
+        LakeChime(store) as chime,
         closing(sqlite3.connect(file, isolation_level=None)) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
@@ -230,7 +228,7 @@ def _lose_and_find(server: Postgres) -> None:
     with LakeChime.open(server.new_database()) as chime:
         (first,) = chime.register([made(1)])
         server.stop()
-        with pytest.raises(UnavailableError, match=r"is away .*; see that it runs") as away:
+        with pytest.raises(UnavailableError, match=r"is away .*; check that it runs") as away:
             chime.register([made(2)])
         assert server.password not in str(away.value)
         with pytest.raises(UnavailableError):
@@ -241,16 +239,14 @@ def _lose_and_find(server: Postgres) -> None:
 
 
 @pytest.mark.postgres
-def test_a_question_that_takes_too_long_is_cut_off(
-    new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_module, "STATEMENT_SECONDS", 0.2)
-    with LakeChime.open(new_postgres()) as chime:
-        store: Any = chime.store
-        with pytest.raises(
-            UnavailableError, match=r"is too slow .*statement timeout.*ask for less at once"
-        ):
-            store.database.read(lambda connection: connection.execute(text("SELECT pg_sleep(5)")))
+def test_a_statement_is_cut_off_after_statement_seconds(new_postgres: Callable[[], str]) -> None:
+    store = SqlStore.open(new_postgres(), tuning=Tuning(statement_seconds=0.2))
+    slow = text("SELECT pg_sleep(5)")
+    with (
+        LakeChime(store),
+        pytest.raises(UnavailableError, match=r"is too slow .*statement timeout.*ask for fewer"),
+    ):
+        store.database.read(lambda connection: connection.execute(slow))
 
 
 @pytest.mark.postgres

@@ -358,7 +358,7 @@ def test_a_poisoned_row_of_the_inbox_stops_nobody(address: str, changed: dict[st
         assert not chime.register([made(4)])[0].gap
         assert chime.find([Interest(tables=(TABLE,), after=3)]).seqs == (4,)
         assert chime.expire(1 << 60) == 3
-        assert "0 in the inbox, 1 put aside that are not registered; the last, since" in (
+        assert "0 in the inbox, 1 put aside and not registered (reason of the last one:" in (
             chime.check()
         )
 
@@ -404,7 +404,7 @@ def test_what_a_database_refuses_is_put_aside_and_the_others_are_registered(addr
             str(number) for number in range(1, 21)
         ]
         assert not [entry for entry in stored if entry.gap]
-        assert "2 put aside that are not registered; the last, since no event of the moon" in (
+        assert "2 put aside and not registered (reason of the last one: no event of the moon" in (
             chime.check()
         )
         chime.register([made(21)])
@@ -427,6 +427,6 @@ def test_who_registers_what_is_put_aside_is_told(
             watcher = watcher.execution_options(isolation_level="AUTOCOMMIT")
             wait_until(lambda: watcher.execute(text(waits)).scalar() == 2)
         holder.execute(text(f"SELECT pg_advisory_unlock({LOCK})"))
-        with pytest.raises(InvalidEventError, match=r"1 of 2 events were put aside .* the moon"):
+        with pytest.raises(InvalidEventError, match=r"1 of 2 events are not registered.* the moon"):
             waiting.result()
     assert len(chime.tail(0).events) == 1

@@ -12,7 +12,7 @@ from lakechime.chains import chain
 from lakechime.completeness import completeness_tag
 from lakechime.errors import InvalidEventError
 from lakechime.producers.outbox import Step, Target, sync
-from lakechime.store import retention
+from lakechime.store.database.engine import Tuning
 from lakechime.store.queries import read_page
 from lakechime.store.sql_store import SqlStore
 from lakechime.tags import OTHER_PARTITION
@@ -66,11 +66,9 @@ def test_a_partition_registered_by_a_clock_ahead_fires(store: SqlStore) -> None:
         )
 
 
-def test_a_consumer_that_begins_during_retention_keeps_its_events(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_consumer_that_begins_during_retention_keeps_its_events(tmp_path: Path) -> None:
+    store = SqlStore.open(f"sqlite:///{tmp_path}/lakechime.db", tuning=Tuning(expired_at_once=1))
     store.register([made(number) for number in range(1, 6)], None)
-    monkeypatch.setattr(retention, "BATCH", 1)
     done: list[str] = []
 
     def begin(*_: Any) -> None:

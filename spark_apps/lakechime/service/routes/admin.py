@@ -31,12 +31,12 @@ def _health(access: Access) -> APIRouter:
 
     @health.get("/health", response_model=models.Health)
     async def alive() -> Response:
-        """Answer if the process runs."""
+        """Report that the process runs."""
         return json_response({"status": "ok"})
 
     @health.get("/ready", response_model=models.Health, responses=problems(UNAVAILABLE))
     async def ready(backend: AnyBackend) -> Response:
-        """Answer if the process and the database work."""
+        """Report that the process and the database work."""
         await backend.run(lambda store: store.database.read(read_revision))
         return json_response({"status": "ok"})
 
@@ -59,7 +59,7 @@ def _retention(access: Access) -> APIRouter:
 
     @admin.post("/expire", response_model=models.Expired, responses=problems(*WITH_BODY))
     async def expire(body: models.Expire, backend: AnyBackend) -> Response:
-        """Delete old events."""
+        """Delete events registered before a time, and return their number."""
 
         def expired(client: LakeChime) -> dict[str, Any]:
             count = client.expire(body.older_than_ms, keep_unseen=body.keep_unseen)
@@ -89,7 +89,7 @@ def _tokens(access: Access) -> APIRouter:
 
     @admin.delete("/token", status_code=204, response_class=Response, responses=problems(*MISSING))
     async def revoke(query: Annotated[models.TokenQuery, InUrl()], backend: AnyBackend) -> Response:
-        """Revoke a token, which is refused from now on."""
+        """Revoke a token. The service refuses it from then on."""
         await backend.run(lambda store: SqlTokens.of(store).revoke(query.name))
         return Response(status_code=204)
 

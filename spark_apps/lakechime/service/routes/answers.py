@@ -28,6 +28,7 @@ WITH_BODY = (MALFORMED, TOO_LARGE)
 MOVED = (CONFLICT,)
 MISSING = (NOT_FOUND,)
 GONE = (EXPIRED,)
+_SHOWN_CHARS = 100
 
 __all__ = ["ALWAYS", "GONE", "MISSING", "MOVED", "WITH_BODY", "AnyBackend", "problems", "router"]
 
@@ -40,13 +41,14 @@ def router(right: Callable[..., Any], tag: str) -> APIRouter:
 
 
 async def _each_once(request: Request) -> None:
-    # FastAPI itself would silently take the last one
-    counts = Counter(name for name, _ in request.query_params.multi_items())
-    for name, times in counts.items():
-        if times > 1:
-            raise InvalidEventError(f"query: {name[:100]!r} is given {times:,} times; give it once")
+    """Raise InvalidEventError for a repeated URL parameter: FastAPI would take the last one."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name, count in Counter(names).items():
+        if count > 1:
+            shown = repr(name[:_SHOWN_CHARS])
+            raise InvalidEventError(f"the URL has {shown} {count:,} times; write it once")
 
 
 def problems(*kinds: Problem) -> dict[int | str, dict[str, Any]]:
-    """Return the answers of errors, as OpenAPI documents them."""
+    """Return error answers by status, as OpenAPI documents them."""
     return {kind.status: {"model": ProblemAnswer, "description": kind.meaning} for kind in kinds}

@@ -52,7 +52,7 @@ def _reading(access: Access) -> APIRouter:
 
     @reading.post("/events/find", response_model=models.Found, responses=problems(*WITH_BODY))
     async def find(body: models.Find, backend: AnyBackend) -> Response:
-        """Return the first event that matches, for many interests at once."""
+        """Return the first matching seq of each of many interests."""
         interests = [interest.interest() for interest in body.interests]
         return await backend.answer(lambda client: found_json(client.find(interests)))
 
@@ -78,7 +78,7 @@ def _reading(access: Access) -> APIRouter:
 
     @reading.get("/table/seen", response_model=models.SeenPage)
     async def seen(query: Annotated[models.SeenQuery, InUrl()], backend: AnyBackend) -> Response:
-        """Return what the table's producer remembers, by item."""
+        """Return the values that the table's producer stored, by item."""
 
         def seen_page(store: SqlStore) -> Response:
             page = store.seen(query.cluster, query.table, after=query.after)
@@ -90,16 +90,21 @@ def _reading(access: Access) -> APIRouter:
 
 
 def _page(store: SqlStore, body: models.Query) -> Any:
+    """Return a page of events as JSON; for a range of times, also its complete part."""
     after, until = body.after, body.until
     covered_until_ts = None
     if body.start_ts is not None or body.end_ts is not None:
         if body.start_ts is None or body.end_ts is None or body.start_ts > body.end_ts:
             raise InvalidEventError(
-                "a range of times has both start_ts and end_ts, in this order; give both or none"
+                f"start_ts={body.start_ts} and end_ts={body.end_ts} are not a range of times; "
+                "send both with start_ts <= end_ts, or neither"
             )
         span = store.span(body.start_ts, body.end_ts)
         after = max(after, span.after)
-        until = span.until if until is None else min(until, span.until)
+        if until is None:
+            until = span.until
+        else:
+            until = min(until, span.until)
         covered_until_ts = span.covered_until_ts
     page = LakeChime(store).events(
         body.tables,
@@ -111,7 +116,7 @@ def _page(store: SqlStore, body: models.Query) -> Any:
     )
     answer = {**page_json(page), "covered_until_ts": covered_until_ts}
     if body.start_ts is not None:
-        # Asked after the events were read: some may have expired meanwhile
+        # Read after the events, because some may have expired meanwhile
         tables = Filter(tables=tuple(body.tables))
         answer["covered_from_ts"] = store.covered_from(tables, body.start_ts)
     return answer

@@ -1,4 +1,4 @@
-"""Routes that evaluate triggers. Nothing is remembered between two requests."""
+"""Routes that evaluate triggers. The service stores nothing about a trigger."""
 
 from typing import Any
 

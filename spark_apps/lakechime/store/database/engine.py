@@ -1,10 +1,11 @@
-"""The database: its connection, its transactions and retries, and its errors as ours."""
+"""The database: its connections, its transactions and their retries."""
 
 import os
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,23 +23,37 @@ T = TypeVar("T")
 DIALECTS = ("sqlite", "postgresql")
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.05
-BUSY_SECONDS = 30
-STATEMENT_SECONDS = 90  # longer than the wait for the sequencer's lock
 _WRITES = "lakechime_writes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Limits of time and size that change no result. Tests set them small."""
+
+    # Seconds for which a transaction is tried again, and for which SQLite waits for its lock
+    busy_seconds: float = 30
+    # Seconds of a statement in PostgreSQL: more than the wait for the sequencer's lock
+    statement_seconds: float = 90
+    # Events that retention deletes in one transaction
+    expired_at_once: int = 1_000
+
+
+DEFAULT_TUNING = Tuning()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
     """A database that runs work in transactions.
 
-    Work is a function of a connection and may run more than once; failed attempts are undone.
+    Work is a function of a connection. It may run more than once, and failed attempts are undone.
 
-    `checked`: each write that is not repeatable first checks that nobody upgraded the tables since
-    this client opened them. Repeatable writes ask for the revision together with what they need.
+    `checked`: each write that is not repeatable first checks that the tables were not upgraded
+    since this client opened them. Repeatable writes check that themselves.
     """
 
     engine: Engine
     checked: bool = False
+    tuning: Tuning = DEFAULT_TUNING
 
     @property
     def dialect(self) -> str:
@@ -55,14 +70,14 @@ class Database:
     def write(self, work: Callable[[Connection], T], *, repeatable: bool = False) -> T:
         """Run work in a transaction that writes.
 
-        `repeatable`: doing it twice does no harm. Then it is also tried again when it is unknown if
-        the commit landed.
+        `repeatable`: running the work twice does no harm. Then it is also tried again if it is
+        unknown whether the commit succeeded.
         """
         return self._run(work, writes=True, repeatable=repeatable)
 
     def _run(self, work: Callable[[Connection], T], *, writes: bool, repeatable: bool) -> T:
         attempt = 0
-        give_up = time.monotonic() + BUSY_SECONDS
+        give_up = time.monotonic() + self.tuning.busy_seconds
         while True:
             attempt += 1
             try:
@@ -95,7 +110,7 @@ def _is_last(attempt: int, give_up: float) -> bool:
 
 
 class _StaleConnectionError(Exception):
-    """A connection that the server ended while it was idle: nothing was sent on it."""
+    """A connection that the server had ended while it was idle, so that no work was sent."""
 
     def __init__(self, error: exc.DBAPIError) -> None:
         super().__init__(str(error))
@@ -119,18 +134,18 @@ def check_revision(revision: str | None) -> None:
     """Raise SchemaError if the tables are of another revision than this client's."""
     if revision != REVISION:
         raise SchemaError(
-            f"the tables are of revision {revision} by now, "
-            f"and this client writes those of {REVISION}; nothing was written. "
+            f"the tables are of revision {revision}, "
+            f"and this client writes revision {REVISION}; nothing was written. "
             "If they are newer, upgrade opal-lake here and start again; "
             "if they are older, run `lakechime migrate`"
         )
 
 
-def open_database(url: str) -> Database:
+def open_database(url: str, tuning: Tuning = DEFAULT_TUNING) -> Database:
     """Return a database that connects at its first use."""
     parsed = _parsed(url)
     if parsed.get_backend_name() == "sqlite":
-        engine = _sqlite(parsed)
+        engine = _sqlite(parsed, tuning)
     else:
         engine = create_engine(
             parsed,
@@ -139,13 +154,15 @@ def open_database(url: str) -> Database:
             max_overflow=20,
             connect_args=_postgres_arguments(parsed),
         )
-        event.listen(engine, "connect", _prepare_postgres)
-    _one_process_a_connection(engine)
-    return Database(engine=engine)
+        event.listen(engine, "connect", partial(_prepare_postgres, tuning))
+    _refuse_connections_of_parent(engine)
+    return Database(engine=engine, tuning=tuning)
 
 
 def _postgres_arguments(url: URL) -> dict[str, Any]:
-    return {} if "connect_timeout" in url.query else {"connect_timeout": 10}
+    if "connect_timeout" in url.query:
+        return {}
+    return {"connect_timeout": 10}
 
 
 def _parsed(url: str) -> URL:
@@ -165,12 +182,14 @@ def _parsed(url: str) -> URL:
         ) from None  # the error may show the password
     if name not in DIALECTS:
         raise InvalidEventError(
-            f"LakeChime keeps events in {' or '.join(DIALECTS)}, and {name} is neither"
+            f"LakeChime stores events in {' or '.join(DIALECTS)}, not in {name}; "
+            "write sqlite:////path/to/lakechime.db or "
+            "postgresql+psycopg2://user:password@host/database"
         )
     return parsed
 
 
-def _sqlite(url: URL) -> Engine:
+def _sqlite(url: URL, tuning: Tuning) -> Engine:
     if not url.database or url.database == ":memory:":
         raise InvalidEventError(
             "SQLite needs a file, which other processes can open too; "
@@ -183,39 +202,42 @@ def _sqlite(url: URL) -> Engine:
         raise UnavailableError(
             f"the folder {folder} cannot be created ({error.strerror}); create it, or name another"
         ) from error
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
-    event.listen(engine, "connect", _prepare_sqlite)
+    arguments = {"timeout": tuning.busy_seconds, "check_same_thread": False}
+    engine = create_engine(url, connect_args=arguments)
+    event.listen(engine, "connect", partial(_prepare_sqlite, tuning))
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def _prepare_sqlite(connection: Any, _entry: ConnectionPoolEntry) -> None:
+def _prepare_sqlite(tuning: Tuning, connection: Any, _entry: ConnectionPoolEntry) -> None:
     """Set up a new connection to SQLite."""
+    busy_ms = int(tuning.busy_seconds * 1000)
     # The driver begins no transactions of its own: `_begin_sqlite` does
     connection.isolation_level = None
     with closing(connection.cursor()) as cursor:
-        cursor.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
+        cursor.execute(f"PRAGMA busy_timeout={busy_ms}")
         # Readers do not wait for a writer
         cursor.execute("PRAGMA journal_mode=WAL")
         # Registered events outlive a power cut
         cursor.execute("PRAGMA synchronous=FULL")
 
 
-def _prepare_postgres(connection: Any, _entry: ConnectionPoolEntry) -> None:
-    """Limit the time of statements, once a connection and not in each transaction."""
+def _prepare_postgres(tuning: Tuning, connection: Any, _entry: ConnectionPoolEntry) -> None:
+    """Limit the time of statements, once for each connection and not in each transaction."""
+    statement_ms = int(tuning.statement_seconds * 1000)
     with closing(connection.cursor()) as cursor:
-        cursor.execute(f"SET statement_timeout = {int(STATEMENT_SECONDS * 1000)}")
+        cursor.execute(f"SET statement_timeout = {statement_ms}")
     connection.commit()
 
 
 def _begin_sqlite(connection: Connection) -> None:
     """Begin a transaction; a writer takes the lock immediately."""
-    # A transaction that reads first and then writes would fail where it should wait for the lock
+    # A transaction that reads first and writes later would fail instead of waiting for the lock
     writes = connection.get_execution_options().get(_WRITES)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _one_process_a_connection(engine: Engine) -> None:
+def _refuse_connections_of_parent(engine: Engine) -> None:
     """Keep a forked process from using its parent's connections."""
 
     def remember(_connection: Any, entry: ConnectionPoolEntry) -> None:

@@ -1,4 +1,4 @@
-"""Errors of a database as errors of ours, each with advice."""
+"""The translation of a database's errors to those of this package, each with advice."""
 
 from typing import Any
 
@@ -11,22 +11,22 @@ _AGAIN = {"40001", "40P01"}  # serialization, deadlock
 _AWAY = ("08", "57P")
 # Data, integrity, program limits, and errors that a trigger raises
 _OF_DATA = ("22", "23", "54", "P0")
-_STAYS = "what was not registered stays in its producer's log"
+_STAYS = "unregistered changes stay in their producer's log"
 _ADVICE = {
-    "away": f"see that it runs and can be reached, then try again; {_STAYS}",
+    "away": f"check that it runs and can be reached, then try again; {_STAYS}",
     "full": f"free some space, then try again; {_STAYS}",
     "too slow": (
-        "ask for less at once: fewer tables, or a shorter range; or see what else the server does"
+        "ask for fewer tables or a shorter range at once, or find what else loads the server"
     ),
     "locked": "another process holds it; try again, or end that process",
-    "crowded": "raise max_connections or put fewer processes on it, then try again",
+    "crowded": "raise max_connections or connect fewer processes, then try again",
     "read-only": "connect to the primary, or make the file and its folder writable",
     "refused": "give this user the right, or connect as another user",
     "missing": "run `lakechime migrate`, or open it with migrate=True",
     "damaged": (
-        "restore it from a backup; what its producers' logs still have can be registered again"
+        "restore it from a backup; events in their producers' logs can be registered again"
     ),
-    "failed": "see the database's log",
+    "failed": "read the database's log",
 }
 _KINDS: dict[str, type[LakeChimeError]] = {
     "refused": AccessError,
@@ -67,7 +67,10 @@ _POSTGRES = (
 
 
 def is_passing(error: exc.DBAPIError, *, repeatable: bool) -> bool:
-    """Return whether to try again: nothing was done, or doing it twice does no harm."""
+    """Return whether to try again.
+
+    So it is if the failed attempt did nothing, or if doing it twice does no harm.
+    """
     code = getattr(error.orig, "pgcode", None)
     if code is not None and code in _AGAIN:
         return True
@@ -78,9 +81,9 @@ def is_passing(error: exc.DBAPIError, *, repeatable: bool) -> bool:
 
 
 def is_of_data(error: exc.DBAPIError) -> bool:
-    """Return whether the database refuses these rows, and would take others.
+    """Return whether the database refuses these rows, but would accept others.
 
-    A value may be too long for an index, or a constraint or a trigger refuses it.
+    For example, a value is too long for an index, or a constraint refuses it.
     """
     code = getattr(error.orig, "pgcode", None)
     if code is not None:
@@ -95,9 +98,10 @@ def first_line(error: exc.SQLAlchemyError) -> str:
 
 
 def translated(error: exc.SQLAlchemyError, database: str) -> LakeChimeError:
+    """Return the error to raise for an error of a database; `database` is its shown URL."""
     if isinstance(error, exc.TimeoutError):
         return UnavailableError(
-            f"every connection to {database} is in use; close clients that are done, or try again"
+            f"every connection to {database} is in use; close unused clients, or try again"
         )
     kind = _kind_of(error)
     error_type = _KINDS.get(kind, UnavailableError)
@@ -105,10 +109,12 @@ def translated(error: exc.SQLAlchemyError, database: str) -> LakeChimeError:
 
 
 def _kind_of(error: Any) -> str:
+    """Return the kind of an error, a key of `_ADVICE`."""
     code = getattr(getattr(error, "orig", None), "pgcode", None)
-    text = str(getattr(error, "orig", error)).lower()
     if code is not None:
-        return next((kind for prefix, kind in _POSTGRES if code.startswith(prefix)), "failed")
+        return _kind_of_code(code)
+    text = str(getattr(error, "orig", error)).lower()
+    # PostgreSQL has no codes for a failed connection
     if (
         "password authentication failed" in text
         or "no pg_hba.conf entry" in text
@@ -120,4 +126,11 @@ def _kind_of(error: Any) -> str:
             return kind
     if isinstance(error, exc.OperationalError | exc.InterfaceError):
         return "away"
+    return "failed"
+
+
+def _kind_of_code(code: str) -> str:
+    for prefix, kind in _POSTGRES:
+        if code.startswith(prefix):
+            return kind
     return "failed"

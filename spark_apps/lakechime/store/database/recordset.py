@@ -1,6 +1,6 @@
-"""Many rows as one parameter: a JSON text that the database decodes.
+"""Many rows as one parameter of a statement: a JSON text that the database decodes.
 
-So there is one statement and one round trip for any number of rows.
+Any number of rows takes one statement and one round trip.
 """
 
 import json
@@ -29,9 +29,9 @@ LONG, TEXT, FLAG = BigInteger(), Text(), Boolean()
 
 
 def recordset(dialect: str, parameter: str, types: Types) -> FromClause:
-    """Return the rows of a parameter that `rows_text` made.
+    """Return the rows of a parameter that `rows_text` encoded, as a table of a statement.
 
-    The rows have the name of the parameter.
+    `types` are its columns. Its name is that of the parameter.
     """
     text = bindparam(parameter, type_=String)
     if dialect == "postgresql":
@@ -39,10 +39,10 @@ def recordset(dialect: str, parameter: str, types: Types) -> FromClause:
         columns = [column(name, kind) for name, kind in types.items()]
         return function.table_valued(*columns, name=parameter).render_derived(with_types=True)
     each = func.json_each(text).table_valued(column("value", Text), name=f"{parameter}_each")
-    members = [
-        func.json_extract(each.c.value, f"$.{name}", type_=kind).label(name)
-        for name, kind in types.items()
-    ]
+    members: list[Any] = []
+    for name, kind in types.items():
+        member = func.json_extract(each.c.value, f"$.{name}", type_=kind)
+        members.append(member.label(name))
     return select(*members).subquery(parameter)
 
 
@@ -51,7 +51,7 @@ def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def insert_into(connection: Connection, table: Table) -> Any:
-    """Return an INSERT that supports ON CONFLICT, which SQLAlchemy has a dialect."""
+    """Return an INSERT with ON CONFLICT, which SQLAlchemy has for each dialect separately."""
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)

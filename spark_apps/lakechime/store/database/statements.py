@@ -1,6 +1,6 @@
 """The statements of the sequencer.
 
-Each is built once a dialect: building a statement costs more than running it.
+Each is built once for each dialect, because building a statement costs more than running it.
 """
 
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ def _type_of(name: str) -> Any:
 
 @cache
 def head_statement(*, with_clock: bool) -> Select[Any]:
-    """Return the query of everything that the next seq depends on.
+    """Return the query of the last seq and its time, the horizon, the inbox's state, and the clock.
 
     It includes the revision of the tables, which another client may have upgraded.
     """
@@ -69,10 +69,11 @@ def head_statement(*, with_clock: bool) -> Select[Any]:
 
 @cache
 def known_statement(dialect: str) -> CompoundSelect[Any]:
-    """Return the query of what is stored already.
+    """Return the query of the facts in `Known`, as rows (kind, number, text, flag).
 
-    Its rows are (kind, number, text, flag). Kind 0 are tables that have events, 1 snapshots and
-    their gaps, 2 events by their keys.
+    Kind 0: (0, id of a table with events, null, false).
+    Kind 1: (1, id of a table, stored snapshot, whether it is a gap).
+    Kind 2: (2, seq of a stored event, its dedup key, false).
     """
     of_tables = recordset(dialect, "of_tables", types_of(["id"]))
     of_snapshots = recordset(dialect, "of_snapshots", types_of(["table_id", "snapshot_id"]))
@@ -80,9 +81,8 @@ def known_statement(dialect: str) -> CompoundSelect[Any]:
     no_text, no_flag = literal_column("NULL", TEXT), literal_column("false", FLAG)
 
     has_events = select(events.c.seq).where(events.c.table_id == of_tables.c.id).exists()
-    tables_with_events = select(literal_column("0"), of_tables.c.id, no_text, no_flag).where(
-        has_events
-    )
+    table_facts = select(literal_column("0"), of_tables.c.id, no_text, no_flag)
+    tables_with_events = table_facts.where(has_events)
     is_same_table = events.c.table_id == of_snapshots.c.table_id
     is_same_snapshot = is_same_table & (events.c.snapshot_id == of_snapshots.c.snapshot_id)
     known_snapshots = (
@@ -91,26 +91,25 @@ def known_statement(dialect: str) -> CompoundSelect[Any]:
         .distinct()
     )
     is_same_event = events.c.dedup_key == of_keys.c.dedup_key
-    known_events = select(literal_column("2"), events.c.seq, events.c.dedup_key, no_flag).join_from(
-        of_keys, events, is_same_event
-    )
+    event_facts = select(literal_column("2"), events.c.seq, events.c.dedup_key, no_flag)
+    known_events = event_facts.join_from(of_keys, events, is_same_event)
     return union_all(tables_with_events, known_snapshots, known_events)
 
 
 @cache
 def tables_statement(dialect: str) -> Select[Any]:
     rows = recordset(dialect, "rows", types_of(["cluster", "name"]))
-    named = (tables.c.cluster == rows.c.cluster) & (tables.c.name == rows.c.name)
-    return select(tables.c.cluster, tables.c.name, tables.c.id, tables.c.depth).join_from(
-        rows, tables, named
-    )
+    is_named = (tables.c.cluster == rows.c.cluster) & (tables.c.name == rows.c.name)
+    facts = select(tables.c.cluster, tables.c.name, tables.c.id, tables.c.depth)
+    return facts.join_from(rows, tables, is_named)
 
 
 @cache
 def insert_statement(dialect: str) -> Insert:
     names = (*_PLACED, *CARRIED)
     rows = recordset(dialect, "rows", types_of(names))
-    return insert(events).from_select(list(names), select(*(rows.c[name] for name in names)))
+    chosen = select(*(rows.c[name] for name in names))
+    return insert(events).from_select(list(names), chosen)
 
 
 @cache
@@ -118,8 +117,9 @@ def move_statement(dialect: str) -> Insert:
     """Return the statement that copies events from the inbox."""
     names = (*_PLACED, "inbox_id")
     rows = recordset(dialect, "rows", types_of(names))
-    columns = [rows.c[name] for name in names] + [inbox.c[name] for name in CARRIED]
-    chosen = select(*columns).join_from(rows, inbox, inbox.c.id == rows.c.inbox_id)
+    placed = [rows.c[name] for name in names]
+    carried = [inbox.c[name] for name in CARRIED]
+    chosen = select(*placed, *carried).join_from(rows, inbox, inbox.c.id == rows.c.inbox_id)
     return insert(events).from_select([*names, *CARRIED], chosen)
 
 
@@ -133,4 +133,5 @@ def delete_statement(dialect: str) -> Delete:
 def tags_statement(dialect: str) -> Insert:
     names = ("table_id", "tag_key", "seq")
     rows = recordset(dialect, "rows", types_of(names))
-    return insert(event_tags).from_select(list(names), select(*(rows.c[name] for name in names)))
+    chosen = select(*(rows.c[name] for name in names))
+    return insert(event_tags).from_select(list(names), chosen)
