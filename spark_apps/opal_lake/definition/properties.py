@@ -36,8 +36,8 @@ class Number:
 
     def check(self, value: object) -> None:
         """Raise InvalidInputError unless a value is a number that the property allows."""
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if is_number and self._allows(value):
+        # True and False are integers of Python
+        if isinstance(value, int) and not isinstance(value, bool) and self._allows(value):
             return
         zero = "0, or " if self.can_be_0 else ""
         raise InvalidInputError(f"use {zero}a whole number from {self.least} to {self.most}")

@@ -45,8 +45,17 @@ class BitmapBase:
 
 
 def base_to_json(base: BitmapBase) -> list[Any]:
-    fields = [base.group, base.path, base.size, base.crc32, base.version, base.write_id]
-    return fields if base.after is None else [*fields, base.after]
+    fields: list[Any] = [
+        base.group,
+        base.path,
+        base.size,
+        base.crc32,
+        base.version,
+        base.write_id,
+    ]
+    if base.after is not None:
+        fields.append(base.after)
+    return fields
 
 
 def base_from_json(data: list[Any]) -> BitmapBase:
@@ -97,8 +106,11 @@ def _starts_of_equal(values: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
 def add_bitmaps(bitmaps: Bitmaps, more: Mapping[int, BitMap]) -> None:
     """Mark more rows in place. The bitmaps of `more` are shared, and never changed."""
     for segment, rows in more.items():
-        # A new bitmap, not `|=`: the one in place may be one that an earlier call shares.
-        bitmaps[segment] = bitmaps[segment] | rows if segment in bitmaps else rows
+        if segment in bitmaps:
+            # A new bitmap instead of `|=`: the old one may be shared with an earlier `more`.
+            bitmaps[segment] = bitmaps[segment] | rows
+        else:
+            bitmaps[segment] = rows
 
 
 def offsets_of(bitmap: BitMap) -> npt.NDArray[np.uint32]:
@@ -120,9 +132,9 @@ def words_of(bitmap: BitMap, rows: int) -> npt.NDArray[np.int64]:
 def _packed(
     first_word: npt.NDArray[np.int64] | np.int64, offsets: npt.NDArray[np.uint32], size: int
 ) -> npt.NDArray[np.uint64]:
-    """Return `size` words with a bit set for each offset.
+    """Return `size` words in which the bit of each offset is set.
 
-    An offset counts from its `first_word`. The words of all offsets must be ascending.
+    An offset counts from the begin of its `first_word`. The resulting words must be ascending.
     """
     words = np.zeros(size, np.uint64)
     if len(offsets):
@@ -136,10 +148,10 @@ def _packed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """The bitmaps of some segments, to look up many rows at once.
+    """The bitmaps of some segments as 64-bit words, to look up many rows at once.
 
-    `words` are those of all segments one after the other, from `starts`, and an empty one at the
-    end.
+    `words` holds the words of all segments, one segment after the other, and an empty word at the
+    end. `starts` has the position of each segment's first word, and then that of the empty word.
     """
 
     segments: npt.NDArray[np.int64]
@@ -150,9 +162,11 @@ class Marks:
     def of(cls, bitmaps: Mapping[int, BitMap]) -> "Marks":
         chosen = sorted(segment for segment, bitmap in bitmaps.items() if bitmap)
         offsets = [offsets_of(bitmaps[segment]) for segment in chosen]
+        # A segment has words up to its last marked row
         word_counts = [(int(marked[-1]) >> 6) + 1 for marked in offsets]
         starts = np.cumsum([0, *word_counts], dtype=np.int64)
-        first_words = np.repeat(starts[:-1], [len(marked) for marked in offsets])
+        marks_by_segment = [len(marked) for marked in offsets]
+        first_words = np.repeat(starts[:-1], marks_by_segment)
         all_offsets = np.concatenate([*offsets, np.empty(0, np.uint32)])
         words = _packed(first_words, all_offsets, int(starts[-1]) + 1)
         return cls(segments=np.array(chosen, np.int64), starts=starts, words=words)
@@ -198,7 +212,7 @@ def decode_base(data: bytes, path: str) -> Bitmaps:
             if rows and rows.max() >= MAX_SEGMENT_ROWS:
                 raise ValueError(
                     f"it marks row {rows.max()} of segment {segment}, "
-                    f"a segment has at most {MAX_SEGMENT_ROWS:,} rows"
+                    f"but a segment has at most {MAX_SEGMENT_ROWS:,} rows"
                 )
             at += size
         if at != len(data):

@@ -1,6 +1,6 @@
-"""UNTIL events: from that time on, the row is not the valid one of its key.
+"""UNTIL events: an event has a row and the time from which the row is not valid for its key.
 
-They are a set that only grows (FORMAT, segment logs).
+The events of a table are a set that only grows (FORMAT, segment logs).
 """
 
 import zlib
@@ -74,10 +74,10 @@ def concat_ids(parts: Sequence[RowIds]) -> RowIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """Rows (segment, offset), and the time from which each is not valid.
+    """UNTIL events: rows, and the time from which each row is not valid.
 
-    `until` is in the delta column's 64-bit order. `next_rows` are the rows that followed them when
-    the event was made, NO_ROW where none did; a merged log has None.
+    `until` is in the 64-bit order form of the delta column. `next_rows` has for each row the row
+    that followed it when the event was made, or NO_ROW. It is None for events of a merged log.
     """
 
     segment: npt.NDArray[np.int64]
@@ -101,7 +101,7 @@ class Events:
 
 
 def concat_events(parts: Iterable[Events]) -> Events:
-    """Concatenate parts in their order. Next rows stay if every part has them."""
+    """Concatenate parts in their order; keep next rows only if all parts have them."""
     members = [part for part in parts if len(part)]
     if len(members) == 1:
         return members[0]
@@ -120,9 +120,9 @@ def row_words(
 ) -> npt.NDArray[np.int64]:
     """Pack each row id into one integer; integers sort as their rows do.
 
-    `segments` are the sorted ids of all segments of the rows. An integer has the rank of the
-    segment among them in its upper half, and the offset in the lower one. One integer sorts five
-    times as fast as two columns.
+    `segments` are the sorted ids of all segments. The upper half of an integer is the rank of the
+    row's segment among them, and the lower half the offset. Sorting integers takes a fifth of the
+    time of sorting two columns.
     """
     return np.searchsorted(segments, segment) << 32 | offset
 
@@ -227,7 +227,7 @@ def write_events(storage: Storage, path: str, events: Events, groups: tuple[int,
 
 
 def _remember(written: _Written, events: Events) -> None:
-    """Remember a short log for `recent_events`, instead of the oldest one."""
+    """Remember a short log's events for `recent_events`, and forget the oldest log."""
     if len(events) > SHORT_EVENTS:
         return
     with _recent_lock:

@@ -1,7 +1,8 @@
 """Integers of a block in few bytes: differences from a base, stored as planes of bytes.
 
-All differences are as wide as the greatest one needs. Planes of high bytes are mostly alike and
-compress well; those of low bytes are noise, which a fast compressor passes over.
+All differences have as many bytes as the greatest one needs. A plane holds one byte of each
+difference. Planes of high bytes compress well. Planes of low bytes are noise, which a fast
+compressor skips.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ _ALL_BITS = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """Values as `width` bytes each over `base`; none if all of them are the base."""
+    """Values as distances from `base`, of `width` bytes each; 0 if all equal `base`."""
 
     base: int
     width: int
@@ -25,11 +26,11 @@ class Packed:
 
 def pack(values: npt.NDArray[np.generic]) -> Packed:
     """Pack values in any order, signed or not, as distances from the least one."""
-    least = values.min()
+    least = int(values.min())
     words = values.astype(np.int64, copy=False).view(np.uint64)
     # Modulo 2**64: the distance between two signed words may need all 64 bits.
-    distances = words - np.uint64(int(least) & _ALL_BITS)
-    return _pack_distances(int(least), distances)
+    distances = words - np.uint64(least & _ALL_BITS)
+    return _pack_distances(least, distances)
 
 
 def pack_sorted(values: Words) -> Packed:
@@ -50,14 +51,18 @@ def unpack_sorted(packed: Packed, count: int) -> Words:
 
 
 def _pack_distances(base: int, distances: Words) -> Packed:
-    width = (int(distances.max()).bit_length() + 7) // 8
+    """Pack distances in as many bytes as the greatest one needs."""
+    greatest = int(distances.max())
+    width = (greatest.bit_length() + 7) // 8
     octets = distances.astype("<u8", copy=False).view(np.uint8)
+    # A row for each value, with its bytes from the lowest one on
     by_value = octets.reshape(-1, 8)
     planes = by_value[:, :width].T
     return Packed(base=base, width=width, planes=planes.tobytes())
 
 
 def _unpack_distances(packed: Packed, count: int) -> Words:
+    """Return the distances of `count` values."""
     octets = np.frombuffer(packed.planes, np.uint8)
     planes = octets.reshape(packed.width, count)
     wide = np.zeros((count, 8), np.uint8)

@@ -64,8 +64,10 @@ def no_entries(tie_columns: int) -> Entries:
 def concat_entries(parts: Iterable[Entries]) -> Entries:
     """Concatenate parts in their order. There must be at least one part."""
     members = list(parts)
-    # An empty part says how many tie-break columns there are.
-    full = [part for part in members if len(part)] or members[:1]
+    full = [part for part in members if len(part)]
+    if not full:
+        # An empty part has the right number of tie-break columns.
+        return members[0]
     if len(full) == 1:
         return full[0]
     columns = {}
@@ -94,11 +96,12 @@ def sort_order(entries: Entries) -> Positions:
 
 
 def _sort_within_groups(entries: Entries, rows: Positions, group: Positions) -> Positions:
-    """Sort rows that share their first word with others; `group` numbers the words.
+    """Sort rows within groups of rows with the same first word of the hash.
 
-    Mostly these are versions of a key that differ in delta, and often they are in its order
-    already. Sorting by one word takes a tenth of the time of sorting by all columns, which is done
-    only for the groups in which the delta does not decide.
+    `rows` are positions of entries, and `group` numbers the group of each. Usually a group has
+    versions of one key that differ in delta, often in the right order already. Sorting by the delta
+    alone takes a tenth of the time of sorting by all columns, which only the groups need in which
+    the delta does not decide the order.
     """
     is_unsorted = _in_unsorted_group(entries, rows, group)
     group = group[is_unsorted]
@@ -120,7 +123,10 @@ def _sort_within_groups(entries: Entries, rows: Positions, group: Positions) -> 
 def _in_unsorted_group(
     entries: Entries, rows: Positions, group: Positions
 ) -> npt.NDArray[np.bool_]:
-    """Return which rows are in a group that is not one key's versions by rising delta."""
+    """Return which rows are in an unsorted group.
+
+    A group is sorted if its rows are of one key, with strictly rising deltas.
+    """
     delta, low = entries.delta[rows], entries.low[rows]
     in_same_group = np.diff(group) == 0
     is_out_of_order = (delta[1:] <= delta[:-1]) | (low[1:] != low[:-1])
@@ -134,42 +140,48 @@ def sorted_entries(entries: Entries) -> Entries:
 
 
 def same_as_next(entries: Entries, columns: int) -> npt.NDArray[np.bool_]:
-    """Return which sorted entries agree with the next in so many order columns.
+    """Return for each sorted entry whether the next one has equal columns.
 
-    The last entry has no next one, and is False.
+    Only the first `columns` of the order columns are compared. False for the last entry.
     """
     same = np.ones(max(len(entries) - 1, 0), np.bool_)
     for column in entries.order_columns[:columns]:
         same &= column[1:] == column[:-1]
-    return np.append(same, False) if len(entries) else same
+    if not len(entries):
+        return same
+    return np.append(same, False)
 
 
 def greatest_of_equal(entries: Entries) -> Entries:
-    """Return the greatest of sorted entries with equal (key, delta).
+    """Return sorted entries without those that equal the next one in key and delta.
 
-    No other one can be a neighbour that matters.
+    I21: only the greatest row of each key and delta needs an entry.
     """
-    # I21: the greatest row of each (key, delta) has an entry.
     repeats = same_as_next(entries, VERSION_COLUMNS)
-    return entries.take(~repeats) if repeats.any() else entries
+    if not repeats.any():
+        return entries
+    return entries.take(~repeats)
 
 
 def merged_entries(runs: Iterable[Sequence[Entries]]) -> Entries:
-    """Merge runs, each given in parts, to the greatest entries of each (key, delta)."""
+    """Merge runs, each given in parts; keep the greatest entry of each key and delta."""
+    parts: list[Entries] = []
     # Runs of early deltas first: then versions of a key are mostly in order before the sort.
-    ordered = sorted(runs, key=_greatest_delta)
-    merged = concat_entries(part for parts in ordered for part in parts)
-    return greatest_of_equal(sorted_entries(merged))
+    for run in sorted(runs, key=_greatest_delta):
+        parts += run
+    return greatest_of_equal(sorted_entries(concat_entries(parts)))
 
 
 def _greatest_delta(parts: Sequence[Entries]) -> int:
-    return max((int(part.delta.max()) for part in parts if len(part)), default=0)
+    """Return the greatest delta of a run, or 0 without entries."""
+    greatest_by_part = [int(part.delta.max()) for part in parts if len(part)]
+    return max(greatest_by_part, default=0)
 
 
 def down_to(floor: int | None, entries: Entries) -> Entries:
-    """Return the entries after a delta floor, and the latest up to it.
+    """Return the entries after a delta floor, and each key's latest entry up to it.
 
-    `entries` are sorted and differ in (key, delta). The latest up to the floor is that of each key.
+    `entries` must be sorted, without two of the same key and delta.
     """
     if floor is None:
         return entries

@@ -15,6 +15,7 @@ _LOW_HALF = np.uint64((1 << 32) - 1)
 
 
 def plan_filter(high: Words, low: Words) -> bytes:
+    """Return the filter of keys, given by the two words of their hashes."""
     bits = np.zeros(8 * len(high), np.bool_)
     for positions in _bit_positions(high, low, len(bits)):
         bits[positions] = True
@@ -22,7 +23,7 @@ def plan_filter(high: Words, low: Words) -> bytes:
 
 
 def may_hold(filter_bytes: bytes, high: Words, low: Words) -> npt.NDArray[np.bool_]:
-    """Return False only for keys that are certainly not in the run."""
+    """Return for each key whether the run may hold it; False is certain."""
     octets = np.frombuffer(filter_bytes, np.uint8)
     result = np.ones(len(high), np.bool_)
     for positions in _bit_positions(high, low, 8 * len(octets)):
@@ -33,10 +34,13 @@ def may_hold(filter_bytes: bytes, high: Words, low: Words) -> npt.NDArray[np.boo
 
 
 def _bit_positions(high: Words, low: Words, bit_count: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the bits of keys, by three independent parts of the hash."""
+    """Yield, three times, one position of a bit for each key.
+
+    The three positions of a key are from independent parts of its hash.
+    """
     # The first 32 bits of the hash are left out: a run holds a range of them.
     for part in (low >> _HALF, low & _LOW_HALF, high & _LOW_HALF):
-        # In place, without a second array: each part is an array of its own already.
+        # part * bit_count / 2**32, in place: each part is a new array already.
         part *= np.uint64(bit_count)
         part >>= _HALF
         yield part.view(np.int64)

@@ -1,11 +1,11 @@
 """The choice of runs to merge: by tiers of size, so that few runs are probed and written again.
 
-The share of a run is the part of all hashes between its first and last; it counts as 1 where the
-run has fewer than `TIER_FROM` entries or covers less than `NARROWEST`. Its tier is the floor of the
-logarithm, to the base `fan_in`, of entries / share / `TIER_FROM`, and at least 0. A tier is full
-when its shares add up to `fan_in - 1`: then the next job that writes runs anyway takes its runs,
-and those of the tiers below, into its own, which count as 1 in the next tier. Neither needs the
-other's outcome: a run that is merged twice costs space, and nothing else.
+The share of a run is the part of all hashes between its first and its last hash. The share counts
+as 1 if the run has fewer than `TIER_FROM` entries or covers less than `NARROWEST`. The tier of a
+run is the floor of the logarithm, to the base `fan_in`, of entries / share / `TIER_FROM`, and at
+least 0. A tier is full when the shares of its runs add up to `fan_in - 1`. The next job that writes
+runs then merges the runs of this tier and of the tiers below into its own runs. These count as 1 in
+the next tier. Two jobs may merge the same run: that costs only space.
 """
 
 import math
@@ -22,18 +22,19 @@ TIER_FROM = 4096
 NARROWEST = 1 / (1 << 16)
 # About as many entries as a core merges and writes in half a second.
 HURRIED_ENTRIES = 1 << 20
-# Times the layers of a merge: a hurried job lets a tier have as many before it merges some itself.
+# A hurried job merges a large tier itself only if it has so many times the layers of a full tier.
 PATIENCE = 4
-# Of a layer: the least and greatest hashes of a range leave a bit at its ends.
+# The shares of the runs of a layer add up to a little less than 1, because hashes of a run do not
+# reach the ends of its range.
 _ALMOST = 0.05
 
 
 def plan_merge(runs: Iterable[RunFile], fan_in: int, hurried: bool = False) -> tuple[RunFile, ...]:
-    """Return the runs to merge into those of the next job; mostly none.
+    """Return the runs that the next job merges into its own runs, usually none.
 
-    A hurried job leaves merges of more than `HURRIED_ENTRIES` to others (`is_left_over`), until
-    there are `PATIENCE` times as many layers. Then it takes the oldest ones, as many as make a
-    merge: more would hold it up for longer.
+    A hurried job leaves merges of more than `HURRIED_ENTRIES` to other jobs (`is_left_over`), until
+    a tier has `PATIENCE` times the layers of a full one. Then it merges only the oldest runs, as
+    many as fill a tier.
     """
     by_tier: dict[int, list[RunFile]] = defaultdict(list)
     for run in runs:
@@ -58,13 +59,17 @@ def plan_merge(runs: Iterable[RunFile], fan_in: int, hurried: bool = False) -> t
 
 
 def is_left_over(runs: Iterable[RunFile], fan_in: int) -> bool:
-    """Return whether hurried jobs have left a merge to others.
+    """Return whether hurried jobs have left a merge to other jobs.
 
-    Then it was due before the newest job wrote its runs, and any other job would have done it.
+    That is so if a large merge was due before the newest job, whose runs come last, wrote its runs.
     """
-    numbered = [(job_number(run.path), run) for run in runs]
-    earlier = [run for number, run in numbered if number != numbered[-1][0]]
-    return sum(run.entries for run in plan_merge(earlier, fan_in)) > HURRIED_ENTRIES
+    known = list(runs)
+    if not known:
+        return False
+    newest_job = job_number(known[-1].path)
+    earlier = [run for run in known if job_number(run.path) != newest_job]
+    merged_entries = sum(run.entries for run in plan_merge(earlier, fan_in))
+    return merged_entries > HURRIED_ENTRIES
 
 
 def _oldest(runs: Sequence[RunFile], layers: int) -> Iterator[RunFile]:
@@ -84,23 +89,25 @@ def tier_of(run: RunFile, fan_in: int) -> int:
 
 
 def share_of(run: RunFile) -> float:
-    """Return the part of all hashes that a run covers.
+    """Return the part of all hashes that a run covers, between 0 and 1.
 
-    Few entries, or few keys, say little of the range: such runs count as spread over all hashes.
+    A run with few entries or few keys counts as one that covers all hashes: its range is random.
     """
     share = (run.hash_high - run.hash_low) / GREATEST_WORD
-    is_vague = run.entries < TIER_FROM or share < NARROWEST
-    return 1.0 if is_vague else share
+    if run.entries < TIER_FROM or share < NARROWEST:
+        return 1.0
+    return share
 
 
 def hash_range(slot: int, slots: int) -> tuple[int, int]:
-    """Return the least and greatest first hash word of one of `slots` equal ranges.
+    """Return the least and greatest first hash word of a slot, one of `slots` ranges.
 
-    The ranges are cut by the upper 32 bits.
+    The ranges are equal in the upper 32 bits of the word.
     """
     return _least_word(slot, slots), _least_word(slot + 1, slots) - 1
 
 
 def _least_word(slot: int, slots: int) -> int:
-    ceiling = -(-(slot << 32) // slots)
-    return ceiling << 32
+    """Return the least first hash word of a slot."""
+    upper_bits = -(-(slot << 32) // slots)  # rounded up
+    return upper_bits << 32

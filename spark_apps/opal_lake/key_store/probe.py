@@ -13,15 +13,15 @@ from opal_lake.key_store.entries import Entries, Positions, no_entries
 
 Words = npt.NDArray[np.uint64]
 PIECE = 4096  # words that are looked up together
-MERGED_TIMES = 4  # stored words for each new one: of more it is quicker to look the new ones up
+MERGED_TIMES = 4  # stored words for each new one, up to which sorting both is faster than look-ups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """Stored entries next to new ones.
+    """Stored entries of the same keys, right before or after new entries.
 
-    `followers` are the positions of the new ones that have a stored entry of their key before them,
-    `predecessor_deltas` the deltas of those stored entries.
+    `followers` are the positions of new entries that have a stored predecessor of their key.
+    `predecessor_deltas` are the deltas of these predecessors, in the same order.
     """
 
     entries: Entries

@@ -152,11 +152,15 @@ class RunIndex:
 
     def blocks_of(self, words: npt.NDArray[np.uint64]) -> Blocks:
         """Return the blocks that may hold entries with one of these first hash words."""
-        words = words[words >= self.fences[0]] if self.count else words[:0]
+        if not self.count:
+            return np.empty(0, np.intp)
+        # A word below the first fence is in no block.
+        words = words[words >= self.fences[0]]
         # Entries of a word may begin in the block before the first one with this fence.
         first = np.maximum(np.searchsorted(self.fences, words, "left") - 1, 0)
         last = np.searchsorted(self.fences, words, "right") - 1
-        # The ranges of all words at once: where the sum of their begins and ends is above 0.
+        # A range of blocks begins with +1 and ends before -1: a block is in a range if the sum up
+        # to it is above 0.
         marks = np.zeros(len(self.directory) + 1, np.int64)
         np.add.at(marks, first, 1)
         np.add.at(marks, last + 1, -1)
@@ -171,7 +175,7 @@ class RunIndex:
 
 
 def open_index(read: Reader, path: str) -> RunIndex:
-    """Read the header and directory, with one read where they are as short as usual."""
+    """Read the header and the directory, with one read if they are not too long."""
     data = read(0, HEAD_GUESS)
     try:
         magic, length, crc = _HEAD.unpack_from(data)
@@ -206,7 +210,10 @@ def open_index(read: Reader, path: str) -> RunIndex:
 
 
 def _check_header(header: dict[str, Any]) -> None:
-    """Raise ValueError for counts that do not fit: memory is allocated by them."""
+    """Raise ValueError for counts that contradict each other, or are too large.
+
+    Memory will be allocated by these counts.
+    """
     entries = checked.count(header["count"])
     block = checked.count(header["block"])
     blocks = checked.count(header["blocks"])
@@ -320,7 +327,7 @@ def read_filter(index: RunIndex, read: Reader) -> bytes:
 def blocks_to_probe(index: RunIndex, read: Reader, new: Entries) -> Blocks:
     """Return the blocks that may hold a key of `new`.
 
-    The filter is asked where it is less to read than what it may save.
+    The filter is read only if it is smaller than the blocks that it may rule out.
     """
     blocks = index.blocks_of(new.high)
     block_bytes = int(index.directory["size"][blocks].sum(dtype=np.int64))
