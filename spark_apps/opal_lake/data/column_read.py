@@ -156,7 +156,7 @@ def read_places(
 def _read_by_groups(
     storage: Storage, file: DataFile, spec: TableSpec, names: Sequence[str], places: Numbers
 ) -> dict[str, pa.ChunkedArray]:
-    """Read columns of the rows at some ascending positions, from their whole row groups."""
+    """Read columns of the rows at ascending positions, from their whole row groups."""
 
     def has_place(group: pq.RowGroupMetaData, first_row: int) -> bool:
         start, end = np.searchsorted(places, [first_row, first_row + group.num_rows])

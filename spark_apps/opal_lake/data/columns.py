@@ -307,7 +307,7 @@ def _with_children(array: pa.Array, target_type: pa.DataType, child: pa.Array) -
 
 
 def _normalise(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
-    """Cast values to the Arrow type of `kind`; raise InvalidInputError for another kind."""
+    """Cast values to the Arrow type of `kind`; raise an error for another kind."""
     target_type = arrow_type(kind)
     if array.type == target_type:
         return array

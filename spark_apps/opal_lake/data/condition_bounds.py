@@ -116,7 +116,7 @@ def _column(node: Typed) -> int | None:
 
 
 def _compared(node: Test, *, negated: bool) -> Predicate:
-    """Return the predicate of a comparison; Unknown unless it is of a column with a constant."""
+    """Return the predicate of a comparison of a column with a constant, or Unknown."""
     left, op, right = node.left, node.op, node.right
     if isinstance(left, Constant):
         left, right = right, left
@@ -148,7 +148,7 @@ def _among(node: Among, *, negated: bool) -> Predicate:
 
 
 def _like(field_id: int, pattern: Pattern, negated: bool) -> Predicate:
-    """Return whether a text has the exact text or the prefix of a pattern, or lacks it."""
+    """Return whether a text has the exact text or the prefix of a pattern."""
     if pattern.exact is not None:
         op: Operator = "!=" if negated else "="
         return Compare(field_id=field_id, op=op, value=pattern.exact)

@@ -281,7 +281,7 @@ def _open_parquet_to_write(
 
 
 def _group_rows(table: pa.Table, bound: SizeBound) -> int:
-    """Return how many rows a row group has, so that each is within the bound if possible."""
+    """Return how many rows a row group gets, to be within the bound if possible."""
     rows: int = table.num_rows
     size = decoded_bytes(table)
     rows_of_average_size = bound.average_bytes * rows // max(1, size)
@@ -365,7 +365,7 @@ def _null_within(array: pa.Array) -> pa.Array:
 
 
 def _padded(data: memoryview, size: int, tail_bytes: int) -> memoryview:
-    """Return a file of at least `size` bytes; a smaller one gets zeros before its tail.
+    """Return a file of at least `size` bytes; smaller ones get zeros before the tail.
 
     Offsets in the tail stay right: they point to bytes before the zeros.
     """
@@ -509,7 +509,7 @@ def open_parquet(
 
 
 def check_expected(footer_rows: int, rows: int) -> None:
-    """Raise RowCountError if a footer has another number of rows than the file's commit."""
+    """Raise RowCountError if a footer and a commit differ in the number of rows."""
     # I11: a data file has the rows that its commit records.
     if footer_rows != rows:
         raise RowCountError(f"its footer says {footer_rows:,} rows, but its commit says {rows:,}")
@@ -676,7 +676,7 @@ def _read_parquet(
 
 
 def may_hold(group: pq.RowGroupMetaData, rows: Mapping[int, BitMap]) -> bool:
-    """Return whether a row group may hold one of some rows, by the extremes of its row ids.
+    """Return whether a row group may hold wanted rows, by its extreme row ids.
 
     `rows` has offsets by segment.
     """

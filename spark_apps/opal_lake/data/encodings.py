@@ -105,7 +105,7 @@ def _encoding(values: pa.Array) -> str:
 
 
 def _steps(values: pa.Array) -> tuple[bool, bool]:
-    """Return whether most steps between values are narrow, and whether most are upwards.
+    """Return whether most steps of values are narrow, and whether most are upwards.
 
     A step is the difference of two neighbours. A narrow one needs at most half of the bits of a
     value. A step of zero is not upwards.

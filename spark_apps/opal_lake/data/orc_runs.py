@@ -108,7 +108,7 @@ def _bound_of_many(data: bytes) -> Lengths:
 
 
 def _bound_of_run(data: bytes, at: int) -> tuple[int, int, int]:
-    """Return the number of values of a run, a bound of the greatest, and where it ends."""
+    """Return the number of values of a run, a bound of the greatest, and its end."""
     head = data[at]
     kind = head >> 6
     if kind == _SHORT_REPEAT:

@@ -68,7 +68,7 @@ Predicate = And | Or | Compare | In | IsNull | Unknown
 
 
 def may_match(predicate: Predicate, bounds: Mapping[int, Bounds], rows: int) -> bool:
-    """Return whether a file with these bounds and so many rows may hold a matching row."""
+    """Return whether a file with these bounds may hold a matching row."""
     if rows == 0:
         return False
     match predicate:
@@ -106,7 +106,7 @@ def may_hold_any(values: Sequence[Comparable], bounds: Bounds) -> bool:
 
 
 def _may_compare(op: Operator, value: Any, bounds: Bounds) -> bool:
-    """Return whether some value within the bounds compares with `value` by the operator."""
+    """Return whether a value within the bounds may compare so with `value`."""
     low, high = _like(bounds.low, value), _like(bounds.high, value)
     above_low = low is None or low < value
     below_high = high is None or value < high

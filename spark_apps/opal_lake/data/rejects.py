@@ -140,7 +140,7 @@ def _row_texts(rows: pa.Table) -> list[Any]:
 
 
 def _short(example: dict[str, str | None]) -> dict[str, str | None]:
-    """Cut the text of a row to EXAMPLE_CHARACTERS, which fit into a message and a commit."""
+    """Cut the text of a row, so that it fits into a message and a commit."""
     row = example["row"] or ""
     if len(row) <= EXAMPLE_CHARACTERS:
         return example
@@ -181,7 +181,7 @@ def split_bad_rows(rows: pa.Table, spec: TableSpec, rejects: Rejects) -> pa.Tabl
 
 
 def _complaints(rows: pa.Table, spec: TableSpec) -> list[tuple[npt.NDArray[np.bool_], Any]]:
-    """Return masks of bad rows, each with the reason of the mask or an array of reasons by row.
+    """Return masks of bad rows, each with a reason or an array of reasons by row.
 
     A mask is made only if a cheap count shows that rows are bad: clean batches have no mask.
     """

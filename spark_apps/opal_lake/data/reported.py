@@ -35,7 +35,7 @@ def check_ingested(files: Iterable[DataFile], number: int | None) -> None:
 
 
 def check_files(entries: Iterable[DataFile | LogFile | RunFile]) -> None:
-    """Raise ReportError for a file that cannot be committed, or that is reported twice."""
+    """Raise ReportError for a file that cannot be committed or is reported twice."""
     paths: set[str] = set()
     for entry in entries:
         try:

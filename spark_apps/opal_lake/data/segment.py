@@ -54,7 +54,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSegment:
-    """A segment that no MetaGen has processed, and the version and names of its ingest."""
+    """A segment that no MetaGen has processed, with version and names of its ingest."""
 
     id: int
     rows: int
@@ -155,7 +155,7 @@ def _segment_rows(rows: Any, number: Any) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The number of the job that put rows in Z-order, and the field ids of the columns.
+    """The number of the job that put rows in Z-order, and the columns' field ids.
 
     The files of one job hardly overlap in these columns.
     """

@@ -15,7 +15,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def values_of(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """Return Python values, or the closest texts for values that Python cannot express.
+    """Return Python values, or texts for values that Python cannot express.
 
     A time whose year Python does not have becomes ISO 8601 text. In a text that is not UTF-8, wrong
     bytes become U+FFFD.

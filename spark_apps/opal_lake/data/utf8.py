@@ -33,7 +33,7 @@ def holds_text(kind: DataType) -> bool:
 
 
 def rows_not_utf8(column: pa.ChunkedArray) -> npt.NDArray[np.bool_] | None:
-    """Return a mask of the rows that hold a text that is not UTF-8; None if no row does."""
+    """Return a mask of the rows with a text that is not UTF-8; None if there is none."""
     positions: list[int] = []
     start = 0
     for chunk in column.chunks:

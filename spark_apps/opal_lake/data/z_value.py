@@ -133,7 +133,7 @@ def interleave(columns: Sequence[pa.Array], knots: Sequence[pa.Array]) -> _Integ
 
 
 def tie_shift(rows: int) -> int:
-    """Return by how many bits offsets below `rows` are shifted down to fit into TIE_BITS.
+    """Return by how many bits to shift offsets below `rows` to fit into TIE_BITS.
 
     Shifted offsets keep rows of equal ranks roughly in the order of their arrival.
     """

@@ -30,7 +30,7 @@ class VersionRange:
 
 
 def version_range(log: CommitLog, start: object, end: object = None) -> VersionRange:
-    """Return the range from `start` to `end`, both included; without `end`, up to the head.
+    """Return the range from `start` to `end` (default: the head), both included.
 
     If `start` is the name of a savepoint, the range begins after the savepoint's version.
     """
@@ -152,7 +152,7 @@ def _last(head: Snapshot, end: object) -> int:
 
 
 def _version(head: Snapshot, given: object, name: str) -> int | None:
-    """Return the version that a bound gives as a number or a name; None if it may be a time.
+    """Return the version of a bound; None if the bound may be a time.
 
     A name is that of a savepoint or of a business snapshot. The open business snapshot stands for
     the newest version.

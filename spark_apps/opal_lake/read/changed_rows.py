@@ -127,7 +127,7 @@ def _times_of(plan: ChangePlan, version_of_row: Int64Array) -> pa.Array:
 
 
 def in_shown_order(rows: pa.Table, spec: TableSpec) -> pa.Table:
-    """Return the rows of a feed sorted by version, key, and before or after the change.
+    """Sort the rows of a feed by version, key, and before or after the change.
 
     Key columns that the feed does not have are left out of the order.
     """
@@ -202,7 +202,7 @@ def _changed_rows(
 
 
 def _in_pairs(plan: ChangePlan, changes: _Changes) -> tuple[IndexArray, BoolArray]:
-    """Return the order of the rows in the feed, and a mask of the second rows of updates.
+    """Return the order of rows in the feed, and a mask of second rows of updates.
 
     The order has the position of each row of the feed among `changes`, the mask is in the order of
     the feed. A second row that is in no file is not in the feed: a compaction dropped it.
@@ -295,7 +295,7 @@ def _are_among(
 def labelled(
     keys: UInt64Array, version: Int64Array, after: BoolArray, feed: "Changes"
 ) -> tuple[IndexArray, npt.NDArray[np.int8]]:
-    """Return the positions of the rows that a feed shows, and their kinds for `kind_names`.
+    """Return the positions of the rows that a feed shows, and the kinds of changes.
 
     `keys`, `version` and `after` have an element for each changed row. A change is everything that
     one version did to a key; in a net feed, everything that all versions did to it. The feed shows

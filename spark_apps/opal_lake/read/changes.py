@@ -52,7 +52,7 @@ ReadEvents = Callable[[LogFile], Events]  # returns events with their next rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedLimits:
-    """The limits of a feed that one process reads, up to which it is faster than Spark.
+    """The limits up to which one process reads a feed faster than Spark.
 
     `bytes` bounds the files that are in memory as a whole, and all bytes that are fetched.
     `local_bytes` bounds the fetched bytes instead if the files are on this machine.
@@ -114,12 +114,12 @@ class EndedRows:
         return bitmaps
 
     def at_rows(self, segment: Int64Array, offset: Int32Array) -> "EndedRows":
-        """Return the rows of some row ids, in their order; all ids must be among these rows."""
+        """Return the rows with some row ids, in their order; all must be among these."""
         wanted = row_words(self._segments, segment, offset)
         return self.take(np.searchsorted(self._words, wanted))
 
     def beyond(self, hidden: "EndedRows") -> "EndedRows":
-        """Return these rows; a next row that is hidden is replaced by the one that followed it."""
+        """Return these rows with next rows that are not hidden: the ones that followed."""
         if self.next_rows is None or hidden.next_rows is None or not len(hidden):
             return self
         return replace(self, next_rows=_last_rows(self.next_rows, hidden, hidden.next_rows))
@@ -314,7 +314,7 @@ def plan_changes(
 def _commit_times(
     head: Snapshot, commits: Sequence[Commit], spans: Sequence[ChangeSpan]
 ) -> dict[int, int]:
-    """Return the commit times of the versions in which rows of the spans began or ended."""
+    """Return the commit times of the versions in which rows began or ended."""
     changing: set[int] = set()
     for span in spans:
         changing |= span.versions
@@ -418,7 +418,7 @@ def _may_lack(earlier: Snapshot, ended: EndedRows, begun: Mapping[int, int]) -> 
 def _are_followed(
     ended: EndedRows, next_rows: RowIds, begun: Mapping[int, int], may_lack: BoolArray
 ) -> BoolArray:
-    """Return a mask of the ended rows whose next row began in the same version, or is no row.
+    """Return which ended rows have no next row, or one that began in the same version.
 
     This is true of every row that was visible. Raises FormatError for any other row, unless
     `may_lack` is true for it.
@@ -437,7 +437,7 @@ def _are_followed(
 
 
 def _last_rows(rows: RowIds, through: EndedRows, next_rows: RowIds) -> RowIds:
-    """Return for each of `rows` the last row of the chain of replacements that begins with it.
+    """Return the last row of the chain of replacements that each of `rows` begins.
 
     `next_rows` are the rows that replaced `through`, in their order. A row that is not among
     `through` ends the chain.
@@ -472,7 +472,7 @@ def _words_or_no_row(segments: Int64Array, rows: RowIds) -> Int64Array:
 
 
 def _positions(words: Int64Array, wanted: Int64Array) -> tuple[IndexArray, BoolArray]:
-    """Return the positions of wanted words among sorted ones, and a mask of existing words."""
+    """Return the positions of wanted words among sorted ones, and which exist."""
     at = np.minimum(np.searchsorted(words, wanted), len(words) - 1)
     return at, words[at] == wanted
 
@@ -554,7 +554,7 @@ def begun_reads(plan: ChangePlan) -> list[FileRead]:
 
 
 def versions_of(begun: Mapping[int, int], segment: Int64Array) -> Versions:
-    """Return for each row the version in which its segment began; 0 if `begun` lacks it."""
+    """Return the version in which each row's segment began; 0 if `begun` lacks it."""
     segments = np.unique(segment)
     versions = np.array([begun.get(number, 0) for number in segments.tolist()], np.int64)
     return versions[np.searchsorted(segments, segment)]
@@ -591,7 +591,7 @@ def _first_events(read: ReadEvents, commits: Sequence[Commit]) -> EndedRows:
 
 
 def _ended_before(earlier: Snapshot, rows: EndedRows, chosen: BoolArray) -> BoolArray:
-    """Return a mask of the rows that are chosen and had an event at the earlier version."""
+    """Return a mask of the chosen rows that had an event at the earlier version."""
     before = np.zeros(len(rows), np.bool_)
     older = rows.take(chosen)
     if not len(older):

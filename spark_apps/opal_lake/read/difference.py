@@ -18,7 +18,7 @@ from opal_lake.storage.protocol import READERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Rows by segment: only the earlier state shows `gone`, only the later one shows `come`."""
+    """Rows that only the earlier (`gone`) or the later state (`come`) shows."""
 
     gone: Bitmaps
     come: Bitmaps

@@ -39,7 +39,7 @@ _TIMES = ("date", "timestamp", "timestamp_ntz")
 
 
 def explain(file_filter: FileFilter) -> dict[str, Any]:
-    """Return the numbers of files and bytes that a read would open and skip, by reason.
+    """Return the files and bytes that a read would open and skip, by reason.
 
     The result also has the files that each condition skips, and those in Z-order.
     """
@@ -71,7 +71,7 @@ def explain(file_filter: FileFilter) -> dict[str, Any]:
 def _conditions(
     predicate: Predicate | None, spec: TableSpec, seen: list[DataFile], pruned: list[DataFile]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the files that each necessary condition skips, and that no other one skips.
+    """Yield how many files each condition skips, and how many it skips alone.
 
     `seen` are the files that conditions are tried on, `pruned` the files that they rule out
     together.
@@ -177,7 +177,7 @@ def _value_text(value: Comparable, field: Field) -> str:
 
 
 def _z_order(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the files in Z-order by the columns of the order, and the files without one."""
+    """Return the files of each Z-order, and the files without a Z-order."""
     files_by_columns: dict[tuple[int, ...], list[DataFile]] = {}
     for file in snapshot.files.values():
         columns = file.cluster.columns if file.cluster else ()

@@ -164,7 +164,7 @@ def by_keys(entries: Entries, hashes: Hashes) -> IndexArray:
 
 
 def _ranks(entries: Entries, hashes: Hashes) -> IndexArray:
-    """Return for each entry the position of its key among `hashes`, the first if repeated."""
+    """Return the first position of each entry's key among `hashes`."""
     rank: dict[tuple[int, ...], int] = {}
     for number, key in enumerate(map(tuple, hashes.tolist())):
         # A repeated key keeps its first position
@@ -214,7 +214,7 @@ def _with_segments(marked: MarkedRows) -> pa.Table:
 
 
 def _newest(snapshot: Snapshot, cache: RunCache, hashes: Hashes, as_of: int | None) -> Entries:
-    """Return the last entry of each key up to event time `as_of`; none if it is a delete."""
+    """Return the last entry of each key up to event time `as_of`, without deletes."""
     ties = len(snapshot.spec.tie_break)
     latest = _LAST if as_of is None else as_of
     probes = _probes(hashes[np.argsort(hashes[:, 0])], latest, ties)

@@ -213,7 +213,7 @@ def _hashes_of(snapshot: Snapshot, segments: frozenset[int]) -> Hashes:
 
 
 def _differing(old: Intervals, new: Intervals) -> tuple[IndexArray, IndexArray]:
-    """Return the positions of rows in `old`, and in `new`, that the other does not have.
+    """Return the positions of rows that only `old` has, and that only `new` has.
 
     A row with another end counts as another row.
     """

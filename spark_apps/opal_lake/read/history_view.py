@@ -92,7 +92,7 @@ def history_of_keys(
     keys: Sequence[Mapping[str, Any]],
     columns: Sequence[str] | None,
 ) -> pa.Table:
-    """Read the history of a few keys, in the order of the keys. The key store finds the rows."""
+    """Read the history of a few keys, in their order, by the key store."""
     spec = snapshot.spec
     fields = view_fields(snapshot, columns)
     hashes = hashes_of_keys(keys, spec)
@@ -103,7 +103,7 @@ def history_of_keys(
 
 
 def entries_of_keys(snapshot: Snapshot, cache: RunCache, hashes: Hashes | None) -> Entries:
-    """Return the greatest entry of each (key, delta), for keys with some hashes or for all keys."""
+    """Return the greatest entry of each (key, delta), for some keys or for all."""
     parts = [no_entries(len(snapshot.spec.tie_break))]
     for run in snapshot.runs.values():
         if hashes is None:
@@ -135,7 +135,7 @@ def _entries_in(run: RunFile, cache: RunCache, words: UInt64Array) -> Iterator[E
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:
-    """Rows, and the time for which each was valid. Each field has an element for each row.
+    """Rows and the time for which each was valid. Fields have an element a row.
 
     - A row is valid from `rows.delta`. It is valid until `until` where `has_end` is true, and
       otherwise still.
@@ -172,7 +172,7 @@ def concat_intervals(parts: Sequence[Intervals]) -> Intervals:
 
 
 def intervals_of(entries: Entries, floor: int | None) -> Intervals:
-    """Return the intervals of sorted entries, without those that ended up to the floor.
+    """Return the intervals of sorted entries that did not end up to the floor.
 
     No two entries have the same key and delta. Deletes have no interval.
     """

@@ -112,7 +112,7 @@ def _own_rows(plan: NetPlan, file: DataFile, columns: list[str]) -> pa.Table:
 
 
 def _last_of_keys(entries: Entries) -> IndexArray:
-    """Return the positions of the last row of each key that is not a delete, ascending."""
+    """Return the positions of each key's last row that is not a delete, ascending."""
     order = sort_order(entries)
     ordered = entries.take(order)
     is_net = ~same_as_next(ordered, 2) & ~ordered.deleted

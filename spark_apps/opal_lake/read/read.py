@@ -311,7 +311,7 @@ def bounds_of_all(file: DataFile, spec: TableSpec) -> Mapping[int, Bounds]:
 
 
 def _is_dead(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) -> bool:
-    """Return whether all rows of the file's segments are invalid, also those in other files."""
+    """Return whether all rows of the file's segments are invalid, in any file."""
     return all(
         segment in bitmaps and len(bitmaps[segment]) >= segments[segment].rows
         for segment in file.segments
@@ -319,7 +319,7 @@ def _is_dead(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) 
 
 
 def delta_bounds(file: DataFile, spec: TableSpec) -> tuple[int | None, int | None]:
-    """Return the least and the greatest delta of a file in order form; None if unknown."""
+    """Return the least and greatest delta of a file in order form; None if unknown."""
     bounds = file.bounds.get(spec.delta.id) if spec.has_keys else None
     if bounds is None:
         return None, None
@@ -332,7 +332,7 @@ def delta_bounds(file: DataFile, spec: TableSpec) -> tuple[int | None, int | Non
 
 
 def _unscaled(value: object, scale: int) -> int | None:
-    """Return the order form of a bound: decimals are texts in bounds, and integers there."""
+    """Return the order form of a bound: an integer, also for the text of a decimal."""
     if value is None:
         return None
     return int(Decimal(str(value)).scaleb(scale))
@@ -435,7 +435,7 @@ def _row_parts(
 
 
 def _together(reads: Sequence[FileRead]) -> Iterator[list[FileRead]]:
-    """Yield the reads in their order: neighbouring small files together, large files alone."""
+    """Yield neighbouring small files together and large files alone, in their order."""
     small: list[FileRead] = []
     for read in reads:
         is_large = read.file.size > _SMALL_BYTES

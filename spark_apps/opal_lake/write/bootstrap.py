@@ -223,7 +223,7 @@ def fix_plan(storage: Storage, name: str, plan: BootstrapPlan) -> BootstrapPlan:
 
 
 def read_plan(storage: Storage, name: str) -> BootstrapPlan | None:
-    """Return the stored plan of a bootstrap; None before the first attempt has stored one."""
+    """Return the stored plan of a bootstrap; None if none is stored yet."""
     path = layout.bootstrap_plan_path(name)
     try:
         data = _read(storage, path)
@@ -258,7 +258,7 @@ def keep_result(storage: Storage, name: str, result: JobResult) -> None:
 
 
 def read_result(storage: Storage, name: str) -> JobResult | None:
-    """Return the result of a finished bootstrap, marked as repeated; None if not finished."""
+    """Return the result of a finished bootstrap, marked as repeated, or None."""
     try:
         result = _read_result(storage, layout.bootstrap_result_path(name))
     except NotFoundError:

@@ -31,7 +31,7 @@ _COLUMN_TYPES = ("string", "date")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The rows of one commit: the rows of business snapshot `name`, if any, and bad rows.
+    """The rows of one commit: those of business snapshot `name`, if any, and bad ones.
 
     `bad` maps a value of the column to the reason why rows with this value are bad.
     """

@@ -117,7 +117,7 @@ def ingest(
 def start_ingest(
     table: OpenTable, asked: "Ingest", new_columns: NewColumnsOf | None = None
 ) -> IngestRun | JobResult:
-    """Start an ingest and claim its number; return the result of an equal, earlier ingest.
+    """Start an ingest and claim its number; or return the result of an earlier one.
 
     New columns are added in a commit of their own, before the commit of the rows.
     """
@@ -142,7 +142,7 @@ def start_ingest(
 
 
 def check_names(asked: "Ingest") -> None:
-    """Raise InvalidInputError for a token, key or other name that a commit cannot hold.
+    """Raise InvalidInputError for a token or other name that a commit cannot hold.
 
     It is called before any file is written.
     """
@@ -169,7 +169,7 @@ def write_segments(table: OpenTable, rows: Rows, run: IngestRun) -> list[IngestO
 def write_inline(
     table: OpenTable, rows: Rows, run: IngestRun
 ) -> tuple[list[IngestOutput], JobOutputs]:
-    """Write the rows and apply the rule to them, in a task for each range of the key hash."""
+    """Write the rows and apply the rule, in a task for each range of the key hash."""
     writer = slot_writer(run.base, run.number, table.cache, hurried=run.hurried)
     slots = table.executor.slots(writer.merged_entries, rows)
     task = partial(
@@ -193,7 +193,7 @@ def commit_ingest(
     outputs: Sequence[IngestOutput],
     rule_outputs: JobOutputs | None = None,
 ) -> JobResult:
-    """Commit the written segments; they are pending without `rule_outputs`, otherwise visible.
+    """Commit the written segments: visible with `rule_outputs`, otherwise pending.
 
     Raises InvalidInputError, before the log is changed, if rows are bad and may not be put aside,
     or if too many rows are bad.
@@ -271,7 +271,7 @@ def commit_ingest(
 
 
 def _is_named(asked: "Ingest") -> bool:
-    """Return whether to commit even without rows, because a repeated call looks for a name."""
+    """Return whether to commit even without rows, for a repeated call to find."""
     names = (asked.token, asked.application, asked.business_snapshot)
     return names != (None, None, None)
 
@@ -317,7 +317,7 @@ def _check_rows(
 def _counts(
     files: Sequence[DataFile], rejected: Counter[str], rule_outputs: JobOutputs | None
 ) -> dict[str, int]:
-    """Return the counts of the result; raise FormatError if the rule missed written rows."""
+    """Return the counts of the result; raise FormatError if the rule missed rows."""
     counts = {
         "rows": sum(file.rows for file in files),
         "files": len(files),
@@ -359,7 +359,7 @@ def _business_notes(run: IngestRun, head: Snapshot, *, is_inline: bool) -> Itera
 
 
 def _unused_tokens(run: IngestRun, head: Snapshot) -> tuple[str, ...]:
-    """Return the tokens of replaced ingests without a commit: these ingests may still run."""
+    """Return the tokens of replaced ingests without a commit, which may still run."""
     return tuple(
         token for token in run.asked.replaces or () if head.version_of_token(token) is None
     )

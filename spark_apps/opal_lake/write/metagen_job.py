@@ -156,7 +156,7 @@ def start_metagen(
 def result_without_work(
     log: CommitLog, head: Snapshot, token: str | None, selection: Selection
 ) -> JobResult | None:
-    """Return the result of a MetaGen that was done before or has nothing to do at a version.
+    """Return the result of a MetaGen that was done before or has nothing to do.
 
     Return None if a job has to run, for rows or to finish a business snapshot. Rows that come after
     this version do not count: a job leaves rows that come after its plan to the next MetaGen.
@@ -318,7 +318,7 @@ def _nothing_notes(head: Snapshot, selection: Selection) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staying:
-    """The part of a result that describes rows which stay pending; empty without such rows."""
+    """The part of a result about rows that stay pending; empty without such rows."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from opal_lake.definition.table_spec import TableSpec
 
 
 def split_by_partition(rows: pa.Table, spec: TableSpec) -> Iterator[pa.Table]:
-    """Yield the rows of each combination of partition values, in the order of first rows."""
+    """Yield the rows of each partition, in the order of their first rows."""
     if not rows.num_rows:
         return
     if not spec.partition_by:

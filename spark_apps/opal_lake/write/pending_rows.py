@@ -68,7 +68,7 @@ class Sought:
 
 
 def _ascending(column: pa.ChunkedArray) -> tuple[Comparable, ...] | None:
-    """Return the distinct values in the form of bounds; None if they have no such form."""
+    """Return the distinct values, ascending, in the form of bounds; None without one."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     elif pa.types.is_date(column.type):
@@ -90,7 +90,7 @@ _remembered: Recent[_File, Entries] = Recent(max_size=MAX_BYTES, size_of=_bytes_
 
 
 def pending_neighbours(snapshot: Snapshot, sought: Sought) -> Iterator[Entries]:
-    """Yield the nearest pending rows before and after each sought row, and perhaps more rows."""
+    """Yield the nearest pending rows before and after each sought row, or more."""
     probes = sought.rows.take(np.argsort(sought.rows.high, kind="stable"))
     for file in snapshot.files.values():
         is_pending = not snapshot.pending.isdisjoint(file.segments)

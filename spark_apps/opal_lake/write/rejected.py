@@ -44,7 +44,7 @@ class RejectedRows:
 
 
 def replay_token(number: int, epoch: int) -> str:
-    """Return the token of the replay of a job's rejected rows: it makes sure of a single replay.
+    """Return the token by which a job's rejected rows are replayed only once.
 
     A restore may undo a replay. It begins a new epoch, in which the rows can be replayed again.
     """
@@ -76,7 +76,7 @@ def find_rejected(log: CommitLog, head: Snapshot) -> list[RejectedRows]:
 def _commits_of(
     log: CommitLog, head: Snapshot, numbers: Iterable[int]
 ) -> tuple[dict[int, Commit], dict[int, str]]:
-    """Return the commits of jobs and the states of their rejected rows, by number of the job.
+    """Return the commits of jobs, and the states of their rejected rows, by job.
 
     The log is read from the head back to the oldest of the jobs. A restore undoes the commits
     between it and the version that it restored.

@@ -164,7 +164,7 @@ def _check_spans(spec: TableSpec) -> None:
 
 
 def _check_groups(head: Snapshot, spec: TableSpec) -> None:
-    """Raise InvalidInputError if a group has more rows than the new limit: groups never split."""
+    """Raise InvalidInputError if a group, which never splits, exceeds the new limit."""
     fullest = max(head.root.groups.values(), default=0)
     # I13: a group that exceeds the current limit is a single large segment
     least_limit = min(fullest, head.spec.integer("group_rows"))

@@ -72,7 +72,7 @@ def _known_table(*state: Any) -> KnownTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUps:
-    """Rows that lack values, and the id of the stored row before each; None without one."""
+    """Rows that lack values, and the id of the stored row before each, or None."""
 
     sought: Sought
     before: tuple[RowId | None, ...]
@@ -94,7 +94,7 @@ def check_look_ups(head: Snapshot, cache: RunCache, base: int, look_ups: Iterabl
 def filled(
     batches: Batches, base: Snapshot, cache: RunCache, number: int
 ) -> tuple[Sequence[Batches], LookUps | None]:
-    """Return the rows of a task with the values that they lacked, in layers to write in order.
+    """Return the rows of a task with all values, in layers to write in order.
 
     Rows whose values are unknown are marked as bad. Also return the look-ups of stored rows; None
     if no row lacks values.
@@ -162,7 +162,7 @@ def _fill(
 def _layers(
     rows: pa.Table, positions: npt.NDArray[np.intp], own: Entries, spec: TableSpec
 ) -> Sequence[Batches]:
-    """Divide the rows into layers, so that row ids keep the order in which values were taken.
+    """Divide the rows into layers: row ids then keep the order of taken values.
 
     A row takes values from an earlier row of the task. If both are equal in key, delta and
     tie-break, the rule orders them by row id. Within a layer, row ids follow the partitions. So
@@ -193,7 +193,7 @@ def _layers(
 
 
 def _too_many_layers(row: pa.Table, layers: int, spec: TableSpec) -> Exception:
-    """Return the error for rows that are equal to `row` and change partition too often."""
+    """Return the error for rows equal to `row` that change partition too often."""
     names = [column.name for column in (*spec.keys, spec.delta, *spec.tie_break)]
     values = row_text({name: values_of(row[name])[0] for name in names})
     partitions = [column.name for column in spec.partition_by]
@@ -265,7 +265,7 @@ def _own_rows(rows: pa.Table, spec: TableSpec, number: int) -> pa.Table:
 
 
 def _stored(snapshot: Snapshot, cache: RunCache, sought: Sought) -> Entries:
-    """Return the entries of stored and pending rows that are neighbours of the sought rows."""
+    """Return the entries of the stored and pending neighbours of the sought rows."""
     rows = sought.rows
     parts = [no_entries(len(snapshot.spec.tie_break))]
     if len(rows):

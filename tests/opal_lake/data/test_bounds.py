@@ -103,7 +103,7 @@ def test_both_zeros_are_within_bounds() -> None:
         assert (math.copysign(1, low), math.copysign(1, high)) == (-1, 1)
 
 
-def test_long_texts_are_cut() -> None:
+def test_bounds_of_long_texts_are_cut() -> None:
     assert bounds(["a" * 40], pa.string()) == ("a" * 32, "a" * 31 + "b", 0)
     assert bounds(["\U0010ffff" * 40], pa.string()) == ("\U0010ffff" * 32, None, 0)
     assert bounds([b"\xff" * 40], pa.binary()) == ("ff" * 32, None, 0)
@@ -111,7 +111,7 @@ def test_long_texts_are_cut() -> None:
 
 
 @given(TEXT)
-def test_cut_texts_enclose_the_whole(text: str) -> None:
+def test_bounds_enclose_the_whole_text(text: str) -> None:
     low, high = plan_low(text), plan_high(text)
     assert isinstance(low, str)
     assert low.encode() <= text.encode()
@@ -119,7 +119,7 @@ def test_cut_texts_enclose_the_whole(text: str) -> None:
 
 
 @given(st.binary(max_size=70))
-def test_cut_bytes_enclose_the_whole(value: bytes) -> None:
+def test_bounds_enclose_the_whole_binary(value: bytes) -> None:
     low, high = plan_low(value), plan_high(value)
     assert isinstance(low, str)
     assert bytes.fromhex(low) <= value
@@ -149,7 +149,7 @@ def test_nested_columns_have_no_bounds() -> None:
     assert set(bounds_of(to_physical(table, spec), spec)) == atomic
 
 
-def test_json_is_compact_and_checked() -> None:
+def test_damaged_json_of_bounds_is_refused() -> None:
     bounds = {7: Bounds(low="1.50", high=None, nulls=3)}
     assert bounds_to_json(bounds) == {"7": ["1.50", None, 3]}
     for damaged in ({"x": [1, 2, 3]}, {"7": [1, 2]}, {"7": None}):

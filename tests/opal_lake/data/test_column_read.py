@@ -150,7 +150,7 @@ def test_orc_file_is_read_whole_and_gives_the_same_rows(
     assert fetched(other, columns=COLUMNS)[1] == fetched(folder, columns=COLUMNS)[1]
 
 
-def test_damaged_and_missing_files_are_named(folder: Path) -> None:
+def test_errors_name_damaged_and_missing_files(folder: Path) -> None:
     file = large_file(folder)
     data = file.read_bytes()
     for position in (40, len(data) - 20):  # a page of the first column, the footer

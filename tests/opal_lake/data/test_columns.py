@@ -30,7 +30,9 @@ def spec_with(kind: pa.DataType, file_format: str = "parquet") -> TableSpec:
 @FORMATS
 @given(table=tables())
 @settings(max_examples=150, deadline=None)
-def test_there_and_back_is_the_same(file_format: str, table: pa.Table) -> None:
+def test_rows_survive_conversion_to_physical_columns_and_back(
+    file_format: str, table: pa.Table
+) -> None:
     spec = spec_of(table, file_format)
     physical = to_physical(with_row_ids(table), spec)
     physical.validate(full=True)
@@ -60,7 +62,7 @@ def test_orc_files_hold_times_as_numbers_at_every_level() -> None:
     assert "date32" not in physical
 
 
-def test_names_in_files_are_plain_at_every_level() -> None:
+def test_names_in_files_are_ascii_words_at_every_level() -> None:
     def names(kind: pa.DataType) -> list[str]:
         parts = [kind.field(position) for position in range(kind.num_fields)]
         return [part.name for part in parts] + [name for part in parts for name in names(part.type)]
@@ -70,7 +72,7 @@ def test_names_in_files_are_plain_at_every_level() -> None:
     assert all(name.replace("_", "a").isalnum() and name.isascii() for name in names_in_order)
 
 
-def test_delete_mark_is_a_column_only_where_a_condition_says_what_deletes() -> None:
+def test_files_have_a_column_of_deletes_only_with_a_delete_condition() -> None:
     table = one_column([1], pa.int64())
     assert physical_schema(spec_of(table, "parquet")).names == [
         "k",
@@ -93,7 +95,7 @@ def test_delete_mark_is_a_column_only_where_a_condition_says_what_deletes() -> N
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @FORMATS
-def test_any_unit_and_zone_that_converts_exactly_is_taken(file_format: str, unit: str) -> None:
+def test_times_of_any_unit_and_zone_are_converted(file_format: str, unit: str) -> None:
     moment = datetime(2024, 11, 3, 9, 30, tzinfo=UTC)
     table = one_column([moment, None], pa.timestamp(unit, tz="America/Los_Angeles"))
     spec = spec_with(ZONED, file_format)
@@ -111,7 +113,7 @@ def test_times_that_lose_digits_are_refused() -> None:
 @pytest.mark.parametrize(
     "kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()), pa.null()]
 )
-def test_other_forms_of_text_become_text(kind: pa.DataType) -> None:
+def test_other_arrow_types_of_text_become_string(kind: pa.DataType) -> None:
     spec = spec_with(pa.list_(pa.string()))
     text = pa.array(["a", None], pa.string()).cast(kind) if kind != pa.null() else pa.nulls(2)
     lists = pa.LargeListArray.from_arrays(pa.array([0, 1, 2], pa.int64()), text)
@@ -131,12 +133,12 @@ def test_other_forms_of_text_become_text(kind: pa.DataType) -> None:
         (pa.time64("us"), r"type time64\[us\] is not supported.*cast it to one of BOOLEAN"),
     ],
 )
-def test_another_type_is_refused_by_name(kind: pa.DataType, message: str) -> None:
+def test_error_names_the_type_that_does_not_fit(kind: pa.DataType, message: str) -> None:
     with pytest.raises(InvalidInputError, match=f"'x'.* {message}"):
         to_physical(one_column([None], kind), spec_with(pa.int64()))
 
 
-def test_nested_mistakes_are_named_by_their_path() -> None:
+def test_error_names_the_path_of_a_nested_column() -> None:
     spec = spec_with(pa.struct([("a", pa.list_(pa.int64()))]))
     other = r"x\.a\.element' holds STRING where the table has BIGINT"
     with pytest.raises(InvalidInputError, match=other):
@@ -160,7 +162,7 @@ def test_members_that_would_be_lost_are_refused(
         to_physical(one_column([None], around(pa.struct([number, number]))), spec)
 
 
-def test_absent_and_doubled_columns_are_refused() -> None:
+def test_missing_and_repeated_columns_are_refused() -> None:
     table = one_column([1], pa.int64())
     with pytest.raises(InvalidInputError, match="'x' is missing"):
         to_physical(table.drop_columns("x"), spec_with(pa.int64()))

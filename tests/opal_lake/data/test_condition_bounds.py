@@ -79,7 +79,7 @@ TXT = IDS["txt"]
         ("big < 1 AND 5 / num > 1", And(parts=(test("big", "<", 1), UNKNOWN))),
     ],
 )
-def test_what_bounds_can_answer(text: str, predicate: Predicate) -> None:
+def test_condition_becomes_a_predicate_on_bounds(text: str, predicate: Predicate) -> None:
     assert parsed(text) == predicate
 
 
@@ -99,7 +99,7 @@ def test_what_bounds_can_answer(text: str, predicate: Predicate) -> None:
         "coalesce(big, 1) = 1",
     ],
 )
-def test_what_bounds_say_nothing_about(text: str) -> None:
+def test_condition_that_bounds_cannot_answer_is_unknown(text: str) -> None:
     assert parsed(text) == UNKNOWN
 
 

@@ -238,7 +238,7 @@ def test_orc_tail_is_everything_after_the_stripes() -> None:
 
 
 @FORMATS
-def test_damage_is_a_format_error_that_names_the_file(file_format: str) -> None:
+def test_format_error_names_a_damaged_file(file_format: str) -> None:
     table = plain_rows(100)
     file, spec = encoded(table, file_format), spec_of(table, file_format)
     for data in (b"", b"PAR1", bytes(file.data[: len(file.data) // 2]), bytes(len(file.data))):
@@ -275,7 +275,7 @@ def test_missing_row_ids_are_refused() -> None:
         encode_file(table, spec_of(table, "parquet"))
 
 
-def test_encodings_follow_the_values() -> None:
+def test_encodings_depend_on_the_values() -> None:
     rows = 50_000
     encodings = plan_encodings(with_row_ids(plain_rows(rows)))
     assert set(encodings.dictionary) == {"few", SEGMENT}

@@ -120,7 +120,7 @@ def test_many_lengths_are_bounded_as_few_are(runs: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_every_value_is_counted_with_what_lies_within_it(kind: str) -> None:
+def test_size_of_a_nested_value_includes_its_members(kind: str) -> None:
     values: dict[str, list[Any]] = {
         "text": ["a", None, "bcd", ""],
         "numbers": [[1, None], None, [], [2]],
@@ -170,7 +170,7 @@ print(f"{len(data)} bytes, grown by {grown >> 10} MB")
 
 
 @pytest.mark.parametrize("name", ["lists", "words"])
-def test_a_small_file_that_stands_for_much_is_refused_before_it_is_decoded(name: str) -> None:
+def test_a_small_file_with_large_rows_is_refused_before_it_is_decoded(name: str) -> None:
     root = Path(__file__).parents[3]
     child = subprocess.run(
         [sys.executable, "-c", BOMBS, name],
@@ -190,7 +190,7 @@ def test_a_small_file_that_stands_for_much_is_refused_before_it_is_decoded(name:
 
 
 @pytest.mark.parametrize("name", ["numbers", "text", "texts"])
-def test_a_file_is_padded_to_what_its_values_take_and_reads_as_before(name: str) -> None:
+def test_a_padded_file_has_the_same_rows(name: str) -> None:
     bound = SizeBound(least_bytes=1000, inflated=8)
     value: Any = "x" * 5000 if name == "text" else [7] * 5000
     value = ["x" * 100] * 500 if name == "texts" else value

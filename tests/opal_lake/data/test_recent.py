@@ -16,7 +16,7 @@ def test_values_used_last_stay_within_the_bound() -> None:
     assert made == ["aa", "bb", "cc", "bb"]
 
 
-def test_value_beyond_the_bound_is_not_stored_and_drops_no_other() -> None:
+def test_value_beyond_the_bound_is_not_stored_and_drops_no_other_value() -> None:
     recent = Recent[str, str](max_size=4, size_of=len)
     recent.get("a", lambda: "a")
     assert recent.get("large", lambda: "large") == "large"

@@ -19,6 +19,6 @@ def test_a_different_reason_for_every_row_does_not_fill_the_commit() -> None:
     assert rejects.counts[OTHER_REASONS] == 1000 - (MAX_REASONS - 2)
 
 
-def test_few_reasons_stay_as_they_are() -> None:
+def test_few_reasons_are_not_merged() -> None:
     counts = Counter({"null": 3, "too long": 1})
     assert fewer_reasons(counts) == counts

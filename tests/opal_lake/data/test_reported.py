@@ -107,7 +107,7 @@ def test_impossible_entry_is_refused(entry: Any, change: dict[str, Any], said: s
             actions.check_reported(7)
 
 
-def test_new_segment_must_be_of_its_job_and_reported_once() -> None:
+def test_segment_of_another_job_or_reported_twice_is_refused() -> None:
     with pytest.raises(ReportError, match=r"its segment \d+ does not belong to job 8"):
         Actions(ingested=(DATA,)).check_reported(8)
     with pytest.raises(ReportError, match="it was reported twice"):

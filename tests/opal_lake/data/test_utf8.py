@@ -23,7 +23,7 @@ NUMBERS = pa.array([1, 2, 3, 4])
     ],
     ids=lambda array: str(array.type),
 )
-def test_only_rows_with_other_bytes_are_reported_also_in_slices(
+def test_only_rows_that_are_not_utf8_are_found_also_in_slices(
     array: pa.Array,
 ) -> None:
     def places(column: pa.ChunkedArray) -> list[bool] | None:

@@ -144,7 +144,7 @@ def files_met(
     return met
 
 
-def test_example_of_the_paper_reads_half_of_the_files() -> None:
+def test_z_order_reads_fewer_files_than_a_linear_order_in_the_example_of_the_paper() -> None:
     """8 x 8 points in 16 files: half as many files are read as after a linear sort."""
     x, y = (axis.ravel() for axis in np.meshgrid(np.arange(8), np.arange(8), indexing="ij"))
     columns = [pa.array(x), pa.array(y)]

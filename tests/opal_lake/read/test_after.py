@@ -81,7 +81,7 @@ def test_rows_that_a_restore_brings_back_are_not_new_after_a_major_compaction() 
 
 @settings(max_examples=25, deadline=None)
 @given(STEPS)
-def test_each_row_comes_once_to_whoever_reads_after_a_version(steps: list[Step]) -> None:
+def test_reads_after_each_version_give_every_row_once(steps: list[Step]) -> None:
     came = Came()
     for step in steps:
         came.run(step)
@@ -91,7 +91,7 @@ def test_each_row_comes_once_to_whoever_reads_after_a_version(steps: list[Step])
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(STEPS)
-def test_each_row_comes_once_in_many_histories(steps: list[Step]) -> None:
+def test_reads_after_each_version_give_every_row_once_in_many_histories(steps: list[Step]) -> None:
     came = Came()
     for step in steps:
         came.run(step)
@@ -99,7 +99,7 @@ def test_each_row_comes_once_in_many_histories(steps: list[Step]) -> None:
     assert check_table(came.table) == []
 
 
-def test_commits_that_have_gone_are_named_when_they_would_tell_what_came() -> None:
+def test_error_names_an_expired_commit_that_a_read_after_a_version_needs() -> None:
     came = Came()
     for verb, number in [("inline", 0), ("inline", 0), ("major", 0), ("restore", 1)]:
         came.run((verb, number))

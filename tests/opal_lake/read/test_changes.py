@@ -57,7 +57,7 @@ def applied(table: Table, earlier: int, later: int) -> list[object]:
     return sorted((row["sku"], row["at"], row["price"]) for row in state.values())
 
 
-def test_a_feed_since_a_version_makes_the_later_one_of_it(storage: Storage) -> None:
+def test_a_feed_turns_an_earlier_version_into_the_later_one(storage: Storage) -> None:
     table = history(storage, 9)
     for earlier in range(9):
         for later in range(earlier + 1, 10):
@@ -81,7 +81,7 @@ def test_rows_that_a_major_compaction_dropped_since_are_in_the_feed(storage: Sto
     assert [span.snapshot.version for span in spans] == [9, newest]
 
 
-def test_what_has_expired_is_named(storage: Storage) -> None:
+def test_error_names_the_oldest_version_with_readable_changes(storage: Storage) -> None:
     history(storage, 12)
     table = at_hour(storage, 12.5)
     known = changes_of(table, 8)
@@ -103,7 +103,7 @@ def test_what_has_expired_is_named(storage: Storage) -> None:
         table.changes(datetime.fromtimestamp(START / 1e6, UTC))
 
 
-def test_expired_versions_that_changed_nothing_are_no_loss(storage: Storage) -> None:
+def test_a_feed_may_begin_at_expired_versions_that_changed_nothing(storage: Storage) -> None:
     table = history(storage, 3)
     for hour in range(4, 9):
         at_hour(storage, hour).set_properties({"window": f"{hour}d"})
@@ -143,7 +143,7 @@ def test_pending_rows_change_nothing_until_their_metagen(storage: Storage) -> No
     assert changes_of(table, 0) == [(3, "insert", "a", 2)]
 
 
-def test_equal_rows_put_again_are_updates(storage: Storage) -> None:
+def test_rows_ingested_again_with_equal_values_are_updates(storage: Storage) -> None:
     table = create(storage)
     for _ in range(2):
         table.ingest(*rows([("a", 1, 1)]), metadata="inline")
@@ -156,7 +156,7 @@ def test_equal_rows_put_again_are_updates(storage: Storage) -> None:
     )
 
 
-def test_times_are_those_of_the_commits(storage: Storage) -> None:
+def test_feed_has_the_commit_times(storage: Storage) -> None:
     table = history(storage, 3)
     times = {
         row["_commit_version"]: row["_commit_timestamp"] for row in table.changes(1).to_pylist()
@@ -169,7 +169,7 @@ def test_times_are_those_of_the_commits(storage: Storage) -> None:
     assert changes_of(table, times[2].isoformat(), times[3].isoformat()) == changes_of(table, 2, 3)
 
 
-def test_a_column_of_the_feed_s_own_name_has_to_be_left_out(storage: Storage) -> None:
+def test_a_column_with_the_name_of_a_feed_column_is_refused(storage: Storage) -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("_CHANGE_type", pa.string())])
     table = create_on(storage, plan_spec(schema, TableLayout(keys=["id"], delta="at")))
     table.ingest(pa.table([[1], [1], ["mine"]], schema=schema), metadata="inline")
@@ -194,7 +194,7 @@ def test_keys_need_not_be_among_the_columns(storage: Storage) -> None:
         table.changes(2, columns=["cost"])
 
 
-def test_a_key_of_the_feed_s_own_name_makes_a_feed_impossible(storage: Storage) -> None:
+def test_a_key_with_the_name_of_a_feed_column_is_refused(storage: Storage) -> None:
     schema = pa.schema([("_Commit_Version", pa.int64()), ("at", pa.int64())])
     table = create_on(storage, plan_spec(schema, TableLayout(keys=["_Commit_Version"], delta="at")))
     for read in (lambda: table.changes(0), lambda: table.changes(0, columns=["at"])):
@@ -229,7 +229,7 @@ def test_savepoints_and_times_without_a_commit_in_between_are_an_empty_range(
             table.changes(*bounds)
 
 
-def test_a_wrong_bound_or_version_is_refused_with_advice(storage: Storage) -> None:
+def test_a_wrong_bound_or_version_is_refused_with_the_next_step(storage: Storage) -> None:
     table = history(storage, 3)
     with pytest.raises(InvalidInputError, match="leave end out to read up to the newest version"):
         table.changes(1, "latest")
@@ -325,7 +325,7 @@ def test_a_net_feed_follows_a_row_through_versions_unless_its_key_was_deleted(
     ]
 
 
-def test_a_net_feed_keeps_the_rows_of_an_update_together_whatever_came_between(
+def test_a_net_feed_keeps_the_rows_of_an_update_together(
     storage: Storage,
 ) -> None:
     table = create(storage)
@@ -383,7 +383,7 @@ def test_a_feed_may_be_of_columns_that_the_old_rows_lack(
         assert table.changes(0, columns=columns).num_rows == 4
 
 
-def test_what_a_job_finds_when_another_was_first_names_the_rows_that_follow_too(
+def test_events_written_after_a_lost_race_name_the_next_rows(
     storage: Storage,
 ) -> None:
     table = create(storage)
@@ -421,7 +421,7 @@ def test_what_a_job_finds_when_another_was_first_names_the_rows_that_follow_too(
         ([(2 << 32, 5)], "1 changed rows were replaced by rows that no data file holds"),
     ],
 )
-def test_next_rows_that_lead_nowhere_are_damage(
+def test_wrong_next_rows_raise_a_format_error(
     ids: list[tuple[int, int]], says: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = create(storage)
@@ -462,7 +462,7 @@ def ids_of(rows: RowIds) -> list[tuple[int, int]]:
     ],
 )
 @pytest.mark.parametrize("by_keys", [False, True])
-def test_a_row_that_was_dropped_while_a_job_ended_it_once_more_is_in_no_feed(
+def test_a_dropped_row_that_a_running_job_ends_again_is_in_no_feed(
     before: list[Row],
     between: list[Row],
     new: list[Row],

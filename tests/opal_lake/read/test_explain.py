@@ -41,7 +41,7 @@ def table(request: pytest.FixtureRequest) -> Table:
 @pytest.mark.parametrize(
     "predicate", [None, LOW_X, And(parts=(LOW_X, HIGH_Y)), Or(parts=(LOW_X, HIGH_Y)), Unknown()]
 )
-def test_it_counts_what_a_read_does(
+def test_explain_counts_the_files_of_a_read(
     table: Table, predicate: Predicate | None, until: int | None
 ) -> None:
     snapshot = table.snapshot_at()
@@ -56,13 +56,13 @@ def test_it_counts_what_a_read_does(
     assert said["files"]["pending"] == 1
 
 
-def test_it_tells_dead_later_and_pending_files_apart(table: Table) -> None:
+def test_explain_distinguishes_dead_later_and_pending_files(table: Table) -> None:
     now, then = explained(table)["files"], explained(table, until=6)["files"]
     assert (now["pruned_as_dead"], now["pruned_by_event_time"], now["pending"]) == (1, 0, 1)
     assert (then["pruned_as_dead"], then["pruned_by_event_time"], then["pending"]) == (0, 1, 1)
 
 
-def test_conditions_say_what_each_skips_and_what_no_other_does(table: Table) -> None:
+def test_explain_shows_the_files_that_each_condition_skips(table: Table) -> None:
     x, y = explained(table, And(parts=(LOW_X, HIGH_Y)))["conditions"]
     assert (x["condition"], x["columns"]) == ("x < 0.25", ["x"])
     assert (y["condition"], y["columns"]) == ("y >= 0.75", ["y"])
@@ -78,7 +78,7 @@ def test_conditions_say_what_each_skips_and_what_no_other_does(table: Table) -> 
     assert 0 < either["files"] < min(alone)
 
 
-def test_it_says_how_far_the_table_is_in_order(table: Table) -> None:
+def test_explain_shows_the_files_in_z_order(table: Table) -> None:
     said = explained(table)["z_order"]
     [order_] = said["orders"]
     assert order_["columns"] == ["x", "y"]
@@ -87,7 +87,7 @@ def test_it_says_how_far_the_table_is_in_order(table: Table) -> None:
     assert said["files_without"] == 3
 
 
-def test_conditions_read_as_sql() -> None:
+def test_conditions_are_shown_as_sql() -> None:
     columns = [
         ("id", pa.int64()),
         ("at", pa.timestamp("us", tz="UTC")),
@@ -120,7 +120,7 @@ def test_conditions_read_as_sql() -> None:
         assert condition_text(predicate, spec) == text
 
 
-def test_an_empty_table_has_nothing_to_explain(request: pytest.FixtureRequest) -> None:
+def test_explain_of_an_empty_table_has_no_files(request: pytest.FixtureRequest) -> None:
     spec = plan_spec(
         pa.schema([("id", pa.int64()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at")
     )

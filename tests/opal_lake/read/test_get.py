@@ -39,7 +39,7 @@ def test_rows_come_in_the_order_of_the_keys(shop: Table) -> None:
     assert shop.get([{"sku": "a"}], columns=["price"]).to_pylist() == [{"price": 11}]
 
 
-def test_of_keys_alone_no_value_is_read(shop: Table) -> None:
+def test_key_columns_are_not_read_from_files(shop: Table) -> None:
     """A hash of 128 bits shows that a text is the stored one."""
     assert shop.get([{"sku": key} for key in "bxa"], columns=["sku"], event_time=4).to_pylist() == [
         {"sku": "b"},
@@ -55,7 +55,7 @@ def test_keys_may_come_from_an_iterator_or_alone(shop: Table) -> None:
         shop.get([{"sku": "a"}], columns="price")
 
 
-def test_a_moment_is_that_of_a_version_or_of_the_source(shop: Table) -> None:
+def test_rows_are_read_at_a_version_or_at_an_event_time(shop: Table) -> None:
     assert prices(shop, "a", "b", "c", version=1) == [("a", 10), ("b", 20)]
     assert prices(shop, "a", "b", "c", event_time=4) == [("a", 10), ("b", 20)]
     assert prices(shop, "a", "b", "c", event_time=0) == []
@@ -63,7 +63,7 @@ def test_a_moment_is_that_of_a_version_or_of_the_source(shop: Table) -> None:
     assert prices(shop, "a", "b", "c") == [("a", 11)]
 
 
-def test_rows_are_there_wherever_they_moved(shop: Table, storage: Storage) -> None:
+def test_rows_are_found_after_rewrites(shop: Table, storage: Storage) -> None:
     compact(shop)
     assert prices(reopen(storage), "a", "b", "c") == [("a", 11)]
 
@@ -88,12 +88,12 @@ def test_rows_are_there_wherever_they_moved(shop: Table, storage: Storage) -> No
         ([{"sku": None}], "key column sku: None is not a value of it; a STRING column takes str"),
     ],
 )
-def test_keys_that_cannot_be_are_refused(shop: Table, keys: Any, words: str) -> None:
+def test_keys_of_a_wrong_form_are_refused(shop: Table, keys: Any, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         shop.get(keys)
 
 
-def test_a_row_that_no_file_holds_is_damage(shop: Table) -> None:
+def test_a_row_that_no_file_holds_raises_a_format_error(shop: Table) -> None:
     snapshot = shop.snapshot_at()
     snapshot.files.pop(next(path for path, file in snapshot.files.items() if file.rows == 2))
     with pytest.raises(

@@ -27,7 +27,7 @@ def shown(table: Table, *keys: str) -> list[tuple[object, ...]]:
     return sorted(tuple(row.values()) for row in view.to_pylist())
 
 
-def test_what_ended_up_to_the_floor_is_not_shown_before_it_is_dropped_or_after(
+def test_rows_that_ended_up_to_the_floor_are_not_shown(
     storage: Storage,
 ) -> None:
     table = create(storage)
@@ -54,7 +54,7 @@ def test_an_empty_table_has_no_history(storage: Storage) -> None:
     assert shown(table) == shown(table, "a") == []
 
 
-def test_a_column_of_the_view_s_own_name_has_to_be_left_out(storage: Storage) -> None:
+def test_a_column_with_the_name_of_a_view_column_is_refused(storage: Storage) -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("deleted", pa.bool_())])
     table = create_on(
         storage, plan_spec(schema, TableLayout(keys=["id"], delta="at", deletes="deleted"))

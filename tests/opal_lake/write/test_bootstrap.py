@@ -52,7 +52,7 @@ def test_batches_are_cut_by_bytes_and_by_number_of_files() -> None:
 @pytest.mark.parametrize(
     "sizes", [[1] * 100, [0, 0], [5], [100, 1, 1, 1], list(range(40)), [1, 1, 1, 1000]]
 )
-def test_a_table_that_is_scanned_whole_for_each_batch_has_few(sizes: list[int]) -> None:
+def test_delta_and_iceberg_sources_have_few_batches(sizes: list[int]) -> None:
     for batch_bytes in (1, 50, 1 << 40):
         batches = cut_batches(files(*sizes), DELTA, batch_bytes)
         assert [file for batch in batches for file in batch] == files(*sizes)
@@ -60,7 +60,7 @@ def test_a_table_that_is_scanned_whole_for_each_batch_has_few(sizes: list[int]) 
         assert len(batches) <= min(MAX_SCANS, -(-sum(sizes) // batch_bytes) or 1)
 
 
-def test_the_first_plan_stands_and_names_its_batches() -> None:
+def test_the_first_stored_plan_is_final() -> None:
     storage = open_storage("memory://plans")
     plan = BootstrapPlan(
         source=DELTA,
@@ -86,7 +86,7 @@ def test_the_first_plan_stands_and_names_its_batches() -> None:
     assert read_result(storage, "p") is None
 
 
-def test_a_damaged_plan_is_named() -> None:
+def test_error_names_a_damaged_plan() -> None:
     storage = open_storage("memory://damaged-plan")
     storage.put_if_absent(layout.bootstrap_plan_path("p"), b"{}")
     with pytest.raises(FormatError, match=r"bootstrap/p/plan\.json is damaged"):

@@ -85,7 +85,7 @@ def test_all_batches_are_in_the_table_and_visible() -> None:
     assert check_table(table) == []
 
 
-def test_after_a_failure_the_next_attempt_does_what_is_left() -> None:
+def test_the_next_attempt_after_a_failure_ingests_the_missing_batches() -> None:
     table, reader = create(MemoryStorage()), Reader(fails_at={1})
     with pytest.raises(StorageError, match="is away"):
         bootstrap(table, reader)
@@ -103,7 +103,7 @@ def test_after_a_failure_the_next_attempt_does_what_is_left() -> None:
     assert content(table) == latest(BATCHES)
 
 
-def test_a_bootstrap_that_is_done_returns_its_result_and_reads_nothing() -> None:
+def test_a_finished_bootstrap_returns_its_result_and_reads_nothing() -> None:
     table = create(MemoryStorage())
     done, reader = bootstrap(table, Reader()), Reader(batches=[[("z", 9, 9)]])
     assert bootstrap(table, reader) == replace(done, repeated=True)

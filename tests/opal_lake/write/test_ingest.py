@@ -45,7 +45,7 @@ def test_a_task_whose_files_cannot_be_numbered_is_refused() -> None:
 
 
 @pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
-def test_a_bad_row_whose_text_is_no_utf8_is_reported_and_put_aside(on_bad_rows: str) -> None:
+def test_a_bad_row_whose_text_is_not_utf8_is_reported_and_put_aside(on_bad_rows: str) -> None:
     table = create_on(MemoryStorage(), plan_spec(SCHEMA, keyed()))
     bad = pa.table(
         {"k": pa.array([None], pa.string()), "d": pa.array([1], pa.int64()), "p": NO_UTF8}
@@ -85,7 +85,7 @@ def test_partition_values_of_any_script_and_length_have_a_folder(
 
 @pytest.mark.parametrize("column", ["k", "p"])
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
-def test_a_row_with_text_that_is_no_utf8_is_refused_or_put_aside(
+def test_a_row_with_text_that_is_not_utf8_is_refused_or_put_aside(
     metadata: str, column: str
 ) -> None:
     table = create_on(MemoryStorage(), plan_spec(SCHEMA, keyed()))
@@ -113,7 +113,7 @@ def test_an_empty_token_is_refused() -> None:
     assert content(table) == []
 
 
-def test_an_application_counts_from_nought() -> None:
+def test_a_negative_batch_number_of_an_application_is_refused() -> None:
     table = create(MemoryStorage())
     with pytest.raises(InvalidInputError, match="count from 0"):
         start_ingest(table, Ingest([], application=("stream", -1)))
@@ -168,7 +168,7 @@ def test_a_commit_that_cannot_be_confirmed_is_not_reported_as_failed() -> None:
     assert other.snapshot_at().root.rows == 2
 
 
-def test_a_writer_without_permission_gets_an_error_that_says_so() -> None:
+def test_error_names_the_missing_permission_of_a_writer() -> None:
     """An error about an unknown outcome would be wrong."""
 
     class ClosedStore(MemoryStorage):
@@ -179,7 +179,7 @@ def test_a_writer_without_permission_gets_an_error_that_says_so() -> None:
         create(ClosedStore())
 
 
-def test_a_checkpoint_that_cannot_be_written_fails_no_commit() -> None:
+def test_a_commit_succeeds_though_its_checkpoint_cannot_be_written() -> None:
     """The table is committed; what is derived can be had again."""
     storage, upserts = MemoryStorage(), 20  # more than the logs that this process remembers
     table = create(storage, checkpoint_commits=2 * upserts + 1)
@@ -231,7 +231,7 @@ def test_the_delete_condition_is_evaluated_without_spark() -> None:
         (lambda _: [1], "rows are of type list of int, but an ingest takes a pyarrow.Table"),
     ],
 )
-def test_rows_of_another_type_are_refused_with_how_to_convert_them(
+def test_error_for_rows_of_another_type_says_how_to_convert_them(
     make: Callable[[pa.Table], Any], message: str
 ) -> None:
     table = create(MemoryStorage())
@@ -270,7 +270,7 @@ def test_rows_of_another_type_are_refused_with_how_to_convert_them(
     ],
 )
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
-def test_rows_that_do_not_go_together_are_refused_before_anything_is_written(
+def test_inconsistent_rows_are_refused_before_anything_is_written(
     metadata: str, make: Callable[[pa.Table], Any], deleted: Any, message: str
 ) -> None:
     table = create(MemoryStorage())
@@ -289,7 +289,7 @@ def test_rows_may_be_marked_by_a_column_of_arrow() -> None:
 
 
 @pytest.mark.parametrize("on_new_columns", ["fail", "add", "ignore"])
-def test_a_column_that_differs_in_case_only_is_refused_with_the_name_of_the_tables(
+def test_error_names_the_column_that_differs_only_in_case(
     on_new_columns: str,
 ) -> None:
     table = create(MemoryStorage())

@@ -11,7 +11,7 @@ from tests.kit.check import check_table
 from tests.opal_lake.shop import content, create, rows
 
 
-def test_pending_rows_of_other_ingests_are_left_and_reported() -> None:
+def test_an_inline_ingest_reports_pending_rows_of_other_ingests() -> None:
     table = create(MemoryStorage())
     table.ingest(*rows([("a", 9, 1)]))
     result = table.ingest(*rows([("a", 5, 2), ("b", 1, 3)]), metadata="inline")
@@ -25,7 +25,7 @@ def test_pending_rows_of_other_ingests_are_left_and_reported() -> None:
     assert check_table(table) == []
 
 
-def test_a_try_in_batch_mode_is_no_result_for_an_inline_one() -> None:
+def test_an_inline_ingest_does_not_return_the_result_of_a_batch_ingest() -> None:
     table = create(MemoryStorage())
     table.ingest(*rows([("a", 1, 1)]), token="t")
     with pytest.raises(
@@ -38,7 +38,7 @@ def test_a_try_in_batch_mode_is_no_result_for_an_inline_one() -> None:
     assert (again.version, again.repeated) == (inline.version, True)
 
 
-def test_an_unknown_mode_is_named() -> None:
+def test_error_names_an_unknown_metadata_mode() -> None:
     with pytest.raises(
         InvalidInputError, match="metadata='later' is unknown; use one of batch, inline"
     ):

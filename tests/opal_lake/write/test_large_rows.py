@@ -144,7 +144,7 @@ SIZES = st.one_of(
     level="zstd:19",
 )
 @settings(max_examples=60, deadline=None)
-def test_what_can_be_written_can_be_read(
+def test_every_written_file_can_be_read(
     kind: str, cells: list[tuple[int, bool]], level: str
 ) -> None:
     spec, storage = spec_of(kind), MemoryStorage()
@@ -213,7 +213,7 @@ def test_rows_of_nulls_and_empty_lists_can_be_read_where_they_are_and_rewritten(
     assert sum(footer_bytes_of_groups(footer)) <= BOUND.limit_bytes(size)
 
 
-def test_a_file_is_padded_to_what_its_footer_says_and_keeps_its_page_index() -> None:
+def test_a_padded_file_keeps_its_page_index() -> None:
     bound = SizeBound(least_bytes=100, inflated=1)
     spec, value = spec_of("octets"), [0] * 1_200_000
     rows = pa.table({"k": [1], "at": [1], "v": [value], "_opal_segment": [1], "_opal_offset": [0]})

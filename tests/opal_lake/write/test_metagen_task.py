@@ -38,7 +38,5 @@ def test_a_task_loads_neither_the_table_nor_the_steps_of_an_operation(operation:
 
 
 @pytest.mark.parametrize("task, operation", HANDED_OUT)
-def test_the_steps_hand_out_a_task_of_these_modules(
-    task: Callable[..., object], operation: str
-) -> None:
+def test_jobs_run_tasks_of_small_modules(task: Callable[..., object], operation: str) -> None:
     assert task.__module__ in TASKS[operation].split(", ")

@@ -48,7 +48,7 @@ def two_days(table: Table) -> None:
     table.ingest(*rows(THIRD), token="no day")
 
 
-def test_a_metagen_takes_what_was_ingested_without_a_key(table: Table) -> None:
+def test_a_metagen_publishes_rows_without_a_partition_key(table: Table) -> None:
     two_days(table)
     result = table.metagen()
     assert result.counts["segments"] == 1
@@ -57,20 +57,20 @@ def test_a_metagen_takes_what_was_ingested_without_a_key(table: Table) -> None:
     assert result.counts["pending_rows"] == 4
 
 
-def test_a_metagen_takes_its_own_key(table: Table) -> None:
+def test_a_metagen_publishes_only_its_partition_key(table: Table) -> None:
     two_days(table)
     table.metagen(partition_key=DAY_2)
     assert content(table) == [("ax", 2, 11), ("cap", 2, 30)]
     assert visible_ingests(table.snapshot_at()).keys() == {DAY_2}
 
 
-def test_a_metagen_takes_the_ingests_of_its_tokens(table: Table) -> None:
+def test_a_metagen_publishes_the_ingests_of_its_tokens(table: Table) -> None:
     two_days(table)
     table.metagen(tokens=["day 1", "no day"])
     assert content(table) == [("ax", 1, 10), ("dye", 3, 40)]
 
 
-def test_a_metagen_takes_everything_if_it_is_asked_to(table: Table) -> None:
+def test_a_metagen_of_all_publishes_every_partition_key(table: Table) -> None:
     two_days(table)
     result = table.metagen(all=True)
     assert content(table) == [("ax", 2, 11), ("cap", 2, 30), ("dye", 3, 40)]
@@ -90,7 +90,7 @@ def test_the_order_in_which_keys_are_published_changes_nothing(
     assert check_table(table) == []
 
 
-def test_a_metagen_tells_which_keys_stay_pending_and_since_when(
+def test_a_metagen_reports_the_partition_keys_that_stay_pending_and_since_when(
     table: Table, clock: ManualClock
 ) -> None:
     two_days(table)
@@ -104,7 +104,7 @@ def test_a_metagen_tells_which_keys_stay_pending_and_since_when(
     assert [pending["rows"] for pending in result.examples] == [2, 2]
 
 
-def test_many_pending_keys_are_told_as_a_count(table: Table) -> None:
+def test_many_pending_partition_keys_are_reported_as_a_count(table: Table) -> None:
     for day in range(10, 20):
         table.ingest(*rows(FIRST), partition_key=f"2026-11-{day}")
     notes = table.metagen().notes
@@ -112,7 +112,7 @@ def test_many_pending_keys_are_told_as_a_count(table: Table) -> None:
     assert notes[-1].startswith("5 more partition keys stay pending: 5 segments, 10 rows")
 
 
-def test_a_key_without_pending_rows_is_nothing_to_do(table: Table) -> None:
+def test_a_metagen_of_a_key_without_pending_rows_commits_nothing(table: Table) -> None:
     two_days(table)
     result = table.metagen(partition_key="2026-11-30", token="t")
     assert result.version == table.snapshot_at().version
@@ -148,7 +148,7 @@ def test_a_token_that_the_table_has_forgotten_is_known_by_its_commit(table: Tabl
     assert table.metagen(tokens=["day 1"]).counts["rows"] == 0
 
 
-def test_only_one_of_key_tokens_and_all_is_taken(table: Table) -> None:
+def test_only_one_of_key_tokens_and_all_is_accepted(table: Table) -> None:
     with pytest.raises(InvalidInputError, match="given are partition_key, all"):
         table.metagen(partition_key=DAY_1, all=True)
     with pytest.raises(InvalidInputError, match="tokens is empty"):
@@ -174,7 +174,7 @@ def test_discarded_rows_never_become_visible(table: Table) -> None:
     assert check_table(table) == []
 
 
-def test_one_try_can_be_discarded_by_its_token(table: Table) -> None:
+def test_one_ingest_is_discarded_by_its_token(table: Table) -> None:
     table.ingest(*rows(FIRST), partition_key=DAY_1, token="try 1")
     table.ingest(*rows(SECOND), partition_key=DAY_1, token="try 2")
     table.discard(token="try 1")
@@ -205,7 +205,7 @@ def test_a_discard_with_its_own_token_is_done_once(table: Table) -> None:
         ({"partition_key": DAY_1, "token": "day 1"}, "one of partition_key and token"),
     ],
 )
-def test_what_cannot_be_discarded_is_an_error(
+def test_discard_of_visible_or_unknown_rows_is_an_error(
     table: Table, given: dict[str, str], problem: str
 ) -> None:
     two_days(table)
@@ -268,7 +268,7 @@ def test_an_ingest_replaces_the_pending_rows_of_its_earlier_tries(table: Table) 
     assert check_table(table) == []
 
 
-def test_an_ingest_without_rows_discards_those_of_its_earlier_try(table: Table) -> None:
+def test_an_ingest_without_rows_discards_the_rows_of_its_earlier_try(table: Table) -> None:
     table.ingest(*rows(FIRST), partition_key=DAY_1, token="try 1")
     result = table.ingest(*rows([]), partition_key=DAY_1, replaces=["try 1"])
     assert result.version == 2
@@ -352,14 +352,14 @@ def test_a_repeat_by_days_names_the_restore_that_undid_one_of_them(table: Table)
     assert any(f"a restore of version {before}, undid" in note for note in notes)
 
 
-def test_a_repeat_stands_where_a_restore_brought_discarded_rows_back(table: Table) -> None:
+def test_a_repeat_is_accepted_after_a_restore_brought_discarded_rows_back(table: Table) -> None:
     first = table.ingest(*rows(FIRST), token="try 1")
     table.discard(token="try 1")
     table.restore(version=first.version)
     assert table.ingest(*rows(FIRST), token="try 1") == replace(first, repeated=True)
 
 
-def test_a_repeat_of_an_ingest_without_rows_stands(table: Table) -> None:
+def test_a_repeat_of_an_ingest_without_rows_is_accepted(table: Table) -> None:
     first = table.ingest(*rows([]), token="try 1")
     table.ingest(*rows(SECOND), token="try 2")
     table.discard(token="try 2")
@@ -417,7 +417,7 @@ def test_a_metagen_whose_segments_were_discarded_plans_again(table: Table) -> No
     assert check_table(table) == []
 
 
-def test_a_metagen_whose_segments_were_all_discarded_has_nothing_to_do(table: Table) -> None:
+def test_a_metagen_whose_segments_were_all_discarded_commits_nothing(table: Table) -> None:
     two_days(table)
     overtaken = raced(table, by=lambda: table.discard(partition_key=DAY_1))
     result = metagen(overtaken, None, Selection(partition_key=DAY_1))
@@ -444,7 +444,7 @@ def test_a_metagen_does_not_publish_the_try_that_replaced_its_rows(table: Table)
     assert check_table(table) == []
 
 
-def test_a_discard_of_other_segments_leaves_a_metagen_alone(table: Table) -> None:
+def test_a_discard_of_other_segments_does_not_disturb_a_metagen(table: Table) -> None:
     two_days(table)
     overtaken = raced(table, by=lambda: table.discard(partition_key=DAY_2))
     assert metagen(overtaken, None, Selection(partition_key=DAY_1)).counts["rows"] == 2
@@ -473,7 +473,7 @@ def test_a_discard_that_loses_to_a_metagen_fails(table: Table) -> None:
     assert check_table(table) == []
 
 
-def test_of_two_discards_at_once_one_has_nothing_to_do(table: Table) -> None:
+def test_the_second_of_two_concurrent_discards_commits_nothing(table: Table) -> None:
     two_days(table)
     seen = table.snapshot_at()
     table.discard(partition_key=DAY_1)
@@ -482,7 +482,7 @@ def test_of_two_discards_at_once_one_has_nothing_to_do(table: Table) -> None:
     assert result.counts == {"segments": 0, "rows": 0, "files": 0}
 
 
-def test_rows_that_come_while_a_discard_runs_stay(table: Table) -> None:
+def test_rows_that_are_ingested_while_a_discard_runs_stay_pending(table: Table) -> None:
     two_days(table)
     seen = table.snapshot_at()
     table.ingest(*rows(THIRD), partition_key=DAY_1, token="try 2")
@@ -491,7 +491,7 @@ def test_rows_that_come_while_a_discard_runs_stay(table: Table) -> None:
     assert content(table) == [("dye", 3, 40)]
 
 
-def test_what_a_metagen_made_visible_meanwhile_is_not_replaced(table: Table) -> None:
+def test_rows_that_a_metagen_made_visible_meanwhile_are_not_replaced(table: Table) -> None:
     two_days(table)
     overtaken = raced(table, by=lambda: table.metagen(partition_key=DAY_1))
     result = overtaken.ingest(*rows(SECOND), partition_key=DAY_1, token="try 2", replaces=["day 1"])
@@ -500,7 +500,7 @@ def test_what_a_metagen_made_visible_meanwhile_is_not_replaced(table: Table) -> 
     assert check_table(table) == []
 
 
-def test_a_compaction_does_not_mind_a_discard(table: Table) -> None:
+def test_a_compaction_commits_in_spite_of_a_discard(table: Table) -> None:
     table.ingest(*rows(FIRST), metadata="inline")
     table.ingest(*rows(SECOND), metadata="inline")
     table.ingest(*rows(THIRD), partition_key=DAY_1)
@@ -587,7 +587,7 @@ def test_a_day_whose_rows_were_discarded_holds_nothing_back(
     assert check_table(days) == []
 
 
-def test_everything_is_taken_up_day_by_day(days: Table, clock: ManualClock) -> None:
+def test_a_metagen_of_all_publishes_day_by_day(days: Table, clock: ManualClock) -> None:
     clock.at_us += 3 * HOUR_US
     days.metagen(all=True)
     assert content(days, business_snapshot=FRIDAY) == [("ax", 1, 10), ("bow", 1, 20)]
@@ -669,7 +669,7 @@ def test_a_replaced_try_that_commits_late_fails_and_adds_no_rows(table: Table) -
     assert check_table(table) == []
 
 
-def test_a_metagen_keeps_to_what_it_was_asked_for_when_rows_are_discarded_meanwhile(
+def test_a_metagen_that_plans_again_publishes_only_its_selection(
     days: Table, clock: ManualClock
 ) -> None:
     days.ingest(*rows(THIRD), business_snapshot=FRIDAY, token="stray")
@@ -679,7 +679,7 @@ def test_a_metagen_keeps_to_what_it_was_asked_for_when_rows_are_discarded_meanwh
     assert check_table(days) == []
 
 
-def test_a_key_that_a_restore_took_back_before_it_was_published_is_not_known(table: Table) -> None:
+def test_a_partition_key_is_unknown_after_a_restore_to_before_its_ingest(table: Table) -> None:
     table.ingest(*rows(FIRST), metadata="inline")
     before = table.snapshot_at().version
     table.ingest(*rows(SECOND), partition_key=DAY_1, token="day 1")

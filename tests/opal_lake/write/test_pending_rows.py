@@ -58,7 +58,7 @@ def update(table: Table, schema: pa.Schema, key: Any, at: Any) -> JobResult:
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 @pytest.mark.parametrize("key", POOLS)
-def test_values_are_found_in_the_one_file_that_has_the_key(key: str, file_format: str) -> None:
+def test_only_the_pending_file_that_has_the_key_is_read(key: str, file_format: str) -> None:
     values = {
         **POOLS,
         "string": (*POOLS["string"], *LONG),

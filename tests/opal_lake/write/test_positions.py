@@ -64,7 +64,7 @@ def take(
     return table.ingest(*rows(batch), metadata=metadata, token=token, positions=positions).version
 
 
-def test_a_commit_takes_several_applications_on_and_the_table_says_where_they_stand(
+def test_a_commit_moves_several_applications_and_the_table_shows_their_positions(
     table: Table,
 ) -> None:
     assert table.position("a") is None
@@ -97,7 +97,7 @@ def test_rows_may_come_as_batches_and_positions_without_rows_commit(table: Table
 
 
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
-def test_a_fenced_writer_hears_where_the_application_stands_and_who_took_it_there(
+def test_error_of_a_fenced_writer_names_the_position_and_the_other_writer(
     table: Table, storage: MemoryStorage, metadata: str
 ) -> None:
     take(table, a=(0, 3))
@@ -130,7 +130,7 @@ def test_the_writer_is_named_from_the_log_behind_a_checkpoint(table: Table) -> N
         take(table, a=(0, 3))
 
 
-def test_an_application_begins_anywhere_only_where_it_says_so(table: Table) -> None:
+def test_an_application_begins_at_a_later_position_only_if_requested(table: Table) -> None:
     batch = rows([record("a", 100)])
     with pytest.raises(
         FencedError,
@@ -146,7 +146,7 @@ def test_an_application_begins_anywhere_only_where_it_says_so(table: Table) -> N
         )
 
 
-def test_a_sequence_and_a_position_are_one_fact(table: Table) -> None:
+def test_a_batch_number_is_the_position_of_its_application(table: Table) -> None:
     table.ingest(*rows([record("q", 0)]), metadata="inline", application=("q", 6))
     assert table.position("q") == 7
     take(table, q=(7, 9))
@@ -167,7 +167,7 @@ def test_a_sequence_and_a_position_are_one_fact(table: Table) -> None:
         (lambda: {"s": Advance(start=0, end=1)}, "a sequence and a position"),
     ],
 )
-def test_what_is_no_position_is_refused(
+def test_invalid_positions_are_refused(
     table: Table, positions: Callable[[], dict[str, Advance]], said: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=said):
@@ -177,7 +177,7 @@ def test_what_is_no_position_is_refused(
     assert table.snapshot_at().version == 0
 
 
-def test_positions_and_a_commit_for_each_business_snapshot_exclude_each_other(table: Table) -> None:
+def test_positions_with_a_commit_for_each_business_snapshot_are_refused(table: Table) -> None:
     with pytest.raises(InvalidInputError, match="business_snapshot_column makes several"):
         table.ingest(
             *rows([record("a", 0)]),
@@ -186,13 +186,13 @@ def test_positions_and_a_commit_for_each_business_snapshot_exclude_each_other(ta
         )
 
 
-def test_a_retry_by_token_is_no_rival(table: Table) -> None:
+def test_a_retry_by_token_is_not_fenced(table: Table) -> None:
     assert take(table, token="t", a=(0, 3)) == 1
     assert take(table, token="t", a=(0, 3)) == 1
     assert (table.snapshot_at().root.rows, table.position("a")) == (3, 3)
 
 
-def test_a_restore_leaves_positions_and_going_back_is_a_commit_of_its_own(table: Table) -> None:
+def test_a_restore_does_not_move_positions(table: Table) -> None:
     take(table, a=(0, 3))
     take(table, a=(3, 5), b=(0, 2))
     table.restore(version=1)
@@ -361,7 +361,7 @@ _STEP = st.tuples(
 
 @settings(max_examples=RACES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.integers(0, 1), _STEP), min_size=1, max_size=12))
-def test_two_writers_for_the_same_applications_bring_each_record_once(
+def test_two_writers_of_the_same_applications_ingest_each_record_once(
     steps: list[tuple[int, tuple[object, ...]]],
 ) -> None:
     """Writers race, die around the put, get no answer and try again.

@@ -57,7 +57,7 @@ def shown(table: Table, **view: Any) -> list[dict[str, Any]]:
     return sorted(table.read(**view).to_pylist(), key=lambda row: row["id"])
 
 
-def test_rows_of_before_have_null_and_older_versions_their_own_columns(
+def test_an_added_column_is_null_in_earlier_rows_and_missing_in_older_versions(
     make: Callable[[], Table],
 ) -> None:
     table = make()
@@ -98,7 +98,7 @@ def test_rows_of_before_have_null_and_older_versions_their_own_columns(
     assert check_table(table) == []
 
 
-def test_a_column_that_is_there_with_the_same_type_is_nothing_to_do(
+def test_adding_an_existing_column_of_the_same_type_commits_nothing(
     make: Callable[[], Table],
 ) -> None:
     table = make()
@@ -127,7 +127,7 @@ def test_a_column_that_is_there_with_the_same_type_is_nothing_to_do(
         ({None: "long"}, "empty name"),
     ],
 )
-def test_what_is_no_new_column_is_refused(
+def test_columns_that_cannot_be_added_are_refused(
     make: Callable[[], Table], columns: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=problem):
@@ -146,7 +146,7 @@ def test_nested_columns_can_be_added_by_their_arrow_type(make: Callable[[], Tabl
     assert check_table(table) == []
 
 
-def test_two_writers_that_add_columns_at_once_both_have_theirs(make: Callable[[], Table]) -> None:
+def test_two_concurrent_writers_both_add_their_columns(make: Callable[[], Table]) -> None:
     first, second = make(), make()
     stale = second.log.head()
     first.add_columns({"a": "long", "b": "string"})
@@ -238,7 +238,7 @@ def test_an_ingest_adds_ignores_or_refuses_the_columns_that_the_table_lacks(
     assert check_table(table) == []
 
 
-def test_old_and_new_files_go_together_in_rewrites_and_a_restore_keeps_the_columns(
+def test_rewrites_join_old_and_new_files_and_a_restore_keeps_the_columns(
     make: Callable[[], Table],
 ) -> None:
     table = make()
@@ -315,7 +315,7 @@ def test_every_column_that_can_be_added_can_be_written(
 
 @pytest.mark.parametrize("levels", [1, 1000])
 @pytest.mark.parametrize("shape, most", [("list", 45), ("struct", 60), ("map", 30)])
-def test_a_column_that_no_file_can_hold_is_not_planned(
+def test_a_column_that_no_file_can_hold_is_refused(
     make: Callable[[], Table], shape: str, most: int, levels: int
 ) -> None:
     kind, _ = nested(most + levels, shape)

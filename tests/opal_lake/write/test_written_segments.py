@@ -46,7 +46,7 @@ def random_rows(dice: random.Random, deltas: list[int]) -> list[Row]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_rows_of_many_tasks_are_ruled_in_ranges_that_fit_into_memory(seed: int) -> None:
+def test_the_rule_is_applied_to_ranges_of_the_key_hash_that_fit_into_memory(seed: int) -> None:
     dice = random.Random(seed)
     deltas = dice.sample(
         range(1000), 200
@@ -68,7 +68,7 @@ def test_rows_of_many_tasks_are_ruled_in_ranges_that_fit_into_memory(seed: int) 
     assert check_table(table) == []
 
 
-def test_a_bad_row_of_any_task_refuses_them_all() -> None:
+def test_a_bad_row_of_any_task_refuses_all_rows() -> None:
     table = create(MemoryStorage())
     run = started(table)
     outputs = written(table, run, [[("a", 1, 1)], [("b", None, 2)]])  # type: ignore[list-item]  # a bad row
@@ -79,7 +79,7 @@ def test_a_bad_row_of_any_task_refuses_them_all() -> None:
     assert table.snapshot_at().version == 0
 
 
-def test_no_rows_are_a_commit_only_for_a_token() -> None:
+def test_an_ingest_without_rows_commits_only_with_a_token() -> None:
     table = create(MemoryStorage())
     assert commit_inline(table, started(table), []).version is None
     assert commit_inline(table, started(table, "t"), [IngestOutput()]).version == 1

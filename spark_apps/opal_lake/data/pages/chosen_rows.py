@@ -144,7 +144,7 @@ def _fetched(
 def _decoded(
     few: Mapping[str, FewValues], group: _Group, fetched: _Fetched
 ) -> dict[str, pa.ChunkedArray]:
-    """Decode the chosen rows of the columns of a row group that are not added to `few`.
+    """Decode the chosen rows of a row group's columns that are not added to `few`.
 
     Columns whose pages have the same rows are decoded together.
     """

@@ -253,7 +253,7 @@ def _no_nulls(rows: int) -> bytes:
 def _page_of(
     header: re.Pattern[bytes], page: memoryview, codec: int, encodings: Sequence[int]
 ) -> _Page | None:
-    """Return the inflated bytes of a page whose header matches and whose checksum is right.
+    """Return the inflated bytes of a page with a matching header and right checksum.
 
     Return None for any other page, and for an encoding that is not among `encodings`.
     """

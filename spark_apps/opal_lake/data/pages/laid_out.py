@@ -69,7 +69,7 @@ def open_laid_out(
 
 
 def _column(chunk: Chunk, at: int, size: int) -> Struct:
-    """Return the ColumnChunk of a column whose pages begin at a byte and have `size` bytes."""
+    """Return the ColumnChunk of a column with `size` bytes of pages from byte `at`."""
     placement: Struct = {
         5: (I64, chunk.rows),
         6: (I64, size),

@@ -213,7 +213,7 @@ def _coding(metadata: Struct) -> bytes:
 
 
 class _PagesOfRows(NamedTuple):
-    """The numbers of the pages that hold some rows, and three fields for `ChosenPages`."""
+    """The numbers of pages that hold some rows, and three fields of `ChosenPages`."""
 
     numbers: Numbers
     counts: Numbers
