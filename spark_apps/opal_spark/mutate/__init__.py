@@ -1,9 +1,9 @@
-"""Files merged into a folder of files with Spark. What is moved and swapped: `opal_folder`.
+"""The merge of files into a folder of files, with Spark; `opal_folder` moves and swaps the files.
 
-`mutate` is the run. `groups` are files of one form, `rows` reads them with the position of each
-row, `decisions` says which mutation of a record counts, `bad_rows` names wrong rows with file and
-line, or puts them aside. `parquet_files` and `avro_files` read headers of files for what Spark does
-not report.
+`mutate` is the run. `groups` finds files that are read together, `rows` reads them with the
+position of each row. `decisions` decides which mutation of a record counts. `bad_rows` refuses bad
+rows with file and line, or puts them aside. `parquet_files` and `avro_files` read the schemas in
+files, where Spark does not report them.
 """
 
 from opal_spark.mutate.mutate import mutate

@@ -1,6 +1,6 @@
-"""The fields of Avro files, by their headers.
+"""The schemas of Avro files, from their headers.
 
-Spark takes the schema of one file for all that it reads together.
+Spark applies the schema of one file to all files that it reads together.
 """
 
 import io
@@ -41,7 +41,7 @@ def _not_avro(name: str, why: str) -> InvalidInputError:
 
 
 def _metadata(stream: io.BytesIO) -> dict[str, bytes]:
-    """Read a map of Avro: blocks of entries, the last block without entries."""
+    """Read the metadata of an Avro file's header: a map in blocks, the last one empty."""
     magic = _read_bytes(stream, len(_MAGIC))
     if magic != _MAGIC:
         raise ValueError(f"it begins with {magic!r}")

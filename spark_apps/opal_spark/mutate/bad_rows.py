@@ -1,4 +1,4 @@
-"""Wrong rows of increments: refused with file, line and reason, or put aside."""
+"""Bad rows of increments: refused with file, line and reason, or put aside."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from opal_spark.sources.text.csv_lines import line_number
 from opal_spark.sources.text.csv_quotes import CLOSE_QUOTES, UNCLOSED
 
 _SHOWN = 5
-_MAX_BYTES = 1 << 30  # of a file that is searched for a line
+_MAX_BYTES = 1 << 30  # a larger file is not searched for the number of a line
 
 
 def refuse(
@@ -23,39 +23,36 @@ def refuse(
 ) -> None:
     """Raise InvalidInputError with the first of `number` bad rows."""
     advice = "Correct the files, or put bad rows aside with on_bad_rows='quarantine' (--quarantine)"
-    _refuse(rows, number, files, options, advice)
+    bad_rows = rows.where(F.col(BAD).isNotNull())
+    _refuse(bad_rows, number, files, options, advice)
 
 
 def refuse_unclosed(
     rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str]
 ) -> None:
-    """Raise InvalidInputError with the first rows of an open quote.
+    """Raise InvalidInputError with the first of `number` rows with an open quote.
 
-    Also in a run that puts bad rows aside: what follows an open quote may be the rest of a field,
-    and look like a row.
+    Such rows are not put aside: the lines after an open quote may be the rest of a field, although
+    they look like rows.
     """
-    _refuse(rows.where(F.col(BAD) == UNCLOSED), number, files, options, CLOSE_QUOTES)
+    unclosed_rows = rows.where(F.col(BAD) == UNCLOSED)
+    _refuse(unclosed_rows, number, files, options, CLOSE_QUOTES)
 
 
 def _refuse(
     rows: DataFrame, number: int, files: Sequence[Readable], options: Mapping[str, str], advice: str
 ) -> None:
-    bad = (
-        rows.where(F.col(BAD).isNotNull())
-        .orderBy(FILE, BLOCK, RANK)
-        .select(FILE, BAD, RAW)
-        .limit(_SHOWN)
-        .collect()
-    )
-    # The same text may be on several lines of a file: its n-th bad row is on the n-th of them
+    in_order = rows.orderBy(FILE, BLOCK, RANK)
+    first_rows = in_order.select(FILE, BAD, RAW).limit(_SHOWN).collect()
+    # Several lines of a file may have the same text: the n-th bad row is the n-th of these lines
     copies = Counter[tuple[int, str]]()
     problems = []
-    for row in bad:
+    for row in first_rows:
         copies[row[FILE], row[RAW]] += 1
         where = _file_and_line(row, copies[row[FILE], row[RAW]], files, options)
         problems.append(f"{where}: {row[BAD]}: {row[RAW]:.200}")
-    if number > len(bad):
-        problems.append(f"and {count_text(number - len(bad), 'more row')}")
+    if number > len(first_rows):
+        problems.append(f"and {count_text(number - len(first_rows), 'more row')}")
     raise InvalidInputError(f"{'; '.join(problems)}. Nothing was changed. {advice}")
 
 
@@ -64,7 +61,7 @@ def put_aside(
 ) -> str:
     """Write the bad rows of files as JSON lines, and return the folder.
 
-    A line has the file, the line in it, the reason and the row.
+    A JSON line has the row's file, its line in the file, the reason and the row.
     """
     folder = hadoop_uri(work.side, work.rejected)
     numbers_and_sources = []
@@ -74,7 +71,7 @@ def put_aside(
     bad = rows.where(F.col(BAD).isNotNull()).select(FILE, BLOCK, RANK, BAD, RAW)
     with_lines = [file for file in files if _has_lines(file)]
     if with_lines:
-        # The same text may be on several lines of a file: its n-th bad row is on the n-th of them
+        # Several lines of a file may have the same text: the n-th bad row is the n-th of these
         equal_rows = Window.partitionBy(FILE, RAW).orderBy(BLOCK, RANK)
         bad = bad.withColumn(COPY, F.row_number().over(equal_rows))
         lines = numbered_lines(rows.sparkSession, with_lines, options)
@@ -106,6 +103,6 @@ def _file_and_line(
 
 
 def _has_lines(file: Readable) -> bool:
-    """Return whether a file has lines, and not too many to search them."""
+    """Return whether a file has lines, and is small enough to be searched for a line."""
     is_text = not file.increment.name.endswith((".parquet", ".orc", ".avro"))
     return is_text and file.increment.size <= _MAX_BYTES

@@ -1,4 +1,4 @@
-"""The options of CSV for a folder. Written values are read again as they were."""
+"""The options of CSV for a folder, by which a written value is read again unchanged."""
 
 import codecs
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names, se
 from opal_spark.sources.text.csv_quotes import NO_CHARACTER
 
 CORRUPT = "_opal_corrupt"
-# A null value that no cell has: by default Spark takes a quoted empty cell for null, too
+# `nullvalue` is a text that no cell has: by default Spark reads a quoted empty cell as null, too
 _READ = {
     "escape": '"',
     "nullvalue": NO_CHARACTER,
@@ -49,7 +49,7 @@ JSON_WRITE = {"ignorenullfields": "false", **_TIMES}
 _ONLY_READ = {*_READ, "multiline"} - {"escape"}
 _CELL = {"sep": "\u0001", "escape": '"', "nullvalue": "", "emptyvalue": '""'}
 _FORMATS = {*_TIMES, "dateformat", "locale", "nanvalue", "positiveinf", "negativeinf"}
-# Encodings that Spark reads whatever is set, by Python's names of them
+# Encodings that Spark reads without a setting, by Python's names of them
 _SPARKS = {
     "utf-8": "UTF-8",
     "iso8859-1": "ISO-8859-1",
@@ -61,12 +61,14 @@ _SPARKS = {
 }
 # Options that a job must not give, with the reason
 _FORCED = {
-    "mode": "say on_bad_rows='fail' or 'quarantine' instead",
-    "columnnameofcorruptrecord": "bad rows are shown, or kept in the folder rejected/",
-    "enforceschema": "fields are matched by the header",
-    "inferschema": "give the types with schema=; otherwise all fields are text",
+    "mode": "give on_bad_rows='fail' or 'quarantine' instead",
+    "columnnameofcorruptrecord": (
+        "bad rows are shown, or written to the folder rejected/; leave it out"
+    ),
+    "enforceschema": "fields are matched by the header; leave it out",
+    "inferschema": "give the types with schema=; otherwise all fields are texts",
 }
-# The forced ones that have a value
+# The values of the forced options that have one
 _FORCED_READ = {name: _READ[name] for name in _FORCED if name in _READ}
 
 
@@ -77,11 +79,12 @@ def own_options(job: Mutate) -> dict[str, str]:
 
 
 def increment_options(job: Mutate) -> dict[str, str]:
+    """Return the options by which increments are read."""
     return _read_checked({**own_options(job), **plain_names(job.increment_options)})
 
 
 def written_options(job: Mutate) -> dict[str, str]:
-    """Return what a reader of the CSV that a job writes must know, by Spark's names."""
+    """Return the options, by Spark's names, that a reader of a job's output needs."""
     options = {"encoding": "UTF-8", **own_options(job), **plain_names(job.output_options)}
     if not _has_single_byte_line_ends(options["encoding"]):
         options["multiline"] = "true"
@@ -91,7 +94,10 @@ def written_options(job: Mutate) -> dict[str, str]:
 def contradictions(
     recorded: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, tuple[str, str]]:
-    """Return the given options that contradict the recorded ones, with both values."""
+    """Return the given options that contradict the recorded ones.
+
+    An option has its recorded and its given value.
+    """
     known = {**_DEFAULTS, **recorded}
     differing = {}
     for name, value in given.items():
@@ -101,6 +107,7 @@ def contradictions(
 
 
 def _meaning(name: str, value: str | None) -> str | None:
+    """Return an option's value in a form in which equal meanings are equal texts."""
     if value is None:
         return None
     if name == "encoding":
@@ -131,9 +138,9 @@ def write_options(job: Mutate) -> dict[str, str]:
 
 
 def typed_cells(fields: Sequence[StructField], options: Mapping[str, str]) -> Column:
-    """Return a struct of cells that were read as texts, in their fields' types.
+    """Return a struct of fields' values from columns with CSV cells as texts.
 
-    They are the values that Spark's reader of CSV makes of the cells.
+    The values are those that Spark's reader of CSV would read.
     """
     texts = F.struct(*columns_named(field.name for field in fields))
     schema = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
@@ -159,16 +166,16 @@ def is_utf8(options: Mapping[str, str]) -> bool:
 
 
 def lacking(name: str, encoding: str) -> Column | None:
-    """Return the reason for a text of a field with letters that an encoding lacks.
+    """Return a column with the reason if an encoding lacks letters of a text.
 
-    Spark would write question marks. None if the encoding has all letters.
+    Spark would write question marks for such letters. None if the encoding has all letters.
     """
     letters = _letters(encoding)
     if letters is None:
         return None
     lacking_letters = F.translate(F.col(quoted(name)), letters, "")
     advice = (
-        f"', which the encoding {encoding} lacks; write the master in another one "
+        f"', which the encoding {encoding} lacks; write the master in another encoding "
         "(--output-option encoding=UTF-8)"
     )
     reason = F.concat(F.lit(f"field {name!r} holds '"), lacking_letters, F.lit(advice))
@@ -180,14 +187,14 @@ def _letters(encoding: str) -> str | None:
     """Return all letters of an encoding; None if it has all that Unicode has."""
     if _codec(encoding).startswith("utf"):
         return None
-    # Without the surrogates, which are not letters
+    # All code points but the surrogates, which are not letters
     all_letters = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000))))
     letters = all_letters.encode(encoding, "ignore").decode(encoding, "ignore")
     return None if len(letters) >= len(all_letters) else letters
 
 
 def needs_java_charsets(job: Mutate) -> bool:
-    """Return whether Spark by default refuses an encoding of the job."""
+    """Return whether the job has an encoding that Spark refuses without a setting."""
     for options in (own_options(job), increment_options(job), plain_names(job.output_options)):
         if "encoding" in options and _codec(options["encoding"]) not in _SPARKS:
             return True
@@ -199,7 +206,8 @@ def _codec(encoding: str) -> str:
         return codecs.lookup(encoding).name
     except LookupError as error:
         raise InvalidInputError(
-            f"encoding {encoding!r} is unknown; write it as UTF-8, ISO-8859-1 or windows-1252"
+            f"encoding {encoding!r} is unknown; give a name such as UTF-8, ISO-8859-1 or "
+            "windows-1252"
         ) from error
 
 
@@ -212,7 +220,7 @@ def _read_checked(options: dict[str, str]) -> dict[str, str]:
     if not _has_single_byte_line_ends(encoding) and not is_true(options, "multiline"):
         raise InvalidInputError(
             f"files in {encoding} cannot be cut into lines by their bytes: "
-            "add the option multiLine=true"
+            "add the option multiLine=true (--csv-option multiLine=true)"
         )
     return _checked({**options, "encoding": _SPARKS.get(name, encoding)})
 
@@ -225,5 +233,5 @@ def _has_single_byte_line_ends(encoding: str) -> bool:
 def _checked(options: dict[str, str]) -> dict[str, str]:
     for name, why in _FORCED.items():
         if name in options:
-            raise InvalidInputError(f"option {name!r} does not fit a mutation: {why}")
+            raise InvalidInputError(f"option {name!r} does not apply to a mutation: {why}")
     return options

@@ -1,4 +1,4 @@
-"""Decisions: which mutation of each record counts, and what it does to the master."""
+"""Decisions: the mutation of each record that counts, and its action on the master."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from opal_spark.engine.columns import columns_named, quoted
 from opal_spark.mutate.record import Record, comparable
 from opal_spark.mutate.rows import BLOCK, DELETED, FILE, ORDER, RANK, ROW, UNTIMED, key, keys
 
-# Columns of decisions, and of what leads to them
+# Columns of decisions, and of the DataFrames from which they are made
 ACTION, OLD, WINNER = "action", "old", "winner"
 CONFLICTS, MUTATIONS = "conflicts", "mutations"
 OLD_PARTITION, OLD_ORDER = "old_partition", "old_order"
@@ -29,7 +29,8 @@ UNCHANGED, LATE, UNKNOWN = "unchanged", "late", "deletes_of_unknown"
 class Rules:
     """The rules by which mutations are compared.
 
-    `suffix` is the master's: the greatest of earlier runs; None where suffixes do not order.
+    `by_suffix` is set if the suffixes of files are the order. Then `suffix` is the greatest suffix
+    that earlier runs merged; otherwise it is None.
     """
 
     record: Record
@@ -38,8 +39,9 @@ class Rules:
 
     @classmethod
     def of(cls, job: Mutate, record: Record, suffix: int | None) -> "Rules":
-        by_suffix = record.order is None and job.order == BY_SUFFIX
-        return cls(record=record, by_suffix=by_suffix, suffix=suffix if by_suffix else None)
+        if record.order is None and job.order == BY_SUFFIX:
+            return cls(record=record, by_suffix=True, suffix=suffix)
+        return cls(record=record, by_suffix=False, suffix=None)
 
     @property
     def can_be_late(self) -> bool:
@@ -47,19 +49,20 @@ class Rules:
 
 
 def winners(mutations: DataFrame, rules: Rules) -> DataFrame:
-    """Return one mutation of each record: the latest.
+    """Return each record's latest mutation, and its count of mutations and conflicts.
 
-    Of equal ones it is the one that comes later in the files. Spark aggregates them without
+    Of mutations with the same order, the last one in the files is the latest. A conflict is an
+    order for which a record has mutations with different content. Spark aggregates without
     collecting the mutations of a record, which may be many.
     """
     ids = keys(rules.record)
     content = _content(mutations)
     differs = F.min(content) != F.max(content)
     if rules.by_suffix:
-        # The rows of one file are in order; only files of one suffix can tie
+        # The rows of one file have an order; a conflict needs two files with the same suffix
         differs = differs & (F.min(FILE) != F.max(FILE))
-    can_tie = rules.by_suffix or rules.record.order is not None
-    conflicts = F.when(F.lit(can_tie) & differs, F.lit(1)).otherwise(F.lit(0))
+    can_conflict = rules.by_suffix or rules.record.order is not None
+    conflicts = F.when(F.lit(can_conflict) & differs, F.lit(1)).otherwise(F.lit(0))
     position = F.struct(FILE, BLOCK, RANK)
     last_in_files = F.max_by(F.struct(ROW, DELETED, FILE, UNTIMED, ORDER), position)
     by_order = mutations.groupBy(*ids, UNTIMED, ORDER).agg(
@@ -67,7 +70,7 @@ def winners(mutations: DataFrame, rules: Rules) -> DataFrame:
         F.count(F.lit(1)).alias(MUTATIONS),
         conflicts.alias(CONFLICTS),
     )
-    # The order of rows that lack it is null, which is not their first one
+    # The null order of untimed rows does not count as the first order
     first_order = F.min(F.when(~F.col(UNTIMED), F.col(ORDER)))
     return by_order.groupBy(*ids).agg(
         F.max_by(WINNER, F.struct(UNTIMED, ORDER)).alias(WINNER),
@@ -78,19 +81,19 @@ def winners(mutations: DataFrame, rules: Rules) -> DataFrame:
 
 
 def _content(mutations: DataFrame) -> Column:
-    """Return a hash of a row and of what it does."""
+    """Return a hash of a mutation's row, and of whether the mutation deletes."""
     kind = mutations.schema[ROW].dataType
     assert isinstance(kind, StructType)
     parts = [F.col(DELETED)]
     for field in kind:
         value = F.col(ROW).getField(field.name)
-        # Spark's hash skips nulls, so that each field says first whether it is one
+        # Spark's hash skips nulls, so whether a value is null is hashed as well
         parts += [value.isNull(), comparable(value, field.dataType)]
     return F.xxhash64(*parts)
 
 
-def _equal(row: Column, other: Column, fields: StructType) -> Column:
-    """Return whether all fields of two rows are equal; nulls are."""
+def _are_equal(row: Column, other: Column, fields: StructType) -> Column:
+    """Return whether all fields of two rows are equal; two nulls are equal."""
     are_equal = []
     for field in fields:
         value = comparable(row.getField(field.name), field.dataType)
@@ -100,7 +103,10 @@ def _equal(row: Column, other: Column, fields: StructType) -> Column:
 
 
 def touched_rows(master: DataFrame, wins: DataFrame, rules: Rules) -> DataFrame:
-    """Return rows of the master whose records have a mutation, one of each id."""
+    """Return one row of the master for each record that has a mutation.
+
+    If the master has several rows of a record, the row with the greatest order is returned.
+    """
     record = rules.record
     ids = keys(record)
     row = F.struct(*columns_named(record.fields.names))
@@ -125,13 +131,13 @@ def touched_rows(master: DataFrame, wins: DataFrame, rules: Rules) -> DataFrame:
 
 
 def _folder(row: Column, record: Record) -> Column:
-    """Return a struct of a row's values in the folders' names."""
+    """Return a struct of a row's values of the fields that folders name, as texts."""
     names = record.partition_by
     return F.struct(*[row.getField(name).cast("string").alias(name) for name in names])
 
 
 def decided(wins: DataFrame, old: DataFrame | None, rules: Rules) -> DataFrame:
-    """Return the records with what is done to each of them."""
+    """Return the winning mutations with their actions; `old` are the master's rows."""
     ids = keys(rules.record)
     winner = F.col(WINNER)
     deleted = winner.getField(DELETED)
@@ -141,8 +147,8 @@ def decided(wins: DataFrame, old: DataFrame | None, rules: Rules) -> DataFrame:
     with_old = wins.join(old, ids, "left")
     is_new = F.col(_COPIES).isNull()
     is_late_win = is_late(winner.getField(UNTIMED), winner.getField(ORDER), rules)
-    # Several copies in the master become one: that changes it
-    is_equal = _equal(winner.getField(ROW), F.col(OLD), rules.record.fields)
+    is_equal = _are_equal(winner.getField(ROW), F.col(OLD), rules.record.fields)
+    # Several copies of a record in the master become one row, so they are not unchanged
     is_same = is_equal & (F.col(_COPIES) == 1)
     action = (
         F.when(is_new & deleted, F.lit(UNKNOWN))
@@ -163,7 +169,7 @@ def decided(wins: DataFrame, old: DataFrame | None, rules: Rules) -> DataFrame:
 def is_late(untimed: Column, order: Column, rules: Rules) -> Column:
     """Return whether a mutation is older than the master's row.
 
-    Null orders are older than all.
+    A mutation with a null order is not late, and neither is one whose master's row has none.
     """
     if not rules.can_be_late:
         return F.lit(False)
@@ -171,20 +177,22 @@ def is_late(untimed: Column, order: Column, rules: Rules) -> Column:
 
 
 def by_file(mutations: DataFrame, decisions: DataFrame, rules: Rules) -> DataFrame:
-    """Return the number of late mutations of each file.
-
-    Those that are neither late nor count lost to another of the same run.
-    """
+    """Return the number of late mutations of each file."""
     ids = keys(rules.record)
     known = decisions.select(*ids, OLD_ORDER)
     late = is_late(F.col(UNTIMED), F.col(ORDER), rules)
-    return mutations.join(known, ids).groupBy(FILE).agg(F.sum(late.cast("int")).alias(LATE))
+    late_count = F.sum(late.cast("int")).alias(LATE)
+    return mutations.join(known, ids).groupBy(FILE).agg(late_count)
 
 
 def actions_by_file(decisions: DataFrame, rules: Rules) -> DataFrame:
-    """Return the counts of actions by file, and of records that have a late mutation."""
+    """Return a row for each file and action, with counts of records.
+
+    HAVE_LATE counts the records that have a late mutation.
+    """
     late = is_late(F.lit(False), F.col(FIRST_ORDER), rules)
-    return decisions.groupBy(F.col(WINNER).getField(FILE).alias(FILE), ACTION).agg(
+    file = F.col(WINNER).getField(FILE).alias(FILE)
+    return decisions.groupBy(file, ACTION).agg(
         F.count(F.lit(1)).alias("records"),
         F.sum(CONFLICTS).alias(CONFLICTS),
         F.count_if(late).alias(HAVE_LATE),
@@ -194,7 +202,7 @@ def actions_by_file(decisions: DataFrame, rules: Rules) -> DataFrame:
 def touched_partitions(
     decisions: DataFrame, record: Record, *, has_master: bool
 ) -> set[tuple[str | None, ...]]:
-    """Return the values of the folders whose records change, old ones and new ones."""
+    """Return the values of all folders that lose a row or get a row."""
     new_folder = _folder(F.col(WINNER).getField(ROW), record)
     written = decisions.where(F.col(ACTION).isin(INSERT, UPDATE))
     folders = written.select(new_folder.alias("folder"))
@@ -208,9 +216,11 @@ def new_rows(decisions: DataFrame, record: Record) -> DataFrame:
     """Return the rows that are written to the new master."""
     row = F.col(WINNER).getField(ROW)
     columns = [row.getField(name).alias(name) for name in record.fields.names]
-    return decisions.where(F.col(ACTION).isin(INSERT, UPDATE)).select(*columns)
+    written = decisions.where(F.col(ACTION).isin(INSERT, UPDATE))
+    return written.select(*columns)
 
 
 def replaced_ids(decisions: DataFrame, ids: Sequence[str]) -> DataFrame:
-    """Return the ids of records whose old rows are left out."""
-    return decisions.where(F.col(ACTION).isin(UPDATE, DELETE)).select(*ids)
+    """Return the ids of records whose rows in the master are removed or replaced."""
+    removed = decisions.where(F.col(ACTION).isin(UPDATE, DELETE))
+    return removed.select(*ids)

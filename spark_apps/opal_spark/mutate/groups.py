@@ -1,6 +1,7 @@
 """Increments of one form, which are read together.
 
-They have the same format and fields, also those that folders name, and rows or ids alone.
+They have the same format, the same fields in files and in folders, and all have rows or all have
+only ids.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +20,12 @@ from opal_spark.mutate.record import Record, unknown_names
 from opal_spark.sources.text.csv_lines import first_line, is_true
 
 AT_ONCE = 16  # files whose headers are read at once
-_NULS_A_LETTER = 4  # a line with more than one NUL in so many letters is not text of one byte each
+_NULS_A_LETTER = 4  # a line with more than one NUL in so many letters has wider letters than a byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readable:
-    """An increment with its number in the order of the files, and its path now."""
+    """An increment with its number in the order of the files, and its current path."""
 
     number: int
     increment: Increment
@@ -36,8 +37,9 @@ class Readable:
 class Form:
     """The form of files that are read together.
 
-    `names` of CSV are its cells, in their order; files of other formats say their names themselves.
-    `header` of CSV is the line that is not a row; of Avro it is the header with the schema.
+    `names` are the fields of CSV cells in their order, and empty for other formats. `header` is a
+    CSV file's first line if that is not a row, an Avro file's schema, and None otherwise. `folders`
+    are the fields that folders name.
     """
 
     format: str
@@ -48,6 +50,7 @@ class Form:
 
 
 def readable_increments(work: Work) -> list[Readable]:
+    """Return the increments in the order of the files, with their numbers from 0."""
     files = []
     pairs = zip(work.increments, work.readable, strict=True)
     for number, (increment, (storage, path)) in enumerate(pairs):
@@ -58,16 +61,16 @@ def readable_increments(work: Work) -> list[Readable]:
 def increment_format(job: Mutate, work: Work) -> str:
     """Return the given format, or the one that the files' endings name.
 
-    Names without an ending are CSV, as Hadoop's part files are.
+    A name without an ending is CSV, as Hadoop's part files are.
     """
     if job.increment_format is not None:
         return job.increment_format
     formats = {format_of(increment.name) or "csv" for increment in work.increments}
     if len(formats) > 1:
         raise InvalidInputError(
-            f"by their names, the increments are {' and '.join(sorted(formats))}; merge one format "
-            "at a time. If all have the same format, name it with increment_format='csv' "
-            "(--increment-format)"
+            f"by their names, the increments are {' and '.join(sorted(formats))} files. Merge one "
+            "format at a time. If all files have one format, name it, for example "
+            "increment_format='csv' (--increment-format)"
         )
     return formats.pop()
 
@@ -75,9 +78,10 @@ def increment_format(job: Mutate, work: Work) -> str:
 def forms_of(
     files: Sequence[Readable], job: Mutate, record: Record, kind: str, options: Mapping[str, str]
 ) -> dict[Form, list[Readable]]:
-    """Return the files that are read together, by form.
+    """Return the files that are read together, by their form.
 
-    An empty file is an error, unless the job accepts it: an upload may have been cut off.
+    An empty file may be an upload that was cut off. It is an error unless the job accepts empty
+    files.
     """
     for file in files:
         if file.increment.size == 0 and job.on_empty == "fail":
@@ -123,9 +127,9 @@ def _csv_form(
 ) -> Form:
     if line.count("\x00") * _NULS_A_LETTER > len(line):
         raise InvalidInputError(
-            f"{file.increment.source} is text of several bytes a letter, as UTF-16, or not text: "
-            "give the options encoding=UTF-16 and multiLine=true (--increment-option), "
-            "or deliver it as UTF-8"
+            f"{file.increment.source} has text of several bytes a letter, such as UTF-16, or is "
+            "not a text file. Give the options encoding=UTF-16 and multiLine=true "
+            "(--increment-option), or deliver the file as UTF-8"
         )
     is_deletes = file.increment.is_deletes(job.delete_prefix)
     folders = _partition_folders(file, record)
@@ -154,8 +158,8 @@ def _refuse_header(
     for names in (given, record.ids):
         if first_row == [name.casefold() for name in names]:
             raise InvalidInputError(
-                f"{file.increment.source}, line 1: {line!r} is a header, and these files have "
-                "none: take it out, or give header=True"
+                f"{file.increment.source}, line 1: {line!r} is a header, but the job has "
+                "header=False (--no-header). Remove the line, or give header=True"
             )
 
 

@@ -1,4 +1,4 @@
-"""The master as a DataFrame: files of one folder, or of those that a run in S3 listed."""
+"""The master as a DataFrame: the files of a local folder, or the files in a list on S3."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +30,8 @@ PLACE = "_opal_place"
 class MasterFiles:
     """The files of a master, and how they are read.
 
-    `options` are the store's, `csv` those of Spark's reader. `heads` are the first lines, or for
-    Avro the schemas, of files that were read before, by root and path.
+    `options` are the store's options, `csv` the options of Spark's reader. `heads` remembers the
+    first line, or for Avro the schema, of each file that was read, by root and path.
     """
 
     files: Sequence[MasterFile]
@@ -42,21 +42,21 @@ class MasterFiles:
 
     @property
     def partition_by(self) -> list[str]:
-        """The names of the folders, which all files share."""
-        names_of_files = {tuple(file.values()) for file in self.files}
-        if len(names_of_files) > 1:
-            fewest, others, *_ = sorted(names_of_files, key=len)
+        """The fields that the names of folders have, such as `day` of `day=2026-11-01`."""
+        fields_of_files = {tuple(file.values()) for file in self.files}
+        if len(fields_of_files) > 1:
+            fewest, more, *_ = sorted(fields_of_files, key=len)
             raise InvalidInputError(
-                f"the master has files in folders of {list(others)} and of {list(fewest)}: "
-                "move them into folders of one kind"
+                f"the master has files in folders of {list(more)} and of {list(fewest)}: "
+                "move the files into folders of the same fields"
             )
-        return list(next(iter(names_of_files), ()))
+        return list(next(iter(fields_of_files), ()))
 
 
 def format_named(names: Sequence[str], given: str | None, what: str) -> str:
     """Return the given format, or the one that the files' endings name.
 
-    Names without an ending are CSV, as Hadoop's part files are. Errors call the files `what`.
+    A name without an ending is CSV, as Hadoop's part files are. Errors use `what` for the files.
     """
     if given is not None:
         return given
@@ -70,7 +70,7 @@ def format_named(names: Sequence[str], given: str | None, what: str) -> str:
 
 
 def found_schema(spark: SparkSession, master: MasterFiles) -> StructType:
-    """Return the fields of the files, and then those of the folders.
+    """Return the fields of the master's files, and then the fields of its folders.
 
     Fields of folders and of CSV are texts: only a given schema knows their types.
     """
@@ -85,10 +85,10 @@ def found_schema(spark: SparkSession, master: MasterFiles) -> StructType:
 
 
 def known_schema(spark: SparkSession, master: MasterFiles, form: MasterForm | None) -> StructType:
-    """Return the fields of a master that a run may have written.
+    """Return a master's fields; `form` is the record of the last run, or None.
 
-    Text formats have no types, and an empty file has no fields: both follow from the record. What
-    was added to the files since counts too, so that no field is lost silently.
+    The types of CSV and JSON, and the fields of a master without files, come from `form`. Fields
+    that were added to the files since that run are returned too, so no field is lost silently.
     """
     if form is None:
         return found_schema(spark, master)
@@ -108,29 +108,30 @@ def known_schema(spark: SparkSession, master: MasterFiles, form: MasterForm | No
 
 
 def _with_new_members(recorded: StructType, in_files: StructType) -> list[StructField]:
-    """Return the recorded fields and additional ones of JSON files, at any depth."""
+    """Return the recorded fields with the new fields and members of JSON files."""
     types_in_files = {field.name: field.dataType for field in in_files}
     fields = []
     for column in recorded:
-        other = types_in_files.get(column.name, column.dataType)
-        fields.append(StructField(column.name, _grown(column.dataType, other)))
+        type_in_files = types_in_files.get(column.name, column.dataType)
+        fields.append(StructField(column.name, _extended_type(column.dataType, type_in_files)))
     fields += [column for column in in_files if column.name not in recorded.names]
     return fields
 
 
-def _grown(recorded: DataType, in_files: DataType) -> DataType:
+def _extended_type(recorded: DataType, in_files: DataType) -> DataType:
+    """Return a recorded type with the new members of the type in files."""
     match recorded, in_files:
         case StructType(), StructType():
             return StructType(_with_new_members(recorded, in_files))
         case ArrayType(), ArrayType():
-            return ArrayType(_grown(recorded.elementType, in_files.elementType))
+            return ArrayType(_extended_type(recorded.elementType, in_files.elementType))
     return recorded
 
 
 def naming_file(master: MasterFiles) -> tuple[str, str] | None:
-    """Return the first file of CSV that has a line, and the line.
+    """Return the first CSV file that has a line, and its first line, or None.
 
-    The line names the fields, or says how many they are.
+    The line gives the names of the fields, or their number.
     """
     for storage, paths in by_root(master):
         for path in paths:
@@ -152,9 +153,10 @@ def _csv_names(master: MasterFiles) -> list[str]:
 
 
 def read_files(spark: SparkSession, master: MasterFiles, schema: StructType) -> DataFrame:
-    """Return the fields of a schema.
+    """Return the rows of the master with the fields of a schema.
 
-    For CSV and JSON also the text of rows that do not fit it, and their file.
+    For CSV and JSON, CORRUPT has the text of a row that does not fit the schema, and PLACE its
+    file.
     """
     if master.format in ("csv", "json"):
         schema = StructType([*schema.fields, StructField(CORRUPT, StringType())])
@@ -162,6 +164,7 @@ def read_files(spark: SparkSession, master: MasterFiles, schema: StructType) -> 
 
 
 def by_root(master: MasterFiles) -> Iterator[tuple[Storage, list[str]]]:
+    """Yield each root of the master's files as a storage, with its files' paths."""
     paths: dict[str, list[str]] = {}
     for file in master.files:
         paths.setdefault(file.root, []).append(file.path)
@@ -191,9 +194,9 @@ def _load(spark: SparkSession, master: MasterFiles, schema: StructType | None) -
 def _by_head(
     master: MasterFiles, storage: Storage, paths: Sequence[str]
 ) -> dict[str | None, list[str]]:
-    """Return the files of each header, or for Avro of each schema.
+    """Return the paths of files by their header, or for Avro by their schema.
 
-    Spark takes the first file's for all that it reads together.
+    Spark applies the first file's header or schema to all files that it reads together.
     """
 
     def read_head(path: str) -> str | None:
@@ -218,13 +221,16 @@ def _by_head(
 def _in_order(
     master: MasterFiles, storage: Storage, path: str, line: str | None, schema: StructType
 ) -> StructType:
-    """Return the schema in the order of a CSV file's header."""
+    """Return the schema with its fields in the order of a CSV file's header.
+
+    Raises InvalidInputError if the header does not name the fields of the schema.
+    """
     if line is None:
         return schema
     names = header_cells(line, master.csv)
     given = [name.casefold() for name in names]
-    rest = [field for field in schema if field.name in (*master.partition_by, CORRUPT)]
-    known = {field.name.casefold(): field for field in schema if field not in rest}
+    not_in_file = [field for field in schema if field.name in (*master.partition_by, CORRUPT)]
+    known = {field.name.casefold(): field for field in schema if field not in not_in_file}
     known_names = [field.name for field in known.values()]
     unknown = [name for name in names if name.casefold() not in known]
     repeated = [name for name in names if given.count(name.casefold()) > 1]
@@ -236,9 +242,10 @@ def _in_order(
         raise InvalidInputError(
             f"{storage.uri}/{path}, line 1: {'; '.join(problems)}. The header is {line}; "
             f"the master's records have {','.join(known_names)}. "
-            "Correct the file, or take it out of the master"
+            "Correct the file, or remove it from the master"
         )
-    return StructType([*(known[name] for name in given), *rest])
+    in_header_order = [known[name] for name in given]
+    return StructType([*in_header_order, *not_in_file])
 
 
 def _load_avro(
@@ -248,9 +255,9 @@ def _load_avro(
     paths: Sequence[str],
     schema: StructType | None,
 ) -> DataFrame:
-    """Return the rows of Avro files that have one schema, as fields of the master's.
+    """Return the rows of Avro files of one schema, with the master's fields and types.
 
-    Avro has fewer types than Spark, and Spark's reader does not cast them.
+    Spark's reader does not convert Avro's types, so the values are cast here.
     """
     first = _load_root(spark, master, storage, paths[:1], None)
     own = [field for field in first.schema if field.name not in master.partition_by]
@@ -259,7 +266,7 @@ def _load_avro(
     folders = [field for field in schema if field.name in master.partition_by]
     rows = _load_root(spark, master, storage, paths, StructType([*own, *folders]))
     _refuse_other_members(f"{storage.uri}/{paths[0]}", own, schema)
-    # Asked for once: each call asks the JVM for all names
+    # `rows.columns` asks the JVM for all names at each call
     loaded = frozenset(rows.columns)
     present, absent = [], []
     for column in schema:
@@ -272,7 +279,7 @@ def _load_avro(
 
 
 def _refuse_other_members(file: str, own: Sequence[StructField], schema: StructType) -> None:
-    """Raise InvalidInputError if members of a file's fields are not the schema's."""
+    """Raise InvalidInputError if a nested field of a file has other members."""
     expected = {field.name: field.dataType for field in schema}
     for column in own:
         kind = expected.get(column.name, column.dataType)

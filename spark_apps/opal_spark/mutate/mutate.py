@@ -1,4 +1,4 @@
-"""The merge of increments into a folder with Spark: what is read, decided and written."""
+"""The merge of increments into a folder with Spark: it reads, decides and writes."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -70,7 +70,7 @@ from opal_spark.mutate.sound import (
 from opal_spark.sources.text.csv_lines import is_true, line_number
 from opal_spark.sources.text.csv_quotes import UNCLOSED
 
-# The ids of so many mutations are sent to every executor, instead of shuffling the master
+# The ids of up to so many mutations are sent to every executor, instead of shuffling the master
 _BROADCAST_ROWS = 2_000_000
 _NEW_FILE_ROWS = 1_000_000
 _IN_MEMORY_BYTES = 32 << 20  # of increments
@@ -88,7 +88,7 @@ def mutate(spark: SparkSession, master: str, job: Mutate) -> JobResult:
 
 
 def _store_options(spark: SparkSession, uris: Iterable[str]) -> dict[str, str]:
-    """Return the options of the first store that has some."""
+    """Return the store options for the first of the URIs that has some."""
     for uri in uris:
         options = storage_options(spark, uri)
         if options:
@@ -105,27 +105,27 @@ class _Merge:
     options: Mapping[str, str]
 
     def __call__(self, work: Work) -> Merged:
-        size = sum(file.size for file in work.master) + sum(file.size for file in work.increments)
+        master_bytes = sum(file.size for file in work.master)
+        increment_bytes = sum(file.size for file in work.increments)
         with (
-            shuffles_of(self.spark, size),
+            shuffles_of(self.spark, master_bytes + increment_bytes),
             java_charsets(self.spark, needed=needs_java_charsets(self.job)),
         ):
-            return self._merged(work)
+            master = self._master(work)
+            with files_named(work, master, increment_options(self.job)):
+                return self._merge_into(master, work)
 
-    def _merged(self, work: Work) -> Merged:
-        master = self._master(work)
-        with files_named(work, master, increment_options(self.job)):
-            return self._merged_into(master, work)
-
-    def _merged_into(self, master: MasterFiles, work: Work) -> Merged:
-        if "avro" in (master.format, self.job.output_format, increment_format(self.job, work)):
+    def _merge_into(self, master: MasterFiles, work: Work) -> Merged:
+        """Check the rows of the increments, and merge the good ones into the master."""
+        kind = increment_format(self.job, work)
+        if "avro" in (master.format, self.job.output_format, kind):
             add_avro(self.spark)
         record = self._record(work, master)
         files = readable_increments(work)
         in_files = [field for field in record.fields if field.name not in record.partition_by]
         check_fields(self.job.output_format or master.format, in_files)
         csv = increment_options(self.job)
-        forms = forms_of(files, self.job, record, increment_format(self.job, work), csv)
+        forms = forms_of(files, self.job, record, kind, csv)
         if not forms:
             report = _report(files, {}, {}, {})
             return Merged(counts={"files": len(files)}, is_changed=False, files=report)
@@ -145,11 +145,12 @@ class _Merge:
             if rejected and work.target is not None:
                 bad_files = [file for file in files if stats.get(file.number, {}).get("rejected")]
                 folder = put_aside(rows, work, bad_files, csv)
-                notes.append(f"{count_text(rejected, 'bad row')} lie in {folder}")
+                notes.append(f"{count_text(rejected, 'bad row')} put aside in {folder}")
             merging = _Merging(
                 merge=self, work=work, master=master, record=record, files=files, stats=stats
             )
-            merged = merging.run(rows.where(F.col(BAD).isNull() & ~F.col(HEADER)))
+            is_good_row = F.col(BAD).isNull() & ~F.col(HEADER)
+            merged = merging.run(rows.where(is_good_row))
             return replace(merged, notes=[*notes, *merged.notes])
 
     def _master(self, work: Work) -> MasterFiles:
@@ -166,14 +167,15 @@ class _Merge:
         )
 
     def _check_against_record(self, form: MasterForm) -> None:
-        """Raise InvalidInputError if the job contradicts how the master was written.
+        """Raise InvalidInputError if the job would read the master in another form.
 
-        With another delimiter, or a first row that is taken for a header, values would be lost.
+        With another delimiter, or with a first row that is read as a header, values would be lost.
         """
         if self.job.format not in (None, form.format):
             raise InvalidInputError(
                 f"the last run wrote the master as {form.format}, not as "
-                f"format={self.job.format!r}; leave format= out (a new format is output_format=)"
+                f"format={self.job.format!r} (--format). Leave it out; to write another format, "
+                "give output_format= (--output-format)"
             )
         if form.format != "csv":
             return
@@ -186,7 +188,7 @@ class _Merge:
         was = "the default" if recorded is None else repr(recorded)
         now = repr(own[name]) if name in own else "the default"
         raise InvalidInputError(
-            f"the last run wrote the master with {name}={was}, and this one would read it with "
+            f"the last run wrote the master with {name}={was}, and this run would read it with "
             f"{now}; {_remedy(name, recorded)}"
         )
 
@@ -198,19 +200,20 @@ class _Merge:
         if not fields.names:
             raise InvalidInputError(
                 "neither the master nor the increments have a line that names the fields: "
-                "give schema="
+                "give schema= (--schema)"
             )
         folders = master.partition_by
+        is_partitioned = bool(folders or self.job.partition_by)
         has_names = (
             self.job.schema is not None
             or work.form is not None
             or master.format != "csv"
             or is_true(master.csv, "header")
         )
-        if (folders or self.job.partition_by) and not has_names:
+        if is_partitioned and not has_names:
             raise InvalidInputError(
-                "a partitioned master of CSV without headers needs its fields' names, because its "
-                "files lack those of the folders: give schema='id STRING, country STRING, ...'"
+                "a partitioned master of CSV files without headers needs names for its fields: "
+                "give schema='id STRING, country STRING, ...' (--schema)"
             )
         by_line, encoding = False, "UTF-8"
         if (self.job.output_format or master.format) == "csv":
@@ -226,7 +229,8 @@ class _Merge:
                 raise
             file, _ = file_and_line
             raise InvalidInputError(
-                f"{error}. The fields are those of {file}, line 1: correct it, or the delimiter"
+                f"{error}. The fields' names come from {file}, line 1: correct the line, or the "
+                "delimiter"
             ) from error
         return replace(record, by_line=by_line, encoding=encoding)
 
@@ -236,24 +240,24 @@ class _Merge:
         try:
             return known_schema(self.spark, master, work.form)
         except InvalidInputError:
-            # Its error names the line, where a repeated key is the reason
+            # If a repeated key is the reason, this error names its line
             refuse_repeated_keys(self.spark, master)
             raise
 
     def _refuse_lost_fields(self, master: MasterFiles, given: StructType) -> None:
-        """Raise InvalidInputError if the new master would lack fields of the old one.
+        """Raise InvalidInputError if the new master would lack fields of the old master.
 
-        Rows of CSV and JSON with such fields are refused one by one.
+        For CSV and JSON, the row that has such a field is refused instead.
         """
         lost = lost_fields(found_schema(self.spark, master), given)
         if lost:
             raise InvalidInputError(
                 f"the master has fields that schema= (--schema) lacks: {', '.join(lost)}. "
-                "Add them, or leave schema= out. Nothing was changed"
+                "Add these fields, or leave schema= out. Nothing was changed"
             )
 
     def _new_schema(self, work: Work) -> StructType:
-        """Return the schema of a new master, from increments other than deletes."""
+        """Return the schema of a new master, from the increments that are not deletes."""
         upserts = []
         files = []
         for file in readable_increments(work):
@@ -265,8 +269,8 @@ class _Merge:
                 files.append(MasterFile(root=file.storage.uri, path=file.path, size=size))
         if not files:
             raise InvalidInputError(
-                "the folder has no master, and no increment has rows that would make one; "
-                "give schema= or correct the path"
+                "the folder has no master, and no increment has rows from which a master could be "
+                "made; give schema= (--schema), or correct the path"
             )
         increments = MasterFiles(
             files=files,
@@ -284,7 +288,10 @@ class _Merge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Merging:
-    """A merge whose increments have been checked."""
+    """A merge whose increments have been checked.
+
+    `stats` has counts of rows by the number of the file: see `_stats`.
+    """
 
     merge: _Merge
     work: Work
@@ -303,7 +310,7 @@ class _Merging:
         ):
             actions = [row.asDict() for row in rules_of.actions_by_file(decisions, rules).collect()]
             late: dict[int, int] = {}
-            # Otherwise a second pass over all mutations would count nothing
+            # Late mutations are counted in a second pass over all mutations, only if there are any
             if any(row[rules_of.HAVE_LATE] for row in actions):
                 late_rows = rules_of.by_file(mutations, decisions, rules).collect()
                 late = {row[FILE]: row["late"] for row in late_rows}
@@ -341,9 +348,10 @@ class _Merging:
         )
 
     def _files_to_read(self, mutations: DataFrame) -> list[MasterFile]:
-        """Return the files that may hold records of the increments.
+        """Return the files of the master that may hold records of the increments.
 
-        These are all, unless records stay in their partitions and no delete is of an id alone.
+        With fixed partitions these are the files of the increments' partitions; otherwise all. A
+        delete that has only an id may be in any partition.
         """
         names = self.record.partition_by
         if not self.merge.job.fixed_partitions or self._is_new_layout or not names:
@@ -353,7 +361,7 @@ class _Merging:
         folders = set()
         for mutation in mutations.select(folder.alias("folder"), DELETED).distinct().collect():
             values = tuple(mutation.folder)
-            # A delete of an id alone names no folder
+            # A delete that has only an id does not name its folder
             if mutation[DELETED] and None in values:
                 return list(self.work.master)
             folders.add(values)
@@ -376,13 +384,13 @@ class _Merging:
 
     @property
     def _typed(self) -> list[StructField]:
-        """The fields in files of CSV that are not texts."""
+        """The fields in CSV files of the master whose types are not texts."""
         if self.master.format != "csv":
             return []
-        typed = [
-            field for field in self.record.fields if not isinstance(field.dataType, StringType)
+        in_files = [
+            field for field in self.record.fields if field.name not in self.record.partition_by
         ]
-        return [field for field in typed if field.name not in self.record.partition_by]
+        return [field for field in in_files if not isinstance(field.dataType, StringType)]
 
     @property
     def _stays_csv(self) -> bool:
@@ -390,7 +398,7 @@ class _Merging:
 
     @property
     def _is_new_layout(self) -> bool:
-        """True if the new master has other folders than the old one."""
+        """True if the new master has other folders than the old master."""
         return list(self.record.partition_by) != self.master.partition_by
 
     def _decided(self, wins: DataFrame, files: Sequence[MasterFile], rules: Rules) -> DataFrame:
@@ -400,11 +408,15 @@ class _Merging:
         check_text(self.merge.spark, part, self.record.fields)
         rows = read_files(self.merge.spark, part, self.record.fields)
         master = checked_rows(rows, part.partition_by)
-        ids = F.broadcast(wins.select(*keys(self.record))) if self._is_small() else wins
+        ids = wins.select(*keys(self.record))
+        if self._is_small:
+            ids = F.broadcast(ids)
         old = rules_of.touched_rows(master, ids, rules)
         return rules_of.decided(wins, old, rules)
 
+    @property
     def _is_small(self) -> bool:
+        """True if the ids of all mutations can be sent to every executor."""
         return _total(self.stats, "rows") <= _BROADCAST_ROWS
 
     def _counts(self, totals: Mapping[str, int], late: Mapping[int, int]) -> dict[str, int]:
@@ -426,19 +438,22 @@ class _Merging:
         notes = []
         if counts["late"]:
             mutations = count_text(counts["late"], "mutation")
-            notes.append(f"{mutations} came late: the master has something newer")
+            notes.append(f"{mutations} came late: the master has a newer state of the record")
         if counts["conflicts"]:
             records = count_text(counts["conflicts"], "record")
             notes.append(
-                f"{records} with different content of one order: "
-                "what came later in the files counts"
+                f"{records} have mutations with the same order and different content: "
+                "the last one in the files counts"
             )
         return notes
 
     def _replaced(self, decisions: DataFrame) -> list[MasterFile]:
-        """Return the files that are written again."""
-        is_other = self._kind != self.master.format or bool(self.merge.job.output_options)
-        if is_other or self._is_new_layout or not self.record.partition_by:
+        """Return the files of the master that are rewritten.
+
+        These are all files, unless only some folders change.
+        """
+        is_new_format = self._kind != self.master.format or bool(self.merge.job.output_options)
+        if is_new_format or self._is_new_layout or not self.record.partition_by:
             return list(self.work.master)
         has_master = rules_of.OLD_PARTITION in decisions.columns
         touched = rules_of.touched_partitions(decisions, self.record, has_master=has_master)
@@ -447,23 +462,26 @@ class _Merging:
     def _in_folders(self, values: Collection[tuple[str | None, ...]]) -> list[MasterFile]:
         """Return the files whose folders have these values.
 
-        However the folders' names write them: `month=01` is 1 where the month is a number.
+        Values are compared in the types of the record: `month=01` has the value 1 of a number.
         """
         fields = [self.record.fields[name] for name in self.record.partition_by]
-        folders = sorted({tuple(file.values().values()) for file in self.work.master}, key=str)
+        # The values of each file's folders, as the folders' names write them
+        texts_of_files = [tuple(file.values().values()) for file in self.work.master]
+        folders = sorted(set(texts_of_files), key=str)
         names = StructType([StructField(field.name, StringType()) for field in fields])
         typed = [F.col(quoted(field.name)).cast(field.dataType).cast("string") for field in fields]
-        # One partition, so that the values come in the order of the folders
+        # In one partition, so that the collected values have the order of `folders`
         rows = self.merge.spark.createDataFrame(folders, names).coalesce(1)
         values_of_folders = rows.select(*typed).collect()
         chosen = set()
         for folder, folder_values in zip(folders, values_of_folders, strict=True):
             if tuple(folder_values) in values:
                 chosen.add(folder)
-        return [file for file in self.work.master if tuple(file.values().values()) in chosen]
+        files_and_texts = zip(self.work.master, texts_of_files, strict=True)
+        return [file for file, texts in files_and_texts if texts in chosen]
 
     def _write(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> int:
-        """Write the new rows and those that stay; return how many they are."""
+        """Write new rows, and unchanged rows of replaced files; return their number."""
         assert self.work.target is not None
         record, spark = self.record, self.merge.spark
         wanted_files = -(-_total(self.stats, "rows") // _NEW_FILE_ROWS)
@@ -473,7 +491,7 @@ class _Merging:
         if self._stays_csv:
             rows = self._as_cells(rows, csv)
         if replaced:
-            rows = self._staying(decisions, replaced).unionByName(rows)
+            rows = self._unchanged_rows(decisions, replaced).unionByName(rows)
         observed = Observation("mutate")
         rows = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
         if record.partition_by:
@@ -490,7 +508,7 @@ class _Merging:
         return observed_count(observed, "rows")
 
     def _as_cells(self, rows: DataFrame, options: Mapping[str, str]) -> DataFrame:
-        """Return new rows as texts, as the rows that stay are read."""
+        """Return new rows as texts of CSV cells; unchanged rows are texts already."""
         typed = {field.name for field in self._typed}
         columns = []
         for field in self.record.fields:
@@ -500,60 +518,63 @@ class _Merging:
         return rows.select(*columns)
 
     def _rehearse(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> None:
-        """Raise the error that writing the rows that stay would raise.
+        """Raise the error that writing the unchanged rows would raise.
 
-        Where none is possible, they are not read again.
+        The rows are read for that only if an error is possible.
         """
         is_exact = self._stays_csv or not self._typed
         can_fail = not is_exact or bool(self.record.unwritable_faults())
         if replaced and can_fail:
-            self._staying(decisions, replaced).write.format("noop").mode("overwrite").save()
+            rows = self._unchanged_rows(decisions, replaced)
+            rows.write.format("noop").mode("overwrite").save()
 
-    def _staying(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> DataFrame:
-        """Return the rows of these files that no mutation replaces.
+    def _unchanged_rows(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> DataFrame:
+        """Return the rows of replaced files that no mutation changes or deletes.
 
-        Those of CSV are read as texts: a type may round them, or write them in another form.
+        Rows of CSV are read as texts: a type might round values, or write them in another form.
         """
         record, typed = self.record, self._typed
         fields = StructType()
         for field in record.fields:
-            fields.add(StructField(field.name, StringType()) if field in typed else field)
+            if field in typed:
+                field = StructField(field.name, StringType())
+            fields.add(field)
         part = replace(self.master, files=replaced)
         old = read_files(self.merge.spark, part, fields).select(*columns_named(fields.names))
         values = {name: F.col(quoted(name)) for name in fields.names}
-        # Ids are compared as values; other fields need them only for another format than CSV
+        # Ids are compared as typed values; other fields are typed only for a format other than CSV
         needed = [field for field in typed if field.name in record.ids or not self._stays_csv]
         if needed:
             old = old.withColumn(_CELLS, typed_cells(needed, self.master.csv))
         for field in needed:
             values[field.name] = F.col(_CELLS).getField(field.name).alias(field.name)
-        ids = rules_of.replaced_ids(decisions, keys(record))
-        replaced_ids = F.broadcast(ids) if self._is_small() else ids
-        is_same_id = [
-            values[name] == F.col(key) for name, key in zip(record.ids, keys(record), strict=True)
-        ]
+        replaced_ids = rules_of.replaced_ids(decisions, keys(record))
+        if self._is_small:
+            replaced_ids = F.broadcast(replaced_ids)
+        names_and_keys = zip(record.ids, keys(record), strict=True)
+        is_same_id = [values[name] == F.col(key) for name, key in names_and_keys]
         writable = writable_rows(old, replace(record, fields=fields))
-        staying = writable.join(replaced_ids, is_same_id, "left_anti")
+        unchanged = writable.join(replaced_ids, is_same_id, "left_anti")
         if self._stays_csv:
-            return staying.select(*columns_named(fields.names))
-        return exact_rows(staying, typed).select(*values.values())
+            return unchanged.select(*columns_named(fields.names))
+        return exact_rows(unchanged, typed).select(*values.values())
 
 
 def _remedy(name: str, recorded: str | None) -> str:
-    """Return the advice that gives an option of the master's CSV its recorded value."""
+    """Return the advice that gives an option of the master its recorded value."""
     if recorded is None:
-        return f"leave the option {name} out; for increments alone it is --increment-option"
+        return f"leave the option {name} out; to set it only for increments, use --increment-option"
+    if name == "header" and recorded == "true":
+        return "give header=True (leave --no-header out)"
     if name == "header":
-        is_set = recorded == "true"
-        flag = "without --no-header" if is_set else "--no-header"
-        return f"give header={is_set} ({flag})"
+        return "give header=False (--no-header)"
     if name == "sep":
         return f"give delimiter={recorded!r} (--delimiter)"
     return f"give options={{{name!r}: {recorded!r}}} (--csv-option {name}={recorded})"
 
 
 def _stats(rows: DataFrame) -> DataFrame:
-    """Return the counts of rows of each file."""
+    """Return a row for each file with the counts of its rows."""
     is_row = ~F.col(HEADER)
     return rows.groupBy(FILE).agg(
         F.count_if(is_row).alias("rows"),
@@ -576,7 +597,7 @@ def _check_headers(
 ) -> None:
     """Raise InvalidInputError for a file whose header occurs twice.
 
-    A line like the header is not a row: files that were joined would have several headers.
+    It occurs twice in concatenated files. A line like the header is never read as a row.
     """
     encoding = options.get("encoding", "utf-8")
     for form, files in forms.items():
@@ -589,11 +610,12 @@ def _check_headers(
             if line is not None:
                 where += f", line {line}"
             raise InvalidInputError(
-                f"{where}: its header occurs {times} times: take out all but the first line"
+                f"{where}: the file's header occurs {times} times; remove all but the first one"
             )
 
 
 def _by_file_and_action(actions: Iterable[Mapping[str, int]]) -> dict[int, dict[str, int]]:
+    """Return the number of records by file number and action."""
     records: dict[int, dict[str, int]] = {}
     for row in actions:
         records.setdefault(row[FILE], {})[str(row["action"])] = row["records"]
@@ -606,7 +628,7 @@ def _report(
     actions: Mapping[int, Mapping[str, int]],
     late: Mapping[int, int],
 ) -> list[dict[str, object]]:
-    """Return for each file its rows, and the actions of those that count."""
+    """Return a line for each file with the counts of its rows and actions."""
     lines = []
     for file in files:
         counts = stats.get(file.number, {"rows": 0, "rejected": 0})
@@ -625,10 +647,9 @@ def _report(
 
 @contextmanager
 def _cached(rows: DataFrame, work: Work) -> Iterator[DataFrame]:
-    """Compute rows once.
+    """Yield the rows as a DataFrame that Spark computes once, within the block.
 
-    Many rows go to the disk immediately: on their way there through memory they filled a heap of
-    1 GB.
+    Many rows are stored on disk immediately: stored in memory first, they filled a heap of 1 GB.
     """
     is_small = sum(increment.size for increment in work.increments) < _IN_MEMORY_BYTES
     level = StorageLevel.MEMORY_AND_DISK if is_small else StorageLevel.DISK_ONLY

@@ -1,4 +1,4 @@
-"""The footers of Parquet files: integers without a sign, which Spark reads and cannot write."""
+"""The footers of Parquet files: unsigned integers, which Spark can read but not write."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,8 +18,9 @@ _END_BYTES = 8  # the footer's length in 4 bytes, and the magic number
 def refuse_unsigned(master: MasterFiles) -> None:
     """Raise InvalidInputError for unsigned integers, which Spark cannot write."""
     roots = dict.fromkeys(file.root for file in master.files)
-    # `by_root` has the order of the files' roots
-    storages = dict(zip(roots, (storage for storage, _ in by_root(master)), strict=True))
+    # `by_root` yields the storages in the same order
+    storages_in_order = [storage for storage, _ in by_root(master)]
+    storages = dict(zip(roots, storages_in_order, strict=True))
 
     def columns_of(file: MasterFile) -> list[str]:
         return unsigned_columns(storages[file.root], file.path, file.size)
@@ -28,14 +29,14 @@ def refuse_unsigned(master: MasterFiles) -> None:
         for file, columns in zip(master.files, pool.map(columns_of, master.files), strict=True):
             if columns:
                 raise InvalidInputError(
-                    f"{file.root}/{file.path} has integers without a sign, which Spark would write "
-                    f"with one: {', '.join(columns)}. Nothing was changed: write the master's "
-                    "files with a signed type first, as INT64"
+                    f"{file.root}/{file.path} has unsigned integers, which Spark would write as "
+                    f"signed ones: {', '.join(columns)}. Nothing was changed. First write the "
+                    "master's files with a signed type, such as INT64"
                 )
 
 
 def unsigned_columns(storage: Storage, path: str, size: int) -> list[str]:
-    """Return the names and types of integers without a sign, in nested fields too."""
+    """Return the names and types of unsigned integer columns, in nested fields too."""
     length = min(size, _TAIL_BYTES)
     tail = storage.get(path, size - length, length)
     footer_bytes = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
@@ -44,7 +45,7 @@ def unsigned_columns(storage: Storage, path: str, size: int) -> list[str]:
     try:
         schema = pq.read_metadata(pa.BufferReader(tail)).schema
     except (pa.ArrowException, OSError):
-        # Not a Parquet file: Spark's error says more
+        # The file is not a Parquet file: Spark reports it with a better error
         return []
     unsigned = []
     for number in range(len(schema)):

@@ -21,12 +21,12 @@ def read_master(
     format: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Read the master at a URI as it is now; on S3 by the newest list.
+    """Return the current rows of the master at a URI.
 
-    The last run recorded its format, delimiter, header, encoding and schema. `format` and `options`
-    (of Spark's CSV reader) are for a master that no run has written; a CSV master then needs the
-    option `header`. Raises InvalidInputError if they contradict the record, or if the folder is a
-    table.
+    A run records the master's format, delimiter, header, encoding and schema. Without such a record
+    `format` and `options` (of Spark's CSV reader) describe the master; a CSV master then needs the
+    option `header`. Raises InvalidInputError if they contradict the record, or if the folder is an
+    Opal table.
     """
     check_session(spark)
     stored = storage_options(spark, uri)
@@ -57,8 +57,8 @@ def read_master(
 
 
 def _files_and_form(folder: MasterFolder) -> tuple[list[MasterFile], MasterForm | None]:
-    """List the files of one master with its form, also while a run replaces it."""
-    # The same form before and after: the list is of the master that this form describes
+    """List the master's files with its form, even while a run replaces it."""
+    # If the form is the same before and after, the listed files are those of this form
     while True:
         form = folder.form()
         files = folder.master_files()
@@ -76,13 +76,13 @@ def _check_against_record(
         )
     if form.format != "csv" and given:
         raise InvalidInputError(
-            f"the last run wrote {uri} as {form.format}, which takes no options of CSV: "
+            f"the last run wrote {uri} as {form.format}, to which options of CSV do not apply: "
             f"leave {', '.join(sorted(given))} out"
         )
     wrong = contradictions(form.options, given)
     if wrong:
         name, (recorded, value) = next(iter(wrong.items()))
         raise InvalidInputError(
-            f"the last run wrote {uri} with {name}={recorded!r}, and options say {value!r}; "
-            "leave the option out"
+            f"the last run wrote {uri} with {name}={recorded!r}, but options= has {value!r}; "
+            f"leave {name} out"
         )

@@ -1,4 +1,4 @@
-"""Records: their fields, and which of them are the id, the order, the operation, the partition."""
+"""Records: their fields, and which fields are the id, the order, the operation, the partition."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,9 +39,9 @@ from opal_spark.sources.text.variants import (
     unknown_key,
 )
 
-# The digits that such a number may be written with; an integer has to be equal to it
+# The most digits that a text of a floating-point number may have; an integer must be exact instead
 _DIGITS: dict[DataType, int] = {DoubleType(): 17, FloatType(): 9}
-# Spark's reader of JSON fits values into these
+# Types to which Spark's reader of JSON would round values
 _ROUNDED = (DecimalType, DoubleType, FloatType, DateType)
 _NUMBERS = (DecimalType, DoubleType, FloatType)
 _NUMBER = r"^\s*[+-]?\.?\d[\d.]*([eE][+-]?\d+)?\s*$"
@@ -52,16 +52,18 @@ _CAPITALS = (
     "Nothing was changed"
 )
 TIME_FORMS = (
-    "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and an offset"
+    "such as 2024-01-31 or 2024-01-31T10:00:00, with up to 6 digits after the second and an "
+    "optional offset"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The form of records. `fields` are the master's.
+    """The form of records. `fields` are the fields of the master.
 
-    `order` is None where files say what is later. `op` may be a field that only increments have.
-    `by_line`: its files are CSV, and read line by line. `encoding`: that in which CSV is written.
+    `order` is None if the order comes from the files' names or positions. `op` may be a field that
+    only increments have. `by_line` is set if the master's files are CSV that is read line by line.
+    `encoding` is the one in which CSV is written.
     """
 
     fields: StructType
@@ -81,7 +83,7 @@ class Record:
         return StructType([*self.fields.fields, StructField(self.op, StringType())])
 
     def unwritable_faults(self) -> list[Column]:
-        """Return the reasons for texts that the encoding cannot hold."""
+        """Return a column for each field: the reason if the encoding cannot hold the text."""
         faults = []
         for field in self.fields:
             # Values of folders are not in the files
@@ -93,7 +95,7 @@ class Record:
         return faults
 
     def order_of(self, name: str) -> Column:
-        """Return the order as a value that can be compared; null if a text is not one."""
+        """Return the order as a value that can be compared; null if a text is not valid."""
         kind = self.given[name].dataType
         if not isinstance(kind, StringType):
             return F.col(quoted(name))
@@ -101,7 +103,7 @@ class Record:
 
 
 def record_of(job: Mutate, fields: StructType, partition_by: Sequence[str]) -> Record:
-    """Return the form of records, by a job's names and ordinals of fields.
+    """Return the form of records for a job, which names fields by name or ordinal.
 
     `partition_by` are the fields of the master's folders.
     """
@@ -112,15 +114,18 @@ def record_of(job: Mutate, fields: StructType, partition_by: Sequence[str]) -> R
         wanted = [_field(name, names, "partition_by") for name in job.partition_by]
         if wanted != folders:
             raise InvalidInputError(
-                f"the master's folders are of {folders}, "
-                f"and partition_by={list(job.partition_by)}; leave it out"
+                f"the master is partitioned by {folders}, not by "
+                f"partition_by={list(job.partition_by)} (--partition-by); leave it out"
             )
     by_file = job.order in (BY_SUFFIX, BY_POSITION) and job.order not in names
     ids = tuple(_field(name, names, "ids") for name in job.ids)
     if not folders:
         folders = [_field(name, names, "partition_by") for name in job.partition_by]
     if len(folders) >= len(names):
-        raise InvalidInputError("partition_by names all fields; a file needs at least one")
+        raise InvalidInputError(
+            "partition_by (--partition-by) names all fields, but a file needs at least one field; "
+            "leave a field out"
+        )
     op = None if job.op_field is None else _op_field(job.op_field, names)
     order = None if by_file else _field(job.order, names, "order")
     return Record(
@@ -134,16 +139,17 @@ def record_of(job: Mutate, fields: StructType, partition_by: Sequence[str]) -> R
 
 
 def schema_given(spark: SparkSession, text: str | None) -> StructType | None:
+    """Return the schema that a job gives as SQL text; None if it gives none."""
     if text is None:
         return None
     return spark.createDataFrame([], text).schema
 
 
 def fitted(column: Column, given: DataType, field: StructField) -> tuple[Column, Column | None]:
-    """Convert a value to the type of a field; return it with its fault.
+    """Convert a value to the type of a field; return the value and its fault.
 
-    The fault is a text where the value is not of that type, or would be changed, and otherwise
-    null. It is None for a value that has the type already.
+    The fault is the reason if the value is not valid or would be changed, and null otherwise. It is
+    None, not a column, if the value has the type already.
     """
     if given == field.dataType:
         return column, None
@@ -172,35 +178,38 @@ def _is_cast_exactly(column: Column, value: Column, given: DataType, kind: DataT
     if not isinstance(kind, StringType):  # a text holds every value
         cast_back = comparable(value.try_cast(given), given)
         is_exact = cast_back.eqNullSafe(comparable(column, given))
-    is_of_floats = given in _DIGITS or kind in _DIGITS
+    has_floats = given in _DIGITS or kind in _DIGITS
     bits = _BITS.get(given, _BITS.get(kind))
-    if is_of_floats and bits is not None:
-        # Spark casts a number just beyond the greatest integer to that integer, and casts this
-        # back to the same number: casting back does not show the change
+    if has_floats and bits is not None:
+        # Spark casts 2.0**63 to the greatest integer, and casts this integer back to 2.0**63. So
+        # casting back does not show that the value was changed.
         number = column if given in _DIGITS else value
         is_exact &= number < F.lit(2.0**bits)
     return is_exact
 
 
-def rounded(line: Column, fields: Sequence[StructField]) -> list[Column]:
-    """Return the faults of JSON values that the types of their fields would change.
+def rounding_faults(line: Column, fields: Sequence[StructField]) -> list[Column]:
+    """Return a column for each field of a JSON line whose type could change its value.
 
-    Each column is a text where a value would be changed, and otherwise null.
+    The column is the reason if the value would be changed, and null otherwise.
     """
-    inexact = [field for field in fields if isinstance(field.dataType, _ROUNDED)]
-    # Read as texts: a number that Spark has parsed no longer shows what was written
-    as_texts = StructType([StructField(field.name, StringType()) for field in inexact])
+    checked_fields = [field for field in fields if isinstance(field.dataType, _ROUNDED)]
+    # Values are read as texts: a number that Spark has parsed may be rounded already
+    as_texts = StructType([StructField(field.name, StringType()) for field in checked_fields])
     texts = F.from_json(line, as_texts)
     faults = []
-    for field in inexact:
+    for field in checked_fields:
         _, fault = fitted(texts.getField(field.name), StringType(), field)
         if fault is not None:
             faults.append(fault)
     return faults
 
 
-def rounded_texts(fields: Sequence[StructField]) -> list[Column]:
-    """Return the reasons for numbers of CSV that are not exact in their fields' types."""
+def text_rounding_faults(fields: Sequence[StructField]) -> list[Column]:
+    """Return a column for each field of CSV rows whose type could round its text.
+
+    The column is the reason if the text is a number that would be rounded, and null otherwise.
+    """
     faults = []
     for field in fields:
         if not isinstance(field.dataType, _NUMBERS):
@@ -212,25 +221,26 @@ def rounded_texts(fields: Sequence[StructField]) -> list[Column]:
     return faults
 
 
-def misread(line: Column, fields: Sequence[StructField], *, is_whole: bool) -> list[Column]:
-    """Return the reasons for values that Spark's reader of JSON would lose or change.
+def misread_faults(line: Column, fields: Sequence[StructField], *, is_whole: bool) -> list[Column]:
+    """Return reasons why Spark would lose or change values of a JSON line.
 
-    These are unknown keys, keys that occur twice, and values of other types, at any depth.
-    `is_whole` says whether the fields are all that a line may have.
+    The reasons are unknown keys, keys that occur twice, and values of other types, at any depth.
+    `is_whole` says that `fields` are all fields of a line: another key is unknown.
     """
     if not fields:
         return []
-    given = F.try_parse_json(line)
-    own = schema_of_arrow(arrow_of_spark(StructType(list(fields)))).fields
-    typed = F.try_variant_get(given, F.lit("$"), fields_type(own))
-    faults = []
-    for field in own:
+    parsed = F.try_parse_json(line)
+    table_fields = schema_of_arrow(arrow_of_spark(StructType(list(fields)))).fields
+    typed = F.try_variant_get(parsed, F.lit("$"), fields_type(table_fields))
+    is_unparsed = parsed.isNull() & (F.trim(line) != "")
+    unparsed = F.when(is_unparsed, F.lit("the line is not plain JSON, or has a key twice"))
+    faults = [unparsed]
+    for field in table_fields:
         target = Target(kind=field.type, path=field.name, patterns={})
         faults.append(decode(typed.getField(field.name), target).getField("fault"))
-    is_unparsed = given.isNull() & (F.trim(line) != "")
-    unparsed = F.when(is_unparsed, F.lit("the line is not plain JSON, or has a key twice"))
-    unknown = [unknown_key(keys_of(given), typed, own)] if is_whole else []
-    return [unparsed, *faults, *unknown]
+    if is_whole:
+        faults.append(unknown_key(keys_of(parsed), typed, table_fields))
+    return faults
 
 
 def is_nested(kind: DataType) -> bool:
@@ -241,27 +251,24 @@ def is_nested(kind: DataType) -> bool:
 def other_members(given: DataType, expected: DataType, path: str) -> str | None:
     """Return how the members of a nested type differ from the expected ones, or None.
 
-    A cast of Spark's goes by the positions of members, whatever their names are.
+    A cast of Spark pairs members by position and ignores their names.
     """
+    # Each part of the type: its given and its expected type, and its path
+    parts: list[tuple[DataType, DataType, str]] = []
     match given, expected:
         case StructType(), StructType():
             if given.names != expected.names:
                 return f"column {path!r} has the fields {given.names}, not {expected.names}"
-            pairs = [
-                (field.dataType, expected[field.name].dataType, f"{path}.{field.name}")
-                for field in given
-            ]
+            for field in given:
+                expected_type = expected[field.name].dataType
+                parts.append((field.dataType, expected_type, f"{path}.{field.name}"))
         case ArrayType(), ArrayType():
-            pairs = [(given.elementType, expected.elementType, f"{path}.element")]
+            parts.append((given.elementType, expected.elementType, f"{path}.element"))
         case MapType(), MapType():
-            pairs = [
-                (given.keyType, expected.keyType, f"{path}.key"),
-                (given.valueType, expected.valueType, f"{path}.value"),
-            ]
-        case _:
-            return None
-    for pair in pairs:
-        difference = other_members(*pair)
+            parts.append((given.keyType, expected.keyType, f"{path}.key"))
+            parts.append((given.valueType, expected.valueType, f"{path}.value"))
+    for given_part, expected_part, part_path in parts:
+        difference = other_members(given_part, expected_part, part_path)
         if difference is not None:
             return difference
     return None
@@ -290,30 +297,30 @@ def lost_fields(existing: DataType, given: DataType, path: str = "") -> list[str
 
 def several_values(line: Column) -> Column:
     """Return whether a line of JSON has several values: Spark reads only the first."""
-    in_array = F.json_array_length(F.concat(F.lit("["), line, F.lit("]")))
-    # A `]` of the line may close the array, and Spark ignores what follows: then the 0 is missing
-    before_zero = F.json_array_length(F.concat(F.lit("["), line, F.lit(",0]")))
-    is_one = (in_array == 1) & (before_zero == 2)
-    return (F.trim(line) != "") & ~F.coalesce(is_one, F.lit(False))
+    array = F.concat(F.lit("["), line, F.lit("]"))
+    # If a `]` of the line closes the array, Spark ignores the text after it: the 0 is missing
+    array_with_zero = F.concat(F.lit("["), line, F.lit(",0]"))
+    is_one_value = (F.json_array_length(array) == 1) & (F.json_array_length(array_with_zero) == 2)
+    return (F.trim(line) != "") & ~F.coalesce(is_one_value, F.lit(False))
 
 
 def key_twice(line: Column) -> Column:
-    """Return whether an object of JSON has a key twice, as Spark reads it."""
+    """Return whether an object of JSON has a key twice; case makes no difference."""
     keys = F.transform(F.json_object_keys(line), F.lower)
     return F.size(F.array_distinct(keys)) < F.size(keys)
 
 
 def comparable(value: Column, kind: DataType) -> Column:
-    """Return a form of a value that Spark compares and hashes."""
+    """Return a form of a value that Spark can compare and hash."""
     if isinstance(kind, AtomicType):
         return value
-    # Spark neither compares nor hashes maps, wherever they are in a value
+    # Spark cannot compare or hash a value that contains a map
     text = F.to_json(F.struct(value.alias("value")), JSON_WRITE)
     return F.when(value.isNotNull(), text)
 
 
 def _is_rounded(text: Column, value: Column, kind: DataType) -> Column:
-    """Return whether a number has more digits than a floating-point number of a type."""
+    """Return whether a number's text has more digits than a float type keeps."""
     if kind not in _DIGITS:
         return F.lit(False)
     digits = F.regexp_replace(text, r"[eE].*|\D", "")
@@ -352,13 +359,12 @@ def repeated_names(files: str) -> Iterator[None]:
 
 
 def refuse_twins(names: Sequence[str]) -> None:
-    """Raise InvalidInputError for names that differ in capitals alone, or not at all."""
+    """Raise InvalidInputError for names that are equal but for capitals."""
     plain = [name.casefold() for name in names]
     twins = [name for name in names if plain.count(name.casefold()) > 1]
     if twins:
-        raise InvalidInputError(
-            f"the fields {' and '.join(map(repr, twins))} are one to Spark{_CAPITALS}"
-        )
+        listed = " and ".join(map(repr, twins))
+        raise InvalidInputError(f"the fields {listed} are the same field to Spark{_CAPITALS}")
 
 
 def values_text(values: Mapping[str, object]) -> str:
@@ -366,20 +372,20 @@ def values_text(values: Mapping[str, object]) -> str:
 
 
 def refuse_unmet_op(record: Record) -> None:
-    """Raise InvalidInputError for an operation that no record has.
+    """Raise InvalidInputError for an operation's field that no record has.
 
-    Deletes would be updates.
+    Without the field, deletes would be merged as updates.
     """
     raise InvalidInputError(
-        f"op_field names the field {record.op!r}, which neither the master nor the increments "
-        f"have; known are {', '.join(record.fields.names)}. Correct the name, or leave op_field "
-        "out if no row is a delete. Nothing was changed"
+        f"op_field (--op-field) names the field {record.op!r}, which neither the master nor the "
+        f"increments have; known are {', '.join(record.fields.names)}. Correct the name, or leave "
+        "op_field out if no row is a delete. Nothing was changed"
     )
 
 
 def _op_field(name: str, names: Sequence[str]) -> str:
     """Return the field of the operation, which the master may lack."""
-    # Of rows without names it is then the cell after the master's
+    # In rows without names, such a field is the cell after the cells of the master's fields
     if name == str(len(names)):
         return f"_c{name}"
     is_known = name.casefold() in {known.casefold() for known in names}
@@ -389,6 +395,7 @@ def _op_field(name: str, names: Sequence[str]) -> str:
 
 
 def _field(name: str, names: Sequence[str], argument: str) -> str:
+    """Return the field that an argument names by name or ordinal."""
     if name in names:
         return name
     if name.isdecimal() and int(name) < len(names):

@@ -1,7 +1,7 @@
-"""Increments as rows of one form.
+"""The rows of increments, in one form for all formats of files.
 
-A row has the record and its id, what it does, its position in the files, and the reason if it is
-bad.
+A row has the record, its id, whether it deletes, its order, and its position in the files. A bad
+row also has the reason.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,10 +26,10 @@ from opal_spark.mutate.record import (
     fitted,
     is_nested,
     key_twice,
-    misread,
+    misread_faults,
     other_members,
     repeated_names,
-    rounded,
+    rounding_faults,
     several_values,
     unknown_names,
 )
@@ -38,7 +38,7 @@ from opal_spark.sources.text.csv_lines import is_true, separator
 from opal_spark.sources.text.csv_quotes import UNCLOSED, open_quote
 from opal_spark.sources.text.json_files import MORE_VALUES
 
-# Columns of the rows; the prefix keeps them apart from fields of records
+# Columns of the rows; the prefix distinguishes them from the fields of records
 ROW, DELETED, ORDER, UNTIMED = "_opal_row", "_opal_deleted", "_opal_ordered", "_opal_untimed"
 FILE, BLOCK, RANK, LINE, COPY = (
     "_opal_file",
@@ -55,17 +55,18 @@ _RAGGED = (
     "the row has more or fewer fields than the record "
     "(where fields hold line breaks, set multiLine=true)"
 )
-_BREAK = "a line break, which the master's CSV takes with the option multiLine=true only"
+_BREAK = "a line break, which the master's CSV can hold only with the option multiLine=true"
 _MISFIT = "the line is not a JSON object with the fields' types"
-_ENCODED = "the line is not UTF-8; give the encoding, as ISO-8859-1"
+_ENCODED = "the line is not UTF-8; give the encoding, such as ISO-8859-1"
 
 
 def key(number: int) -> str:
-    """Return the name of an id's column."""
+    """Return the name of the column of an id's n-th field, from 0."""
     return f"_opal_id_{number}"
 
 
 def keys(record: Record) -> list[str]:
+    """Return the names of the columns of an id's fields."""
     return [key(number) for number in range(len(record.ids))]
 
 
@@ -78,31 +79,36 @@ def read_increments(
 ) -> DataFrame:
     """Return the rows of all increments.
 
-    Bad rows have a reason, and their text if the format has one.
+    A bad row has the reason, and the text of the row.
     """
     parts = []
     for form, files in forms.items():
         read = {"csv": _csv, "json": _json}.get(form.format, _columnar)
         parsed = read(spark, form, files, record, options)
-        parts.append(_rows(_with_files(spark, parsed, files), form, job, record))
+        with_files = _with_files(spark, parsed, files)
+        parts.append(_rows(with_files, form, job, record))
     return reduce(DataFrame.unionByName, parts)
 
 
 def _with_files(spark: SparkSession, rows: DataFrame, files: Sequence[Readable]) -> DataFrame:
     """Add the number, the suffix and the folders of each row's file."""
+    uris = [plain_uri(hadoop_uri(file.storage, file.path)) for file in files]
+    numbers = [file.number for file in files]
+    suffixes = [file.increment.suffix for file in files]
     folders = [list(file.increment.folders.items()) for file in files]
     table = pa.table(
         {
-            _URI: [plain_uri(hadoop_uri(file.storage, file.path)) for file in files],
-            FILE: pa.array([file.number for file in files], pa.int32()),
-            _SUFFIX: pa.array([file.increment.suffix for file in files], pa.int64()),
+            _URI: uris,
+            FILE: pa.array(numbers, pa.int32()),
+            _SUFFIX: pa.array(suffixes, pa.int64()),
             _FOLDERS: pa.array(folders, pa.map_(pa.string(), pa.string())),
         }
     )
     with_file = rows.join(F.broadcast(spark.createDataFrame(table)), _URI, "left")
-    # A row without a file would be lost silently
-    unknown = F.raise_error(F.concat(F.lit("no increment is called "), F.col(_URI)))
-    return with_file.withColumn(FILE, F.coalesce(FILE, unknown.cast("int")))
+    # Without this error, a row whose file is not in the table would be lost silently
+    message = F.concat(F.lit("no increment is called "), F.col(_URI))
+    unknown_file = F.raise_error(message).cast("int")
+    return with_file.withColumn(FILE, F.coalesce(FILE, unknown_file))
 
 
 def _load(
@@ -112,12 +118,16 @@ def _load(
     schema: StructType | None,
     options: Mapping[str, str],
 ) -> DataFrame:
-    """Read files, with the file of each row and its position there.
+    """Read files, and add the file of each row and the row's position in the file.
 
-    Blocks of a file follow each other, and so do ranks within a block.
+    The position is BLOCK, the start of the block that a task reads, and RANK, which rises within
+    a block.
     """
-    paths = [path for file in files for path in spark_paths(file.storage, [file.path])]
-    reader = spark.read.format(kind).options(**{**options, **STRICT, "recursiveFileLookup": "true"})
+    paths: list[str] = []
+    for file in files:
+        paths += spark_paths(file.storage, [file.path])
+    reading = {**options, **STRICT, "recursiveFileLookup": "true"}
+    reader = spark.read.format(kind).options(**reading)
     if schema is not None:
         reader = reader.schema(schema)
     with few_listing_tasks(spark), repeated_names(_first_of(files)):
@@ -132,16 +142,16 @@ def _load(
 
 
 def _first_of(files: Sequence[Readable]) -> str:
-    """Return the name that errors give to files which are read together."""
-    return f"{files[0].increment.source} and its like"
+    """Return the text that errors use for files that are read together."""
+    return f"{files[0].increment.source} and files of its form"
 
 
 def numbered_lines(
     spark: SparkSession, files: Sequence[Readable], options: Mapping[str, str]
 ) -> DataFrame:
-    """Return each line of text files with its number, from 1.
+    """Return the lines of text files with the columns FILE, RAW, LINE and COPY.
 
-    COPY numbers equal lines of a file, from 1 too.
+    LINE is the line's number in the file, from 1. COPY numbers the equal lines of a file, from 1.
     """
     uris_and_numbers = []
     for file in files:
@@ -168,9 +178,9 @@ def _csv(
     record: Record,
     options: Mapping[str, str],
 ) -> DataFrame:
-    """Read CSV line by line, so that a bad row is known by its line.
+    """Read CSV line by line, so that the text of a bad row is its line.
 
-    Where cells hold line breaks, Spark's reader of whole files reads it.
+    Files whose cells may hold line breaks are read by Spark's reader of CSV instead.
     """
     reading = read_options(options)
     if is_true(options, "multiline"):
@@ -182,7 +192,7 @@ def _csv(
             parsed.alias(_PARSED), text.alias(_TEXT), _false(HEADER), _URI, BLOCK, RANK
         )
     text = _text(options)
-    # One more field is added to the line. An open quote swallows it, and then one is missing.
+    # A last field is added to each line: after an open quote it is missing from the parsed cells
     line = F.concat(text, F.lit(f"{separator(options)}1"))
     cells = F.from_csv(line, _ddl(_texts((*form.names, _END, CORRUPT))), reading)
     header = F.lit(False) if form.header is None else text == F.lit(form.header)
@@ -233,8 +243,9 @@ def _json(
         .when(F.size(unknown) > 0, unknown_text)
     )
     nested = [field for field in fields if is_nested(field.dataType)]
-    misread_members = misread(text, nested, is_whole=False)
-    return rows.withColumn(BAD, F.coalesce(broken, *rounded(text, fields), *misread_members))
+    faults = rounding_faults(text, fields)
+    faults += misread_faults(text, nested, is_whole=False)
+    return rows.withColumn(BAD, F.coalesce(broken, *faults))
 
 
 def _columnar(
@@ -276,7 +287,7 @@ def _columnar(
 
 
 def _rows(rows: DataFrame, form: Form, job: Mutate, record: Record) -> DataFrame:
-    """Return parsed rows with the record's fields, and what is done with each row."""
+    """Return parsed rows in the form of this module: see its docstring."""
     parsed = rows.schema[_PARSED].dataType
     assert isinstance(parsed, StructType)
     types: dict[str, DataType] = {field.name: field.dataType for field in parsed}
@@ -304,7 +315,7 @@ def _rows(rows: DataFrame, form: Form, job: Mutate, record: Record) -> DataFrame
 
 
 def _has_op(form: Form, record: Record, *, is_given: bool) -> Column:
-    """Return whether a row has the operation; true where none is needed."""
+    """Return whether a row has the operation's field; true if rows need none."""
     if form.is_deletes or record.op is None or record.op in record.fields.names:
         return F.lit(True)
     if form.format == "json" and record.op not in form.folders:
@@ -316,26 +327,31 @@ def _has_op(form: Form, record: Record, *, is_given: bool) -> Column:
 def _marked(
     fields: DataFrame, form: Form, job: Mutate, record: Record, has_op: Column, *, has_order: bool
 ) -> DataFrame:
-    """Add what a row does, its order, and the reason if it is bad."""
+    """Add to the rows whether they delete, their order, and why they are bad."""
     deleted = F.lit(form.is_deletes)
     if record.op is not None and not form.is_deletes:
         is_delete = F.col(quoted(record.op)).cast("string") == F.lit(job.deleted_op)
         deleted = F.coalesce(is_delete, F.lit(False))
-    faults = [F.col(BAD), F.col(_FAULT), *(_missing(name) for name in record.ids)]
+    missing_ids = [_missing(name) for name in record.ids]
+    faults = [F.col(BAD), F.col(_FAULT), *missing_ids]
+    # An untimed row has no order, and a row without an order counts as the latest
     untimed = F.lit(False)
-    if record.order is None:
-        order = F.col(_SUFFIX) if job.order == BY_SUFFIX else F.lit(0).cast("long")
+    if record.order is None and job.order == BY_SUFFIX:
+        order = F.col(_SUFFIX)
+    elif record.order is None:
+        order = F.lit(0).cast("long")
     elif has_order:
         order = record.order_of(record.order)
         if form.is_deletes and form.format == "json":
-            # Each line says itself which fields it has
+            # Each line of JSON may have other fields
             has_key = F.array_contains(F.json_object_keys(_TEXT), record.order)
             untimed = ~F.coalesce(has_key, F.lit(True))
         faults.append(_order_fault(record, order, untimed))
     else:
         order = F.lit(None).cast(_order_type(fields, record))
         untimed = F.lit(True)
-    if record.by_line and (form.format != "csv" or is_true(increment_options(job), "multiline")):
+    may_hold_breaks = form.format != "csv" or is_true(increment_options(job), "multiline")
+    if record.by_line and may_hold_breaks:
         faults += _line_breaks(record)
     faults += record.unwritable_faults()
     bad = F.when(~F.col(HEADER), F.coalesce(*faults))
@@ -358,19 +374,19 @@ def _marked(
 
 
 def _order_fault(record: Record, order: Column, untimed: Column) -> Column:
-    """Return the reason for a row whose order is missing or cannot be compared."""
+    """Return the reason for a row whose order is missing or is not a valid value."""
     assert record.order is not None
-    what = f"field {record.order!r}, the order, is"
+    field_is = f"field {record.order!r}, the order, is"
     is_invalid = order.isNull()
     if isinstance(record.given[record.order].dataType, DoubleType | FloatType):
         is_invalid |= F.isnan(order)
-    missing = F.when(_is_blank(record.order), f"{what} missing")
-    reason = missing.otherwise(f"{what} not a valid {_kind_text(record)}")
+    missing = F.when(_is_blank(record.order), f"{field_is} missing")
+    reason = missing.otherwise(f"{field_is} not a valid {_kind_text(record)}")
     return F.when(is_invalid & ~untimed, reason)
 
 
 def _line_breaks(record: Record) -> list[Column]:
-    """Return the reasons for line breaks, which CSV that is read by line cannot hold."""
+    """Return reasons for texts with line breaks, for a CSV master read by line."""
     faults = []
     for field in record.fields:
         if isinstance(field.dataType, StringType):

@@ -1,6 +1,7 @@
 """Checks that a rewrite of the master loses and changes nothing.
 
-What would be lost is an error before anything is written, with file, line and reason.
+A value that would be lost or changed is an error before anything is written. The error names the
+file, the line and the reason.
 """
 
 import re
@@ -23,10 +24,10 @@ from opal_spark.mutate.master import PLACE, MasterFiles, by_root
 from opal_spark.mutate.record import (
     Record,
     key_twice,
-    misread,
-    rounded,
-    rounded_texts,
+    misread_faults,
+    rounding_faults,
     several_values,
+    text_rounding_faults,
 )
 from opal_spark.sources.marks import plain_uri
 from opal_spark.sources.text.csv_lines import is_true, line_number, lines
@@ -34,7 +35,7 @@ from opal_spark.sources.text.csv_quotes import open_quote
 from opal_spark.sources.text.json_files import MORE_VALUES
 
 _BROKEN = "the master has a row that does not fit its fields"
-_LOST = "the master has a row whose letters would be lost"
+_LOST = "the master has a row with letters that would be lost"
 _TWICE = "a key occurs twice"
 _ROUNDED = "the master has a number that would be rounded"
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -53,10 +54,10 @@ _LOST_VALUE = re.compile(rf"(?:{_LOST}|{_ROUNDED}): .*?(?= SQLSTATE)", re.DOTALL
 
 
 def check_text(spark: SparkSession, master: MasterFiles, fields: StructType) -> None:
-    """Raise InvalidInputError for lines that Spark would read as other values.
+    """Raise InvalidInputError for the first line that Spark would read wrongly.
 
-    A field of CSV that continues in the next line would be read as two rows, letters that are not
-    UTF-8 as others, and values of JSON as those of other types.
+    Such lines have a CSV field that continues in the next line, letters that are not UTF-8, or JSON
+    values of other types.
     """
     if master.format == "csv":
         by_line = not is_true(master.csv, "multiline")
@@ -75,7 +76,7 @@ def check_text(spark: SparkSession, master: MasterFiles, fields: StructType) -> 
 def refuse_repeated_keys(spark: SparkSession, master: MasterFiles) -> None:
     """Raise InvalidInputError for the first line of JSON that has a key twice.
 
-    Spark, which finds no schema then, does not say where.
+    Spark cannot infer a schema from such a line, and does not name it.
     """
     if master.format == "json":
         reason = F.when(key_twice(F.col("value")), F.lit(f"{_TWICE}; correct the line"))
@@ -85,7 +86,7 @@ def refuse_repeated_keys(spark: SparkSession, master: MasterFiles) -> None:
 def _refuse_first(
     spark: SparkSession, master: MasterFiles, reason: Column, options: Mapping[str, str]
 ) -> None:
-    """Raise InvalidInputError for the first line of the master that has a reason."""
+    """Raise InvalidInputError for the master's first line that has a reason."""
     for storage, paths in by_root(master):
         reader = spark.read.options(**STRICT, recursiveFileLookup="true")
         with few_listing_tasks(spark):
@@ -99,20 +100,21 @@ def _refuse_first(
 
 
 def _faults(options: Mapping[str, str], *, by_line: bool) -> list[Column]:
+    """Return the reasons for a line in another encoding, or with an open quote."""
     faults = []
     if is_utf8(options):
         reason = (
-            "the master has text in another encoding: the line is not UTF-8; correct it, "
+            "the line is not UTF-8, so the master may have another encoding; correct the line, "
             "or for CSV give the encoding (--csv-option encoding=ISO-8859-1)"
         )
         faults.append(F.when(~F.is_valid_utf8("value"), F.lit(reason)))
     unclosed = open_quote(options) if by_line else None
     if unclosed is not None:
         reason = (
-            "the master has a line whose quote is not closed; where fields hold line breaks, "
-            "set multiLine=true among the options of CSV"
+            "the line has a quote that is not closed; close it, or if fields hold line breaks, "
+            "set --csv-option multiLine=true"
         )
-        # Spares most lines the pattern, which is slow
+        # The pattern is slow, so it is applied only to lines with a quote
         has_quote = F.contains("value", F.lit(options.get("quote", '"')[:1]))
         faults.append(F.when(has_quote & F.col("value").rlike(unclosed), F.lit(reason)))
     return faults
@@ -123,8 +125,9 @@ def _other_values(fields: Sequence[StructField]) -> Column:
     line = F.col("value")
     twice = F.when(key_twice(line), F.lit(_TWICE))
     several = F.when(several_values(line), F.lit(MORE_VALUES))
-    misread_values = misread(line, fields, is_whole=True)
-    fault = F.coalesce(twice, several, *rounded(line, fields), *misread_values)
+    faults = [twice, several, *rounding_faults(line, fields)]
+    faults += misread_faults(line, fields, is_whole=True)
+    fault = F.coalesce(*faults)
     advice = "; correct the line, or give the types (--schema 'id BIGINT, name STRING, ...')"
     return F.concat(F.lit("the master would be written with other values: "), fault, F.lit(advice))
 
@@ -134,9 +137,9 @@ def check_fields(kind: str, fields: Sequence[StructField]) -> None:
     for field in fields:
         if kind == "avro" and not _AVRO_NAME.fullmatch(field.name):
             raise InvalidInputError(
-                f"Avro cannot hold a field called {field.name!r}: a name has only letters, digits "
-                "and _, and does not begin with a digit. Rename it, or write another format. "
-                "Nothing was changed"
+                f"Avro cannot hold a field called {field.name!r}: a name may have only letters, "
+                "digits and _, and may not begin with a digit. Rename the field, or write another "
+                "format. Nothing was changed"
             )
         if kind == "csv" and isinstance(field.dataType, ArrayType | MapType | StructType):
             raise InvalidInputError(
@@ -146,15 +149,16 @@ def check_fields(kind: str, fields: Sequence[StructField]) -> None:
 
 
 def checked_rows(rows: DataFrame, partition_by: Sequence[str]) -> DataFrame:
-    """Return the master's rows, with a failure in those that do not fit its fields.
+    """Return the master's rows; a row that does not fit its fields is a failure.
 
-    Such a row fails any projection and any filter of the rows, and a count.
+    Every query of the returned rows fails on such a row, even a count.
     """
     if CORRUPT not in rows.columns:
         return rows
     names = [name for name in rows.columns if name not in (CORRUPT, PLACE)]
     in_files = columns_named(name for name in names if name not in partition_by)
-    # The second text is never used, but names all fields: Spark checks only those that it reads
+    # The text of all fields is never shown, but it makes Spark read all fields: Spark finds a
+    # misfit only in a field that it reads
     text = F.coalesce(F.col(CORRUPT), F.to_json(F.struct(*in_files)))
     broken = F.raise_error(F.concat(F.lit(f"{_BROKEN}: "), F.col(PLACE), F.lit(" "), text))
     is_sound = F.col(CORRUPT).isNull()
@@ -162,8 +166,8 @@ def checked_rows(rows: DataFrame, partition_by: Sequence[str]) -> DataFrame:
     columns = []
     for name in names:
         column = F.col(quoted(name))
-        # A filter on a bare field would go into Spark's reader, which skips rows unchecked.
-        # Those of folders stay bare, so that a filter on them still skips files.
+        # Spark would push a filter on a plain column into its reader, which skips rows unchecked.
+        # Columns of folders stay plain, so that a filter on them still skips files.
         if name not in partition_by:
             column = F.when(is_sound, column)
         columns.append(column.alias(name))
@@ -171,31 +175,32 @@ def checked_rows(rows: DataFrame, partition_by: Sequence[str]) -> DataFrame:
 
 
 def writable_rows(rows: DataFrame, record: Record) -> DataFrame:
-    """Return the master's rows, with a failure where the encoding lacks letters."""
+    """Return the master's rows; a text that the encoding cannot hold is a failure."""
     return _failing(rows, _LOST, record.unwritable_faults())
 
 
 def exact_rows(rows: DataFrame, fields: Sequence[StructField]) -> DataFrame:
-    """Return rows of a master of CSV, with a failure where a number is not exact.
+    """Return the rows of a CSV master; a number that would be rounded is a failure.
 
-    The rows are texts.
+    The rows have the cells as texts.
     """
-    return _failing(rows, _ROUNDED, rounded_texts(fields))
+    return _failing(rows, _ROUNDED, text_rounding_faults(fields))
 
 
 def _failing(rows: DataFrame, what: str, faults: Sequence[Column]) -> DataFrame:
+    """Return the rows; a query fails with the text `what` on a row with a fault."""
     if not faults:
         return rows
     fault = F.coalesce(*faults)
-    lost = F.raise_error(F.concat(F.lit(f"{what}: "), fault))
-    return rows.where(F.when(fault.isNotNull(), lost.cast("boolean")).otherwise(F.lit(True)))
+    failure = F.raise_error(F.concat(F.lit(f"{what}: "), fault)).cast("boolean")
+    return rows.where(F.when(fault.isNotNull(), failure).otherwise(F.lit(True)))
 
 
 @contextmanager
 def files_named(work: Work, master: MasterFiles, options: Mapping[str, str]) -> Iterator[None]:
-    """Raise our error, which names the file, for an error of Spark that a file causes.
+    """Raise an InvalidInputError with the file's name if a file causes an error.
 
-    `options` are those of increments of CSV.
+    `options` are the CSV options of increments.
     """
     try:
         yield
@@ -212,7 +217,7 @@ def _file_problem(
     if (row := _BROKEN_ROW.search(text)) is not None:
         stores = [storage for storage, _ in by_root(master)]
         where = _file_and_line(row[1], row[2], stores, master.csv)
-        return f"{where}: {_BROKEN}: {row[2]:.200}; correct it, nothing was changed"
+        return f"{where}: {_BROKEN}: {row[2]:.200}. Nothing was changed: correct the row"
     if (lost := _LOST_VALUE.search(text)) is not None:
         return f"{lost[0]}. Nothing was changed"
     if _WRONG_LETTERS in text and (line := _wrong_line(work, options)) is not None:
@@ -224,12 +229,12 @@ def _file_problem(
     name = _sources(work).get(plain_uri(path), path)
     return (
         f"{name} is damaged, or cut off ({damage[0].strip():.200}). "
-        "Nothing was changed: deliver it again"
+        "Nothing was changed: deliver the file again"
     )
 
 
 def _sources(work: Work) -> dict[str, str]:
-    """Return the increments' own names, by the URIs where they are read."""
+    """Return the users' names of increments, by the URIs at which they are read."""
     names = {}
     for increment, (storage, path) in zip(work.increments, work.readable, strict=True):
         names[plain_uri(hadoop_uri(storage, path))] = increment.source
@@ -237,6 +242,7 @@ def _sources(work: Work) -> dict[str, str]:
 
 
 def _wrong_line(work: Work, options: Mapping[str, str]) -> str | None:
+    """Return file, number and text of the first line that is not in the encoding."""
     encoding = options.get("encoding", "utf-8")
     for increment, (storage, path) in zip(work.increments, work.readable, strict=True):
         for number, line in enumerate(lines(storage, path, encoding), start=1):
@@ -246,7 +252,7 @@ def _wrong_line(work: Work, options: Mapping[str, str]) -> str | None:
 
 
 def _file_and_line(uri: str, text: str, stores: list[Storage], options: Mapping[str, str]) -> str:
-    """Return the file of a text, and the line if the file is known."""
+    """Return a row's file, and its line if the file is in one of the stores."""
     name = unquote(uri)
     file_uri = plain_uri(name)
     for storage in stores:

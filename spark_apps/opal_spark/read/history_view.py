@@ -40,7 +40,7 @@ _UNTIL, _DELETED_THEN = "_opal_until", "_opal_deleted_then"
 
 
 def history(spark: SparkSession, plan: HistoryPlan) -> DataFrame:
-    """Return the history view; that of a few keys is read in this process."""
+    """Return the history view; the history of a few keys is read in this process."""
     if plan.keys is None:
         return _history_of_all(spark, plan.snapshot, plan.columns, plan.condition)
     rows_of = partial(read_history_of_keys, plan.snapshot, plan.cache, plan.keys)
@@ -55,7 +55,7 @@ def _history_of_all(
 ) -> DataFrame:
     """Return every row that is valid at some readable event time.
 
-    Conditions on keys skip files.
+    Files that cannot hold keys for which the condition is true are not read.
     """
     fields = view_fields(snapshot, columns)
     spec, pending = snapshot.spec, snapshot.pending
@@ -81,8 +81,8 @@ def _history_of_all(
 
 
 def _view(view: DataFrame, fields: Sequence[Field], condition: Condition | None) -> DataFrame:
-    """Return the rows and columns that were asked for."""
-    # Before the columns are chosen: a condition may name others
+    """Return the rows for which the condition is true, with the chosen fields."""
+    # The condition comes first, because it may name a column that is not chosen
     if condition:
         view = filtered(view, condition)
     names = [quoted(field.name) for field in fields]
@@ -96,7 +96,10 @@ def _history_of_keys(
     columns: Sequence[str] | None,
     condition: Condition | None,
 ) -> DataFrame:
-    """Return the history of a few keys; `rows_of` reads its columns in this process."""
+    """Return the history of a few keys.
+
+    `rows_of` reads the rows in this process; its argument are the names of the table's columns.
+    """
     fields = view_fields(snapshot, columns)
     spec = snapshot.spec
     names = [field.name for field in spec.schema.fields if not is_named(field, VIEW_COLUMNS)]
@@ -111,7 +114,10 @@ def history_changes(
     columns: Sequence[str] | None,
     condition: Condition | None,
 ) -> DataFrame:
-    """Return the change feed of the history, which `rows_of` reads in this process."""
+    """Return the change feed of the history.
+
+    `rows_of` reads the feed in this process; its argument are the names of the table's columns.
+    """
     fields = history_fields(spec, columns)
     own_columns = FEED_COLUMNS | VIEW_COLUMNS
     names = [field.name for field in spec.schema.fields if not is_named(field, own_columns)]
@@ -123,7 +129,9 @@ def history_changes(
     if condition:
         rows = filtered(rows, condition)
     chosen = [quoted(field.name) for field in fields]
-    return rows.select(*chosen, *schema.fieldNames()[len(names) :])
+    # The columns that follow the table's: those of the history view and of a change
+    added = schema.fieldNames()[len(names) :]
+    return rows.select(*chosen, *added)
 
 
 def _view_schema(spec: TableSpec, names: Sequence[str]) -> StructType:
@@ -135,9 +143,9 @@ def _view_schema(spec: TableSpec, names: Sequence[str]) -> StructType:
 
 
 def _valid_rows(rows: DataFrame, snapshot: Snapshot) -> DataFrame:
-    """Return the rows that are visible at some event time, and until when each is.
+    """Return the rows that are visible at some event time, with their end.
 
-    `_UNTIL` is the delta of the key's next row, `_DELETED_THEN` whether that row is a delete.
+    `_UNTIL` is the delta of the key's next row, `_DELETED_THEN` whether this next row is a delete.
     """
     spec, floor = snapshot.spec, snapshot.root.floor
     delta = quoted(spec.delta.physical)
@@ -145,7 +153,7 @@ def _valid_rows(rows: DataFrame, snapshot: Snapshot) -> DataFrame:
     ties = [F.col(quoted(field.physical)).asc_nulls_first() for field in spec.tie_break]
     in_order = Window.partitionBy(*keys).orderBy(delta, *ties, SEGMENT, OFFSET)
     rows = rows.withColumn(_UNTIL, F.lead(delta).over(in_order))
-    # Of rows with the same delta only the last one is ever visible
+    # Among a key's rows with the same delta only the last one is ever visible
     rows = rows.where(f"{_UNTIL} IS NULL OR {_UNTIL} <> {delta}")
     if spec.deletes is None:
         rows = rows.withColumn(_DELETED_THEN, F.lit(False))
@@ -155,5 +163,5 @@ def _valid_rows(rows: DataFrame, snapshot: Snapshot) -> DataFrame:
         rows = rows.withColumn(_DELETED_THEN, next_is_delete).where(~is_delete)
     if floor is None:
         return rows
-    # I21: some rows that ended up to the floor have been dropped, so none of them is shown
+    # I21: compaction may have dropped rows that ended at or before the floor, so none is shown
     return rows.where(f"{_UNTIL} IS NULL OR NOT {not_after(spec, floor, _UNTIL)}")

@@ -1,6 +1,6 @@
 """The net rows of a partition key on Spark.
 
-Only its files are read, and a window keeps each key's last row.
+Only the files of the partition key are read, and a window finds each key's last row.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -14,13 +14,13 @@ from opal_spark.engine.columns import quoted, read_columns, spark_schema
 from opal_spark.engine.scan import not_after, scan_files
 
 _RANK = "_opal_rank"
-_MAX_RANGES = 32  # Spark's parser and its optimizer go into every OR
+_MAX_RANGES = 32  # more ORs would slow Spark's parser and optimizer down
 
 
 def net_rows(spark: SparkSession, plan: NetPlan, invalid: Bitmaps) -> DataFrame:
-    """Return the net rows with all columns.
+    """Return the net rows with all columns; `invalid` has the invalid rows.
 
-    If no row of the partition key has an event, each row is its key's last one.
+    If no row of the partition key is invalid, each row is its key's last one.
     """
     spec = plan.snapshot.spec
     if not plan.files:
@@ -36,15 +36,16 @@ def net_rows(spark: SparkSession, plan: NetPlan, invalid: Bitmaps) -> DataFrame:
         rows = rows.where(_of_segments(plan))
     if plan.as_of is not None:
         rows = rows.where(not_after(spec, plan.as_of))
-    if plan.as_of is not None or not plan.segments.isdisjoint(invalid):
+    has_invalid_rows = not plan.segments.isdisjoint(invalid)
+    if plan.as_of is not None or has_invalid_rows:
         rows = _last_of_keys(rows, plan)
     return rows.select(*read_columns(spec))
 
 
 def _of_segments(plan: NetPlan) -> Column:
-    """Return a condition for the partition key's ingests, a range of segments each.
+    """Return the condition that a row is of an ingest of the partition key.
 
-    Spark compares ranges with the bounds of row groups. Pending rows lie in files of their own.
+    The segments of an ingest are a range, which Spark compares with the bounds of row groups.
     """
     numbers = sorted({segment_part(segment) for segment in plan.segments})
     if len(numbers) > _MAX_RANGES:
@@ -59,12 +60,14 @@ def _of_segments(plan: NetPlan) -> Column:
 
 
 def _last_of_keys(rows: DataFrame, plan: NetPlan) -> DataFrame:
+    """Return the last row of each key, unless it deletes the key."""
     spec = plan.snapshot.spec
     keys = [quoted(field.physical) for field in spec.keys]
     columns = [F.col(quoted(field.physical)) for field in (spec.delta, *spec.tie_break)]
     order = [column.desc_nulls_last() for column in columns]
-    window = Window.partitionBy(*keys).orderBy(*order, F.desc(SEGMENT), F.desc(OFFSET))
-    last = rows.withColumn(_RANK, F.row_number().over(window)).where(f"{_RANK} = 1")
+    latest_first = Window.partitionBy(*keys).orderBy(*order, F.desc(SEGMENT), F.desc(OFFSET))
+    ranked = rows.withColumn(_RANK, F.row_number().over(latest_first))
+    last = ranked.where(f"{_RANK} = 1")
     if spec.deletes is None:
         return last
     return last.where(f"NOT coalesce({DELETED}, false)")

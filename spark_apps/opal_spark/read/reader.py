@@ -1,10 +1,10 @@
 """Reads on Spark.
 
-Files without visible rows are not opened, files of groups without hidden rows are plain scans, and
-in the others each row is filtered by the bit of its bitmap (`words`). The words come by a broadcast
-join on `_opal_segment`, one broadcast a group. Within a group, files without hidden rows are
-joined, too, with empty lists of words: a union of both would break Spark's code generation, which
-costs all rows three times what the test of a bit costs them.
+Files without visible rows are not opened. Groups of files without hidden rows are plain scans. In
+the other groups each row is filtered by its bit in a bitmap, whose packed words (`words`) are
+joined on `_opal_segment`, with one broadcast for each group. Files of such a group without hidden
+rows are joined, too, with empty lists of words. A union of a filtered and a plain scan would break
+Spark's code generation, which costs each row three times as much as the test of a bit.
 """
 
 from collections.abc import Sequence
@@ -32,18 +32,18 @@ from opal_spark.read.partition_net import net_rows
 from opal_spark.read.words import is_not_marked, word_lists
 
 _KEY, _WORDS = "_opal_key", "_opal_words"
-_MAX_CACHED = 4  # states
+_MAX_CACHED = 4  # states of tables whose bitmaps are kept in memory
 
 
 def read(spark: SparkSession, view: View) -> DataFrame:
-    """Return a DataFrame of the visible rows, or of a partition key's net ones.
+    """Return a DataFrame of the visible rows, or of the net rows of a partition key.
 
-    The state is fixed now; rows are read when the DataFrame is used.
+    The state of the table is fixed now; rows are read when the DataFrame is used.
     """
     snapshot = view.snapshot
     spec = snapshot.spec
     if view.net_of is not None:
-        # The condition comes later: before it, each key's last row has to be known
+        # The condition does not limit the files: each key's last row is found first
         plan = plan_net(snapshot, view.net_of, view.as_of)
         verify_files(spark, snapshot, plan.files)
         rows = net_rows(spark, plan, _cached_invalid(snapshot, None))
@@ -56,14 +56,16 @@ def read(spark: SparkSession, view: View) -> DataFrame:
         rows = filtered(rows, view.condition)
     if view.columns is None:
         return rows
-    return rows.select(*[quoted(spec.schema.field(name).name) for name in view.columns])
+    columns = [quoted(spec.schema.field(name).name) for name in view.columns]
+    return rows.select(*columns)
 
 
 def visible_rows(spark: SparkSession, plan: ReadPlan) -> DataFrame:
     """Return the visible rows with all columns."""
     spec = plan.snapshot.spec
+    # The groups with hidden rows
     mixed = sorted({file.group for file in plan.mixed})
-    schema, logical = spark_schema(spec, physical=True), read_columns(spec)
+    schema, table_columns = spark_schema(spec, physical=True), read_columns(spec)
 
     def scan(files: Sequence[DataFile]) -> DataFrame:
         return scan_files(spark, plan.snapshot.storage, files, schema, spec.file_format)
@@ -75,12 +77,13 @@ def visible_rows(spark: SparkSession, plan: ReadPlan) -> DataFrame:
         parts.append(_filtered(spark, scan(files), plan, files))
     if not parts:
         return spark.createDataFrame([], spark_schema(spec, physical=False))
-    return reduce(DataFrame.union, [rows.select(*logical) for rows in parts])
+    return reduce(DataFrame.union, [rows.select(*table_columns) for rows in parts])
 
 
 def _filtered(
     spark: SparkSession, rows: DataFrame, plan: ReadPlan, files: Sequence[DataFile]
 ) -> DataFrame:
+    """Return the visible ones of the rows of a group's files."""
     if plan.as_of is not None:
         rows = rows.where(not_after(plan.snapshot.spec, plan.as_of))
     segments = sorted({segment for file in files for segment in file.segments})
@@ -101,7 +104,7 @@ _cached: Recent[tuple[str, str, int | None], Bitmaps] = Recent(max_size=_MAX_CAC
 
 
 def _cached_invalid(snapshot: Snapshot, as_of: int | None) -> Bitmaps:
-    """Return the bitmaps of a state, from memory if this process read it lately."""
-    # A write id names one state forever
+    """Return the bitmaps of invalid rows, from memory if they were read recently."""
+    # A write id permanently names one state of the table
     key = (snapshot.root.table_id, snapshot.root.write_id, as_of)
     return _cached.get(key, lambda: invalid_rows(snapshot, as_of))

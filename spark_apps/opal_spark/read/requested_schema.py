@@ -1,9 +1,9 @@
 """The schema that a query gives with `format("opal")`.
 
-It selects columns, and their types are checked. Columns and members of structs are matched by name,
-whatever their order and case: a Python data source sees no session, and no table has names that
-differ in case only. All columns of a table are nullable, so NOT NULL is a promise that the rows
-themselves have to keep.
+The schema selects columns, and its types are checked against the table's. Columns and members of
+structs are matched by name; order and case make no difference. A Python data source cannot see the
+session's setting for case, and no table has two names that differ only in case. All columns of a
+table are nullable, so for NOT NULL the rows themselves are checked.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from opal_spark.engine.columns import spark_schema, spark_type_name
 
 
 def requested_fields(schema: T.StructType, spec: TableSpec) -> tuple[Field, ...]:
-    """Return the table's fields by the names and in the order of the schema.
+    """Return the table's fields with the names and the order of the requested schema.
 
     Raises InvalidInputError with all columns that do not fit.
     """
@@ -34,7 +34,7 @@ def requested_fields(schema: T.StructType, spec: TableSpec) -> tuple[Field, ...]
         raise InvalidInputError(
             f"the schema given to format('opal') does not fit the table: {'; '.join(problems)}. "
             f"The table has {columns}: name any of them with these types, and cast in the query; "
-            "without a schema all are read"
+            "without a schema all columns are read"
         )
     return fields
 
@@ -73,6 +73,10 @@ def _fields(
 def _part(
     requested: T.DataType, kind: DataType, known: T.DataType, path: str, problems: list[str]
 ) -> DataType:
+    """Return the requested parts of a type, and add what does not fit to `problems`.
+
+    `kind` is the table's type at the path, and `known` the same type as Spark has it.
+    """
     match kind, requested, known:
         case Struct(fields=fields), T.StructType(), T.StructType() if requested.fields:
             return Struct(fields=_fields(requested, fields, known, f"{path}.", problems))
@@ -118,20 +122,20 @@ def _has_not_null(kind: T.DataType, nullable: bool) -> bool:
             return _has_not_null(kind.elementType, kind.containsNull)
         case T.MapType():
             # Spark has no nullable keys, but a part of a key may be NOT NULL
-            return _has_not_null(kind.valueType, kind.valueContainsNull) or _has_not_null(
-                kind.keyType, True
-            )
+            if _has_not_null(kind.keyType, True):
+                return True
+            return _has_not_null(kind.valueType, kind.valueContainsNull)
     return False
 
 
 def _check(array: pa.Array, kind: T.DataType, nullable: bool, path: str) -> None:
     """Raise InvalidInputError for a null in a value that is NOT NULL.
 
-    `array` holds only values whose parent is not null: NOT NULL says nothing of a null's members.
+    `array` has no members of a null struct: NOT NULL does not apply to these.
     """
     if array.null_count and not nullable:
         raise InvalidInputError(
-            f"column {path!r} has nulls, and the schema says NOT NULL; leave that out"
+            f"column {path!r} has nulls, but the schema says NOT NULL; leave NOT NULL out"
         )
     match kind:
         case T.StructType():

@@ -1,8 +1,8 @@
-"""Bitmaps for Spark: packed words, a list a segment, and the test of a row's bit.
+"""Bitmaps for Spark: a list of 64-bit words for each segment, and the test of a row's bit.
 
-They come to the rows by a broadcast join on the segment. Expressions use `get`, because checked
-array access costs more. A shift takes the low six bits of its distance, so `~offset` brings the
-row's bit to the sign.
+A broadcast join on the segment adds the list to each row. Expressions use `get`, because checked
+array access costs more. Spark shifts a word by the low six bits of the distance, so a shift by
+`~offset` moves the row's bit to the sign.
 """
 
 from collections.abc import Sequence
@@ -18,34 +18,39 @@ _NO_WORDS = np.zeros(0, np.int64)
 
 
 def word_lists(bitmaps: Bitmaps, segments: Sequence[int], snapshot: Snapshot) -> pa.ListArray:
-    """Return the words of each segment, an empty list if none of its rows is marked."""
+    """Return each segment's words; an empty list if none of its rows is marked."""
     words = [_NO_WORDS]
     lengths = [0]
     for segment in segments:
-        of_segment = _NO_WORDS
+        segment_words = _NO_WORDS
         if segment in bitmaps:
-            of_segment = words_of(bitmaps[segment], snapshot.segments[segment].rows)
-        words.append(of_segment)
-        lengths.append(len(of_segment))
+            segment_words = words_of(bitmaps[segment], snapshot.segments[segment].rows)
+        words.append(segment_words)
+        lengths.append(len(segment_words))
     ends = np.cumsum(lengths).astype(np.int32)
     return pa.ListArray.from_arrays(ends, np.concatenate(words))
 
 
 def rank_lists(bitmaps: Bitmaps, segments: Sequence[int], snapshot: Snapshot) -> pa.ListArray:
-    """Return for each word how many rows of its segment are marked in words before."""
+    """Return for each word how many rows are marked in its segment's earlier words."""
     words = word_lists(bitmaps, segments, snapshot)
+    # The number of marked rows in each word; the words of all segments follow each other
     bits = np.bitwise_count(words.values.to_numpy().view(np.uint64))
+    # The words of segment n are words.values[ends[n]:ends[n + 1]]
     ends = words.offsets.to_numpy()
-    # Marked rows before each word, of all segments
+    # The number of marked rows before each word, in all segments
     before = np.cumsum(bits, dtype=np.int64) - bits
-    # The same before the first word of its segment. An empty segment has no word to look at
+    # For each word, the index of the first word of its segment
     starts = np.repeat(ends[:-1], np.diff(ends))
     ranks = (before - before[starts]).astype(np.int32)
     return pa.ListArray.from_arrays(words.offsets, pa.array(ranks))
 
 
 def rank_of(words: str, ranks: str) -> str:
-    """Return the number of rows of a segment that are marked before a marked row."""
+    """Return the SQL for how many rows of a segment are marked before a marked row.
+
+    `words` and `ranks` are columns with the lists of `word_lists` and `rank_lists`.
+    """
     word = f"shiftright({OFFSET}, 6)"
     return f"get({ranks}, {word}) + bit_count(shiftleft(get({words}, {word}), ~{OFFSET})) - 1"
 

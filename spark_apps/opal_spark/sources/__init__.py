@@ -1,8 +1,8 @@
 """Sources of rows: files and databases. No value is lost silently.
 
 `read` reads any source: files by `text`, `columnar_files` and `named`, databases by `jdbc`.
-`assign` says whether columns fit without loss, `cells` makes values of text, `marks` records what a
-reader notes of each row.
+`assign` checks that columns fit the table without loss, `cells` converts texts to values, and
+`marks` adds a reader's notes to each row, such as why it is bad.
 """
 
 from opal_spark.sources.errors import source_errors

@@ -34,7 +34,10 @@ _INTEGER_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 def assigned_columns(
     rows: DataFrame, spec: TableSpec, *, ignore: bool = False
 ) -> list[Column | str]:
-    """Return the columns in the table's order; `ignore` leaves unknown ones out."""
+    """Return the columns of rows as the table's columns, in the table's order.
+
+    With `ignore`, columns that the table lacks are left out; otherwise they are an error.
+    """
     own = fields_given(rows.schema, spec, ignore=ignore)
     expected = spark_schema(spec, physical=False)
     return [_assigned(given, field) for given, field in zip(own, expected, strict=True)]
@@ -47,17 +50,17 @@ def unknown_fields(schema: StructType, spec: TableSpec) -> StructType:
 
 
 def _own(schema: StructType) -> list[StructField]:
-    """Return the fields that a reader did not add."""
+    """Return the fields of the source itself, without those that a reader added."""
     return [field for field in schema if not field.name.startswith(RESERVED_PREFIX)]
 
 
 def fields_given(
     schema: StructType, spec: TableSpec, *, ignore: bool = False
 ) -> list[StructField | None]:
-    """Return the fields of a schema for the table's columns, in the table's order.
+    """Return the field of a schema for each column of the table, in the table's order.
 
-    None where a column that was added to the table is missing. Raises InvalidInputError, with all
-    columns that are unknown, missing, or would lose values.
+    It is None for a missing column that was added to the table later. Raises InvalidInputError with
+    all columns that are unknown, missing, or would lose values.
     """
     own = _own(schema)
     if ignore:
@@ -65,10 +68,8 @@ def fields_given(
         own = [field for field in own if field.name not in left_out]
     given = {field.name.casefold(): field for field in own}
     expected = {field.name.casefold(): field for field in spec.schema.fields}
-    types = {
-        field.name.casefold(): field.type
-        for field in schema_of_arrow(arrow_of_spark(StructType(own))).fields
-    }
+    given_schema = schema_of_arrow(arrow_of_spark(StructType(own)))
+    types = {field.name.casefold(): field.type for field in given_schema.fields}
     unknown = [given[name].name for name in given if name not in expected]
     missing, losing = [], []
     for name, field in expected.items():
@@ -93,13 +94,15 @@ def fields_given(
 
 
 def _assigned(given: StructField | None, expected: StructField) -> Column | str:
+    """Return the column with the expected name and type; null without a given field."""
     if given is None:
         return F.lit(None).cast(expected.dataType).alias(expected.name)
     is_same_type = isinstance(given.dataType, AtomicType) and given.dataType == expected.dataType
     if given.name == expected.name and is_same_type:
-        # Only the name where that is enough: every call on a Column costs a millisecond
+        # The name is enough, and every call on a Column costs a millisecond
         return quoted(given.name)
-    return F.col(quoted(given.name)).cast(expected.dataType).alias(expected.name)
+    column = F.col(quoted(given.name)).cast(expected.dataType)
+    return column.alias(expected.name)
 
 
 def _signature(spec: TableSpec) -> str:

@@ -1,8 +1,8 @@
-"""Text to a column's type, exactly or not at all.
+"""The conversion of texts to a column's type, exactly or not at all.
 
-What would be rounded, cut off, shifted or guessed becomes null. `try_cast` alone rounds decimals,
-drops zones and fractions, takes `2020` for a date and `10:15` for today's. The patterns exclude
-that.
+A text becomes null if its value would be rounded, cut off, shifted or guessed. `try_cast` alone
+rounds decimals, drops zones and fractions, and reads `2020` as a date and `10:15` as a time of
+today. The patterns here exclude such texts.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ def patterns_of(options: Mapping[str, str]) -> Patterns:
 
 
 def parse_text(text: Column, kind: Atomic, patterns: Patterns) -> Column:
-    """Return the value of a text; null for null, and for a text that is not valid."""
+    """Return the value of a text; null for null and for a text that is not valid."""
     if kind.name in patterns:
         return _by_pattern(text, kind, patterns[kind.name])
     if parts := decimal_parts(kind.name):
@@ -52,19 +52,19 @@ def parse_text(text: Column, kind: Atomic, patterns: Patterns) -> Column:
 def wrong_type(path: str, kind: Atomic) -> str:
     """Return the reason for a text that is not a valid value.
 
-    It omits the text, so that rows can be counted by reason.
+    The reason does not contain the text, so that rows can be counted by reason.
     """
     return f"column {path!r} is not a valid {type_name(kind)}"
 
 
 def bind(value: Column, use: Callable[[Column], Column]) -> Column:
-    """Return `use` of a value that is computed once, however often `use` names it."""
-    # The parameter of a lambda is a variable of the generated code
+    """Return `use(value)`; the value is computed once, however often it is used."""
+    # The parameter of a lambda is a variable in the generated code
     return F.get(F.transform(F.array(value), use), F.lit(0))
 
 
 def _by_pattern(text: Column, kind: Atomic, pattern: str) -> Column:
-    # The whole text is one cell: none of its characters is a mark to this parser
+    # The whole text is one cell: this parser has no separator or quote that occurs in it
     options = {"sep": "\u0001", "quote": "", "escape": "\u0002", _OPTIONS[kind.name]: pattern}
     return F.from_csv(text, f"v {kind.name}", options).getField("v")
 
@@ -97,7 +97,7 @@ def _date(text: Column, _: Atomic) -> Column:
 
 def _timestamp(text: Column, _: Atomic) -> Column:
     value = text.try_cast("timestamp")
-    # A text without a zone is in the session's, which skips some wall-clock times
+    # A text without a zone is a time in the session's zone, in which some times do not exist
     exists = text.rlike(_LOCAL) & (value.cast("timestamp_ntz") == text.try_cast("timestamp_ntz"))
     return F.when(exists | text.rlike(_ZONED), value)
 

@@ -21,7 +21,7 @@ def read_columnar(
 ) -> DataFrame:
     """Return rows of the table's columns.
 
-    All files' columns count; one that only some files have is null in the others.
+    A column that only some of the files have is null in the rows of the other files.
     """
     options = {"mergeSchema": "true"} | dict(source.options)
     rows = open_files(spark, source, source.file_format, options)
@@ -35,7 +35,7 @@ def read_columnar(
 
 
 def refuse_reserved(names: Sequence[str]) -> None:
-    """Raise InvalidInputError for names of the format's own, which only readers add."""
+    """Raise InvalidInputError for column names that are reserved for the format."""
     reserved = [name for name in names if name.casefold().startswith(RESERVED_PREFIX)]
     if reserved:
         raise InvalidInputError(

@@ -6,7 +6,7 @@ import re
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
 from opal_lake.source import Jdbc
 
-# Named, because Java's own search does not see a jar that came with the job
+# The classes are named, because Java's own search does not find a driver in a jar of the job
 _DRIVERS = {
     "postgresql": "org.postgresql.Driver",
     "mysql": "com.mysql.cj.jdbc.Driver",
@@ -50,19 +50,19 @@ def _from_environment(option: str, variable: str) -> str:
     value = os.environ.get(variable)
     if value is None:
         raise InvalidInputError(
-            f"the environment variable {variable!r}, which should hold the database's {option}, "
-            "is not set; set it for the driver"
+            f"the environment variable {variable!r} for the database's {option} is not set; "
+            "set it where the Spark driver runs"
         )
     return value
 
 
 def database(source: Jdbc) -> str:
-    """Return the database that the URL names, like `postgresql`."""
+    """Return the database that the URL names, such as `postgresql`."""
     return source.url.split(":")[1].lower()
 
 
 def relation(source: Jdbc) -> str:
-    """Return the relation after FROM."""
+    """Return the SQL that stands after FROM: the table, or the query as a subquery."""
     return source.table or f"({source.query}) opal_source"
 
 
@@ -74,13 +74,16 @@ def partition_column(source: Jdbc) -> str | None:
 
 
 def as_jdbc_error(source: Jdbc, text: str) -> OpalError | None:
-    """Return the source's error; None if the source is not the cause of a failure."""
+    """Return the error of a database; None if the database did not cause the failure.
+
+    `text` has the messages of the failure and of its causes.
+    """
     where = f"jdbc:{database(source)}"
     if _NO_DRIVER.search(text):
         package = _PACKAGES.get(database(source), "<group>:<artifact>:<version>")
         return InvalidInputError(
-            f"Spark has no driver for {where}: add its jar, as spark-submit --packages {package} "
-            "(or --jars), or spark.jars.packages before the session starts"
+            f"Spark has no driver for {where}: add the driver's jar with spark-submit --packages "
+            f"{package} (or --jars), or with spark.jars.packages before the session starts"
         )
     if refused := _REFUSED.search(text):
         reason = refused[1] or refused[2]
@@ -92,7 +95,7 @@ def as_jdbc_error(source: Jdbc, text: str) -> OpalError | None:
     _, message = driver_errors[-1]
     message = message.strip()
     if _PASSING.search(message):
-        return StorageError(f"{where} did not answer: {message}; try again")
+        return StorageError(f"{where} did not answer the query: {message}; try again")
     return InvalidInputError(
         f"{where} refused to read {source.table or source.query!r}: {message}; "
         "correct the source or the rights of its user"

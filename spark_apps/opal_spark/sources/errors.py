@@ -27,7 +27,7 @@ _NO_FILE_SYSTEM = re.compile(
 )
 _OTHER_TYPES = re.compile(r"CANNOT_MERGE_SCHEMAS|FAILED_MERGE|CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE")
 _UNKNOWN_TYPE = re.compile(r"PARSE_SYNTAX_ERROR.*?== SQL ==\n([^\n]*)", re.DOTALL)
-# Causes that are the store's, not the file's: by their type, or by S3's own word in the message
+# Transient causes of the store, not of the file: the type of the error, and S3's words below
 _PASSING = re.compile(
     r"(?:Timeout|Connect|UnknownHost|SdkClient|Interrupted\w*|Socket|NoRouteToHost)Exception$"
 )
@@ -39,10 +39,10 @@ _BUSY = re.compile(r"SlowDown|ServiceUnavailable|InternalError|RequestTimeout|Th
 def source_errors(
     spark: SparkSession, rows: DataFrame | Source, spec: Callable[[], TableSpec]
 ) -> Iterator[None]:
-    """Raise our error where a source cannot be read.
+    """Raise an OpalError if a source cannot be read within the block.
 
-    It surrounds everything that reads the source, from its definition to the end of the action.
-    `spec` is called if CSV files failed.
+    The block must contain everything that reads the source, up to the end of the action. `spec`
+    returns the table's spec; it is called only if CSV files failed.
     """
     try:
         yield
@@ -61,7 +61,7 @@ def source_errors(
 def as_source_error(
     spark: SparkSession, source: Source, spec: Callable[[], TableSpec], error: Exception
 ) -> OpalError | None:
-    """Return our error for a failure; None if the source is not its cause."""
+    """Return the OpalError for a failure; None if the source is not its cause."""
     if isinstance(source, Jdbc):
         return as_jdbc_error(source, text_with_causes(error))
     text = str(error)
@@ -69,16 +69,18 @@ def as_source_error(
     if missing := _NO_FILE_SYSTEM.search(text):
         scheme = missing[1] or "s3a"
         return InvalidInputError(
-            f"Spark cannot open {paths}: it has no file system for {scheme!r}; add its package"
+            f"Spark cannot open {paths}: it has no file system for {scheme!r}; add the package of "
+            "the file system with --packages or spark.jars.packages"
         )
     if _OTHER_TYPES.search(text):
         return InvalidInputError(
-            f"the files of {paths} have different types for one column; "
-            f"ingest them separately: {_reason(text)}"
+            f"the files of {paths} have different types for one column ({_reason(text)}); "
+            "ingest them separately"
         )
     if kind := _UNKNOWN_TYPE.search(text):
         return InvalidInputError(
-            f"{paths} have a column of type {kind[1]!r}, which Spark does not read; deliver Parquet"
+            f"files of {paths} have a column of type {kind[1]!r}, which Spark cannot read; "
+            "deliver Parquet files"
         )
     return _unreadable(spark, source, spec, text)
 
@@ -104,14 +106,14 @@ def _unreadable(
         return None
     return InvalidInputError(
         f"{'; '.join(damaged)}: truncated or damaged; "
-        "deliver it again, or leave it out of the source"
+        "deliver the file again, or leave it out of the source"
     )
 
 
 def _header_problem(
     spark: SparkSession, source: Files, spec: TableSpec
 ) -> InvalidInputError | None:
-    """Return the error for another header, which Spark reports as an unreadable file."""
+    """Return the error for a wrong header, which Spark reports as an unreadable file."""
     try:
         if source.is_by_name:
             for part in parts_of(spark, source, spec):
@@ -126,9 +128,9 @@ def _header_problem(
 
 
 def _damaged_files(spark: SparkSession, source: Files) -> list[str]:
-    """Return a problem for each of the first files that cannot be opened.
+    """Return a problem for each of the first MAX_FILES files that cannot be opened.
 
-    For errors in which Spark does not name the file.
+    It is used if Spark's error does not name the file.
     """
     kind = "text" if source.file_format in ("csv", "json") else source.file_format
     damaged = []

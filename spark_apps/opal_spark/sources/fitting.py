@@ -18,19 +18,22 @@ def fitting(
 ) -> DataFrame:
     """Return the table's columns in order, the delete marker, and a reader's notes.
 
-    `together` brings rows of one partition value together. The delete condition sees the columns
-    as the table has them: a source may have them in narrower types.
+    With `together`, rows of one partition value are in one task. With `ignore`, columns that the
+    table lacks are left out.
     """
-    notes = [F.col(name) for name in NOTES if name in rows.columns]
+    given_names = rows.columns
+    note_names = [name for name in NOTES if name in given_names]
+    notes = [F.col(name) for name in note_names]
     columns = assigned_columns(rows, spec, ignore=ignore)
     condition = delete_condition(spec)
     if condition is None:
         fit = rows.select(*columns, *notes)
-    elif DELETED in rows.columns:
-        # A row of a file of deletes is one, whatever the condition says
+    elif DELETED in given_names:
+        # A row of a file of deletes is a delete, even if the condition is false for it
         fit = rows.select(*columns, F.col(DELETED), *notes)
         fit = _with_marker(fit, spec, holds(condition) | F.col(DELETED), notes)
     else:
+        # Selected first: the condition is evaluated on columns with the table's types
         fit = rows.select(*columns, *notes)
         fit = _with_marker(fit, spec, holds(condition), notes)
     if spec.partition_by and together:
@@ -41,5 +44,6 @@ def fitting(
 def _with_marker(
     rows: DataFrame, spec: TableSpec, marker: Column, notes: Sequence[Column]
 ) -> DataFrame:
+    """Return the table's columns of rows, the delete marker, and the notes."""
     own = columns_named(spec.schema.names)
     return rows.select(*own, marker.alias(DELETED), *notes)

@@ -21,7 +21,10 @@ from opal_spark.sources.split import SparkSplit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkRows:
-    """A source of rows, and its session. Its end frees what Spark cached of it."""
+    """A source of rows and its session, as a context manager.
+
+    Leaving the context frees the rows that Spark has cached.
+    """
 
     spark: SparkSession
     given: DataFrame | Files | Jdbc
@@ -56,7 +59,7 @@ class SparkRows:
         return arrow_of_spark(unknown_fields(given.schema, spec))
 
     def split(self, spec: TableSpec, number: int, column: str) -> SparkSplit:
-        """Return the rows, to be split by the texts in a column."""
+        """Return the rows in a form that can be split by the texts in a column."""
         rows = self.rows(spec, number).persist()
         self.cached.append(rows)
         return SparkSplit(rows=rows, column=column)

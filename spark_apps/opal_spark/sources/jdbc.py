@@ -1,8 +1,9 @@
 """Databases over JDBC.
 
-A column narrower than the database's is filled as far as values fit exactly, by their text.
-PostgreSQL itself writes the text of decimals and times: the driver rounds, stops at NaN, shifts
-with the JVM's zone, and takes an infinite time for the last one of the year 9999.
+A table's column may be narrower than the database's column. Then values are converted through
+their text, and a value that does not fit exactly is a fault. PostgreSQL itself writes the text of
+decimals and times, because its driver rounds decimals, fails on NaN, shifts times by the JVM's
+zone, and reads an infinite time as the last one of the year 9999.
 """
 
 from collections.abc import Sequence
@@ -37,8 +38,8 @@ _TIMES = ("date", "timestamp", "timestamp_ntz")
 class Cell:
     """A column of the database.
 
-    `target` is the table's column if values go by their text. The database itself writes the text
-    where `in_database` is set.
+    `target` is the table's column if values are converted through their text, otherwise None.
+    `in_database` is set if the database itself writes the text.
     """
 
     given: Field
@@ -66,11 +67,13 @@ def read_jdbc(
     given = schema_of_arrow(arrow_of_spark(known)).fields
     cells = [_plan_cell(column, spec, source) for column in given]
     partition = partition_column(source)
-    rows = _load(spark, source, _with_texts(relation(source), cells, partition))
-    rows = rows.select(F.struct(*[_loaded(cell, partition) for cell in cells]).alias(_CELLS))
-    rows = rows.select("*", *[_value(cell).alias(cell.given.name) for cell in cells])
+    loaded = _load(spark, source, _with_texts(relation(source), cells, partition))
+    loaded_cells = F.struct(*[_loaded(cell, partition) for cell in cells])
+    rows = loaded.select(loaded_cells.alias(_CELLS))
+    values = [_value(cell).alias(cell.given.name) for cell in cells]
+    rows = rows.select("*", *values)
     rows = rows.select(_CELLS, *assigned_columns(rows, spec))
-    faults = [_fault(cell, cell.target) for cell in cells if cell.target is not None]
+    faults = [_fault(cell) for cell in cells if cell.target is not None]
     position = F.lit(f"jdbc:{source.table or 'query'}")
     text = F.to_json(_CELLS, {"ignoreNullFields": "false"})
     return mark(rows, spec, faults, position, text)
@@ -86,6 +89,7 @@ def _load(spark: SparkSession, source: Jdbc, table: str) -> DataFrame:
 
 
 def _plan_cell(given: Field, spec: TableSpec, source: Jdbc) -> Cell:
+    """Decide how a column of the database becomes a column of the table."""
     columns = {column.name.casefold(): column for column in spec.schema.fields}
     target = columns.get(given.name.casefold())
     if target is None:
@@ -96,14 +100,17 @@ def _plan_cell(given: Field, spec: TableSpec, source: Jdbc) -> Cell:
     source_type, target_type = type_names
     if database(source) == "postgresql" and source_type not in _WHOLE:
         return Cell(given=given, target=target, in_database=True)
-    # What fits is cast; a list that does not fit is refused when columns are assigned
+    # A type that fits is cast. A list that does not fit is refused when columns are assigned.
     if fits(source_type, target_type) or isinstance(given.type, Array):
         return Cell(given=given)
     return Cell(given=given, target=target)
 
 
 def _atomic_types(given: DataType, target: DataType) -> tuple[str, str] | None:
-    """Return the names of two atomic types, or of those of two lists' elements."""
+    """Return the names of two atomic types, or of the element types of two lists.
+
+    None for other types.
+    """
     match given, target:
         case Atomic(name=source_type), Atomic(name=other):
             return source_type, other
@@ -115,9 +122,9 @@ def _atomic_types(given: DataType, target: DataType) -> tuple[str, str] | None:
 
 
 def _is_reachable(given: str, target: str) -> bool:
-    """Return whether values of one type may be exact ones of the other.
+    """Return whether values of one type may be exact values of the other.
 
-    A time without a zone is taken to be in the session's.
+    A time without a zone is read as a time in the session's zone.
     """
     if given in _TIMES:
         return given == target or (given, target) == ("timestamp_ntz", "timestamp")
@@ -129,9 +136,9 @@ def _is_exact_number(name: str) -> bool:
 
 
 def _with_texts(whole: str, cells: Sequence[Cell], partition: str | None) -> str:
-    """Return a relation in which PostgreSQL writes texts itself.
+    """Return the relation with the texts of cells that are `in_database`.
 
-    The column by which a read is split keeps its type, next to its text.
+    The column by which the read is split is there twice: with its own type, and as text.
     """
     if not any(cell.in_database for cell in cells):
         return whole
@@ -167,12 +174,17 @@ def _value(cell: Cell) -> Column:
     raise AssertionError(cell)
 
 
-def _fault(cell: Cell, target: Field) -> Column:
+def _fault(cell: Cell) -> Column:
+    """Return the reason if a cell's value is not a value of its target."""
+    target = cell.target
+    assert target is not None
     if isinstance(target.type, Atomic):
         return fault_of(cell.text, target.name, target.type)
     assert isinstance(target.type, Array)
-    assert isinstance(target.type.element.type, Atomic)
-    reason = wrong_type(f"{target.name}.element", target.type.element.type)
+    element_type = target.type.element.type
+    assert isinstance(element_type, Atomic)
+    reason = wrong_type(f"{target.name}.element", element_type)
+    # An element that does not fit has become null
     has_new_nulls = _null_count(cell.value) != _null_count(F.col(quoted(target.name)))
     return F.when(has_new_nulls, F.lit(reason))
 

@@ -1,4 +1,4 @@
-"""Notes of a reader on a row: why it is bad, its file, and its text before it was typed."""
+"""Notes of a reader on a row: why it is bad, its file, and its original text."""
 
 import re
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ _LOCAL = "^file:/+"  # Spark writes one slash or three
 
 
 def file_column(rows: DataFrame) -> Column:
-    """Return the file of each row, and where the block begins that a task reads of it.
+    """Return a struct of each row's file and the start of the task's block.
 
-    The file is as Spark writes it: a URI with percent signs.
+    The file is a URI as Spark writes it, with percent encoding.
     """
     metadata = rows.metadataColumn("_metadata")
     path = metadata.getField("file_path").alias(PATH)
@@ -36,17 +36,17 @@ def file_name() -> Column:
 
 
 def plain_uris(paths: Column) -> Column:
-    """Return the files that Spark writes, each as `plain_uri` writes it."""
+    """Return paths of Spark's file column in the form of `plain_uri`."""
     return F.regexp_replace(_unquoted(paths), _LOCAL, "file:/")
 
 
 def plain_uri(uri: str) -> str:
-    """Return the form of a file's URI by which files are compared."""
+    """Return the form of a file's URI in which URIs of one file are equal."""
     return re.sub(_LOCAL, "file:/", uri)
 
 
 def _unquoted(paths: Column) -> Column:
-    # Decoding takes a plus sign for a space, which it is not in paths
+    # Decoding would replace a plus sign by a space, but in a path it is a plus sign
     return F.try_url_decode(F.replace(paths, F.lit("+"), F.lit("%2B")))
 
 
@@ -57,36 +57,37 @@ def mark(
     source: Column,
     row: Column | None = None,
 ) -> DataFrame:
-    """Return the table's columns, the first fault of each row, and its file.
+    """Return the table's columns, each row's first fault, and a reader's notes.
 
-    Only rows that may be rejected have their source and text.
+    Only a row that may be rejected has its position `source` and its original text `row`.
     """
     marked = rows.withColumn(BAD, F.coalesce(*faults, F.lit(None).cast("string")))
-    suspect = _suspect(spec)
+    may_be_rejected = _may_be_rejected(spec)
     columns = columns_named(spec.schema.names)
-    columns += [F.col(BAD), F.when(suspect, source).alias(SOURCE)]
+    columns += [F.col(BAD), F.when(may_be_rejected, source).alias(SOURCE)]
     if row is not None:
-        columns.append(F.when(suspect, row).alias(ROW))
+        columns.append(F.when(may_be_rejected, row).alias(ROW))
     if FILE in rows.columns:
         columns.append(F.col(FILE))
     return marked.select(*columns)
 
 
-def _suspect(spec: TableSpec) -> Column:
+def _may_be_rejected(spec: TableSpec) -> Column:
     """Return whether a row is bad, or `opal_lake.data.rejects` will reject it."""
     reasons = [F.col(BAD).isNotNull()]
     reasons += [F.col(quoted(column.name)).isNull() for column in (*spec.keys, spec.delta)]
-    sizes = [F.octet_length(quoted(key.name)) for key in spec.keys if _is_sized(key)]
-    if sizes:
+    key_texts = [key for key in spec.keys if _is_text_or_binary(key)]
+    if key_texts:
+        sizes = [F.octet_length(quoted(key.name)) for key in key_texts]
         reasons.append(reduce(add, sizes) > MAX_KEY_BYTES)
     return reduce(or_, reasons)
 
 
-def _is_sized(key: Field) -> bool:
+def _is_text_or_binary(key: Field) -> bool:
     return isinstance(key.type, Atomic) and key.type.name in ("string", "binary")
 
 
 def fault_of(text: Column, name: str, kind: Atomic) -> Column:
-    """Return the reason for a text that is not a value of the column."""
+    """Return the reason if a text is not a value of the column, which is null then."""
     is_lost = text.isNotNull() & F.col(quoted(name)).isNull()
     return F.when(is_lost, F.lit(wrong_type(name, kind)))

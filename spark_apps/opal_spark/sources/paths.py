@@ -1,4 +1,4 @@
-"""Opening of files: a file that is missing or cannot be read is an error, never skipped."""
+"""The opening of files: a missing or unreadable file is an error, and is never skipped."""
 
 import re
 from collections.abc import Mapping
@@ -75,14 +75,14 @@ def one_file(source: Files, path: str) -> Files:
 
 
 def refuse_options(source: Files, refused: Mapping[str, str]) -> None:
-    """Raise InvalidInputError for options that a reader must not be given.
+    """Raise InvalidInputError for options that do not apply to an ingest.
 
-    They would change what a bad row is, or do nothing; `refused` says why.
+    `refused` has the reason for each such option.
     """
     for name in source.options:
         why = refused.get(name.casefold())
         if why is not None:
-            raise InvalidInputError(f"option {name!r} does not fit an ingest: {why}")
+            raise InvalidInputError(f"option {name!r} does not apply to an ingest: {why}")
 
 
 def is_set(source: Files, option: str) -> bool:

@@ -18,10 +18,10 @@ _READERS = {"csv": read_csv, "json": read_json, "parquet": read_columnar, "orc":
 def read_source(
     spark: SparkSession, source: Source, spec: TableSpec, number: int, *, ignore: bool = False
 ) -> DataFrame:
-    """Return the table's columns, and the notes of the reader.
+    """Return a source's rows with the table's columns and a reader's notes.
 
-    These are `_opal_bad`, `_opal_source` and `_opal_row`, as `opal_lake.data.rejects` reads them.
-    `number` is the ingest's; `ignore` leaves out columns that the table lacks.
+    The notes are `_opal_bad`, `_opal_source` and `_opal_row`, which `opal_lake.data.rejects` reads.
+    `number` is the number of the ingest. With `ignore`, columns that the table lacks are left out.
     """
     if isinstance(source, Jdbc):
         return read_jdbc(spark, source, spec, ignore=ignore)
@@ -36,8 +36,8 @@ def read_source(
             if not source.makes_delta or f"unknown column {delta!r}" not in str(error):
                 raise
             raise InvalidInputError(
-                f"{error}. order={source.order!r} fills the delta column {delta!r}: "
-                f"the files must not have it; if they do, write order={delta!r}"
+                f"{error}. order={source.order!r} fills the delta column {delta!r}, so the files "
+                f"must not have this column. If they have it, give order={delta!r} (--order)"
             ) from error
         parts_and_rows.append((part, rows))
     return with_names(spark, source, spec, number, parts_and_rows)
@@ -46,8 +46,8 @@ def read_source(
 def _read_files(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool) -> DataFrame:
     if source.columns and source.file_format != "csv":
         raise InvalidInputError(
-            f"columns={list(source.columns)} name the cells of CSV files, and these are "
-            f"{source.file_format}; leave columns= out"
+            f"columns={list(source.columns)} names the cells of CSV files, but the files are "
+            f"{source.file_format}; leave columns= (--columns) out"
         )
     return _READERS[source.file_format](spark, source, spec, ignore=ignore)
 

@@ -1,4 +1,4 @@
-"""The inferred columns of a source, for a new table, or for one that gets them."""
+"""The inferred columns of a source, for a new table or for new columns of a table."""
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
@@ -11,7 +11,7 @@ from opal_spark.sources.named.parts import without_deletes
 from opal_spark.sources.paths import open_files
 from opal_spark.sources.text.csv_header import csv_options, has_header
 
-# A name that no table has: a line that is not JSON is a bad row, and must not become a column
+# Spark puts a line that is not JSON into this column, which must not become one of the table's
 _CORRUPT = "_opal_corrupt"
 _INFERRED = {"csv": {"inferSchema": "true"}, "json": {"columnNameOfCorruptRecord": _CORRUPT}}
 
@@ -47,7 +47,7 @@ def source_schema(spark: SparkSession, source: Source, delta: str | None = None)
     rows = open_files(spark, without_deletes(spark, source), source.file_format, options)
     schema = rows.schema
     fields = [field for field in schema if field.name != _CORRUPT]
-    # There may be fewer names than cells
+    # The source may name fewer columns than the files have
     for position, name in enumerate(source.columns[: len(fields)]):
         fields[position] = StructField(name, fields[position].dataType)
     if source.makes_delta and delta is not None and delta not in schema.names:

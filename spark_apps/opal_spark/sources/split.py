@@ -13,7 +13,10 @@ from opal_spark.engine.columns import quoted, spark_schema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSplit:
-    """Rows of a source. Spark reads and caches them once: a second read might differ."""
+    """The rows of a source, to be split by the texts in a column.
+
+    Spark reads and caches the rows once: a second read of the source might give other rows.
+    """
 
     rows: DataFrame
     column: str
@@ -23,22 +26,31 @@ class SparkSplit:
         return F.col(quoted(self.column)).cast("string")
 
     def values(self, most: int) -> Mapping[str | None, int]:
-        counts = self.rows.groupBy(self._text.alias("text")).agg(F.count(F.lit(1)).alias("rows"))
-        # One more shows that there are too many
-        limited = counts.limit(most + 1)
-        return {row["text"]: row["rows"] for row in limited.collect()}
+        """Return the number of rows of each text, for at most `most` texts and one more.
+
+        The one more shows that there are too many texts.
+        """
+        by_text = self.rows.groupBy(self._text.alias("text"))
+        counts = by_text.agg(F.count(F.lit(1)).alias("rows")).limit(most + 1)
+        return {row["text"]: row["rows"] for row in counts.collect()}
 
     def part(
         self, chosen: Collection[str | None], bad: Mapping[str | None, str], spec: TableSpec
     ) -> DataFrame:
+        """Return the rows of the chosen texts, with the columns of the spec.
+
+        `bad` has the reason for each text whose rows are bad.
+        """
         texts = [text for text in chosen if text is not None]
-        is_chosen = self._text.isin(texts) | F.lit(None in chosen) & self._text.isNull()
+        is_chosen = self._text.isin(texts)
+        if None in chosen:
+            is_chosen |= self._text.isNull()
         chosen_rows = _with_added(self.rows.where(is_chosen), spec)
         if not bad:
             return chosen_rows
         texts_and_reasons = []
         for text, why in bad.items():
-            # A map has no key null
+            # Null cannot be a key of a map
             if text is not None:
                 texts_and_reasons += [F.lit(text), F.lit(why)]
         reason_of_text = F.try_element_at(F.create_map(*texts_and_reasons), self._text)
@@ -49,7 +61,7 @@ class SparkSplit:
 
 
 def _with_added(rows: DataFrame, spec: TableSpec) -> DataFrame:
-    """Add the columns that the table got since the rows were made to fit it, as null."""
+    """Add columns of null that were added to the table after the rows were read."""
     names = set(rows.columns)
     missing = {}
     for field in spark_schema(spec, physical=False):

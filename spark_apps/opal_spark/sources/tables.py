@@ -1,6 +1,6 @@
 """Tables of other formats as sources of a bootstrap.
 
-A bootstrap lists their files once, and then reads the rows of some files at a time.
+A bootstrap lists the files of a source once, and then reads batches of files.
 """
 
 import re
@@ -30,15 +30,15 @@ from opal_spark.sources.paths import one_file, open_files
 _FILE, _WANTED = "_opal_source_file", "_opal_wanted_file"
 _UNREADABLE = re.compile(r"\S+ is not a Parquet file|Malformed ORC file \S+")
 _DELTA_COMMIT = re.compile(r"/(\d{20})\.json$")
-_WAY_OUT = "put back the files, or bootstrap a new table"
+_WAY_OUT = "restore the files, or bootstrap a new table"
 
 
 def plan_source(
     spark: SparkSession, source: SourceTable, schema: StructType | None, batch_bytes: int
 ) -> BootstrapPlan:
-    """List the source's files now.
+    """List the source's files now, and return the plan of the bootstrap.
 
-    Partition columns have the types of `schema`, the new table's, if it is given.
+    Partition columns have the types of `schema`, if the schema of the new table is given.
     """
     with _explained(source):
         fixed = _at_version(spark, source)
@@ -61,7 +61,7 @@ def batch_rows(spark: SparkSession, plan: BootstrapPlan, batch: int) -> DataFram
     files = plan.batches[batch]
     with _explained(plan.source):
         if plan.source.format in PACKAGES:
-            return _only(spark, _rows(spark, plan.source), plan.source, files)
+            return _rows_of_files(spark, _rows(spark, plan.source), plan.source, files)
         _check_unchanged(spark, files)
         reader = (
             spark.read.format(plan.source.format)
@@ -76,7 +76,7 @@ def batch_rows(spark: SparkSession, plan: BootstrapPlan, batch: int) -> DataFram
 
 @contextmanager
 def _explained(source: SourceTable) -> Iterator[None]:
-    """Raise our error where Spark cannot open a source."""
+    """Raise an InvalidInputError if Spark cannot open the source within the block."""
     try:
         yield
     except OpalError:
@@ -94,7 +94,7 @@ def _explained(source: SourceTable) -> Iterator[None]:
         if isinstance(error, AnalysisException):
             raise InvalidInputError(
                 f"{source.location} cannot be read as {source.format}: {short_message(error)}; "
-                "correct the path"
+                "correct the path or the format"
             ) from error
         unreadable = _UNREADABLE.search(text)
         if unreadable is not None and source.format not in PACKAGES:
@@ -106,25 +106,26 @@ def _explained(source: SourceTable) -> Iterator[None]:
 
 
 def _advice(source: SourceTable) -> str:
+    """Return how to start Spark so that it reads the source's format."""
     package = PACKAGES.get(source.format, "its package")
     arguments = f"--packages {package}"
     command = f"`opal bootstrap --conf spark.jars.packages={package}`"
     if source.format == "delta":
         for name, value in DELTA_CONF.items():
             arguments += f" --conf {name}={value}"
-        command += ", which sets the rest for you"
-    return f"start it with {arguments}, or run {command}"
+        command += ", which adds the other settings"
+    return f"start Spark with {arguments}, or run {command}"
 
 
 def _at_version(spark: SparkSession, source: SourceTable) -> SourceTable:
-    """Return the source with its newest version, if it has none."""
+    """Return the source with a version: its own, or the newest one of the table."""
     version = source.version
     if source.format == "delta" and version is None:
         version = _newest_delta(spark, source)
     if source.format == "iceberg" and version is None:
         refs = spark.read.format("iceberg").load(_iceberg(source, "refs"))
         main = refs.where("name = 'main'").select("snapshot_id").collect()
-        # A table that nobody has written to has no branch
+        # A table without a commit has no branch `main`
         version = main[0].snapshot_id if main else None
     return SourceTable(location=source.location, format=source.format, version=version)
 
@@ -143,7 +144,7 @@ def _newest_delta(spark: SparkSession, source: SourceTable) -> int:
 
 
 def _rows(spark: SparkSession, source: SourceTable) -> DataFrame:
-    """Return all rows, as of the version."""
+    """Return all rows of the source's version."""
     if source.format not in PACKAGES:
         files = one_file(Files(paths=(source.location,), format=source.format), source.location)
         return open_files(spark, files, source.format, {"mergeSchema": "true"})
@@ -167,7 +168,7 @@ def _list_files(rows: DataFrame, source: SourceTable) -> list[SourceFile]:
         stamp.alias("stamp"),
     )
     counts = files.groupBy("path", "size", "stamp").count().collect()
-    # Files of Delta never change
+    # Files of Delta never change, so no modification time is recorded
     if source.format == "delta":
         return [SourceFile(path=row.path, size=row.size, rows=row["count"]) for row in counts]
     return [
@@ -177,11 +178,11 @@ def _list_files(rows: DataFrame, source: SourceTable) -> list[SourceFile]:
 
 
 def _list_iceberg(spark: SparkSession, source: SourceTable, rows: DataFrame) -> list[SourceFile]:
-    # Nothing was ever written
+    # The table has no commit
     if source.version is None:
         return []
     reader = spark.read.format("iceberg").option("versionAsOf", str(source.version))
-    # 0: a file of data, not of deletes
+    # The content 0 is a file of rows; other contents are files of deletes
     data_files = reader.load(_iceberg(source, "files")).where("content = 0").collect()
     sizes = {row.file_path: row.file_size_in_bytes for row in data_files}
     paths = rows.select(rows.metadataColumn("_file").alias("path"))
@@ -189,7 +190,7 @@ def _list_iceberg(spark: SparkSession, source: SourceTable, rows: DataFrame) -> 
     return [SourceFile(path=row.path, size=sizes[row.path], rows=row["count"]) for row in counts]
 
 
-def _only(
+def _rows_of_files(
     spark: SparkSession, rows: DataFrame, source: SourceTable, files: Sequence[SourceFile]
 ) -> DataFrame:
     """Return the rows of some files."""
@@ -199,16 +200,16 @@ def _only(
         file_path = rows.metadataColumn("_file")
     wanted = pa.array([file.path for file in files], pa.string())
     chosen = spark.createDataFrame(pa.table({_WANTED: wanted}))
-    # A join, because a list of thousands of literals would make a plan of megabytes
+    # A join, because thousands of paths as literals would make a plan of megabytes
     is_chosen = F.col(_FILE) == F.col(_WANTED)
     with_file = rows.withColumn(_FILE, file_path)
     return with_file.join(F.broadcast(chosen), is_chosen, "left_semi").drop(_FILE)
 
 
 def _check_unchanged(spark: SparkSession, files: Sequence[SourceFile]) -> None:
-    """Raise InvalidInputError if files were changed since they were listed.
+    """Raise InvalidInputError if files were changed after they were listed.
 
-    It runs before anything of the batch is in the table.
+    It runs before the rows of the batch are written to the table.
     """
     paths = [_literal(file.path) for file in files]
     try:
@@ -232,7 +233,7 @@ def _check_unchanged(spark: SparkSession, files: Sequence[SourceFile]) -> None:
 
 
 def _folders(source: SourceTable, files: Sequence[SourceFile]) -> tuple[str, ...]:
-    """Return the partition columns in paths, as `day` of `day=2026-11-01`."""
+    """Return the partition columns in paths, such as `day` for `day=2026-11-01`."""
     if source.format in PACKAGES or not files:
         return ()
     root = plain_path(source.location) + "/"

@@ -1,8 +1,9 @@
 """The decoding of Kafka's messages to rows, in Spark's tasks.
 
-The decoder is that of the streams without Spark: a message means the same to both. A task that
-meets a new schema, or columns that the table lacks, changes nothing on its own. It fails and names
-what it met; the driver decides for all tasks, and the micro-batch runs again.
+The decoder is the one of the streams without Spark, so both decode a message to the same row. A
+task that meets a new schema, or columns that the table lacks, does not decide what to do. It fails,
+and its error has the schema or columns. The driver decides for all tasks, and runs the micro-batch
+again.
 """
 
 import base64
@@ -32,10 +33,11 @@ _MET = re.compile(r"a message has what the driver is to decide: (\{.*?\})(?:\n|$
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """A message on which the driver has to decide.
+    """A message for which the driver must decide: see the module.
 
-    It has a new schema, or columns and members that the table lacks. Of a message with a new schema
-    there are the heads of value and key, None if the message has none.
+    `source` names the message. For a new schema, `value_head` and `key_head` are the beginnings of
+    the message's value and key. For columns or members that the table lacks, `columns` has their
+    types, `names` the columns, `paths` the members.
     """
 
     source: str
@@ -47,16 +49,15 @@ class Met:
 
 
 def decoded_rows(messages: DataFrame, decoder: Decoder) -> DataFrame:
-    """Return the rows of a micro-batch, also bad ones, as an ingest reads them."""
+    """Return the good and bad rows of a micro-batch, as a source of an ingest."""
     schema = spark_schema(decoder.spec, physical=False)
     for column in _marks(decoder):
-        schema = schema.add(
-            column.name, BooleanType() if column.type == pa.bool_() else StringType()
-        )
-    # Names that Spark cannot confuse, whatever the case of the table's own
-    plain = StructType(
-        [StructField(f"_{index}", column.dataType) for index, column in enumerate(schema.fields)]
-    )
+        is_boolean = column.type == pa.bool_()
+        schema = schema.add(column.name, BooleanType() if is_boolean else StringType())
+    # Plain names, because Spark may confuse names that differ only in case
+    plain = StructType()
+    for index, column in enumerate(schema.fields):
+        plain.add(StructField(f"_{index}", column.dataType))
     columns = [*_COLUMNS]
     if decoder.needs_headers:
         columns.append("headers")
@@ -66,7 +67,7 @@ def decoded_rows(messages: DataFrame, decoder: Decoder) -> DataFrame:
 
 
 def met_in(text: str) -> Met | None:
-    """Return what a task named in the error that it raised; None for other errors."""
+    """Return the message that a task's error names; None for another error."""
     match = _MET.search(text)
     if match is None:
         return None
@@ -105,6 +106,7 @@ def _decode(batches: Batches, *, decoder: Decoder) -> Iterator[pa.RecordBatch]:
 
 
 def _settled(decoded: Decoded, messages: MessageBatch) -> pa.Table:
+    """Return the decoded rows; raise an error for the driver for new columns."""
     if decoded.new is None:
         return decoded.rows
     new, first = decoded.new, decoded.new.first
@@ -122,7 +124,7 @@ def _undecided(
     names: tuple[str, ...] = (),
     paths: tuple[str, ...] = (),
 ) -> InvalidInputError:
-    """Return the error by which the driver learns what a task met: `met_in` reads it."""
+    """Return the error that names a message for the driver; `met_in` reads it."""
     columns = None if new is None else new.columns.serialize().to_pybytes()
     parts: dict[str, Any] = {
         "source": source,
@@ -153,7 +155,7 @@ def message_batch(batch: pa.RecordBatch) -> MessageBatch:
     topics, partitions, offsets, moments, keys, values = columns[: len(_COLUMNS)]
     headers: list[Headers] = []
     if len(columns) > len(_COLUMNS):
-        headers = [_headers(of_message) for of_message in columns[-1]]
+        headers = [_headers(message_headers) for message_headers in columns[-1]]
     return MessageBatch(
         topics=topics,
         partitions=partitions,

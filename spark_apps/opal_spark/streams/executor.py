@@ -15,11 +15,11 @@ from opal_spark.spark_engine import SparkEngine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchExecutor(SparkEngine):
-    """The engine of a micro-batch, whose offsets say how many messages it has.
+    """The engine of a micro-batch, with the number of its messages.
 
-    Spark itself does not know their number. A small micro-batch is one task, and one file. Spark's
-    errors become OpalErrors before the writer sees them, so that it waits for a transient one.
-    Batches for Python are cut by bytes, too, as the size of messages is unknown.
+    A small micro-batch is one task, and so one file. Spark's errors become OpalErrors before the
+    writer sees them, so that the writer waits after a transient error. Batches for Python are
+    limited by bytes, too, because the size of messages is unknown.
     """
 
     messages: int

@@ -1,4 +1,4 @@
-"""Spark's source of Kafka: its options, as settings of Kafka's own client, and its offsets."""
+"""Spark's Kafka source: its options, with the settings of Kafka's Java client, and its offsets."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -9,7 +9,7 @@ from opal_spark.engine.session import spark_package
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
 
-# librdkafka's name of a setting and that of Kafka's own client
+# The names of settings in Kafka's Java client, by their names in librdkafka
 _SETTINGS = {
     "client.id": "client.id",
     "sasl.kerberos.service.name": "sasl.kerberos.service.name",
@@ -27,11 +27,11 @@ _POLL_MS = 15_000
 
 
 def package() -> str:
-    """Return the Maven coordinates of the source, for this Spark."""
+    """Return the Maven coordinates of Spark's Kafka source, for this Spark."""
     return spark_package("spark-sql-kafka-0-10")
 
 
-# Packages that Spark itself has
+# Dependencies of the source that Spark itself has
 EXCLUDES = ",".join(
     (
         "org.apache.hadoop:hadoop-client-api",
@@ -47,9 +47,10 @@ EXCLUDES = ",".join(
 def source_options(
     connection: Connection, begins: Mapping[Partition, int], *, every: bool, most: int
 ) -> dict[str, str]:
-    """Return the options to read from these offsets on, `most` messages at once.
+    """Return the options to read from offsets on, at most `most` messages at a time.
 
-    With `every`, all partitions of the topics are read, also those that are added later.
+    With `every`, all partitions of the topics are read, even partitions that are added later.
+    Otherwise only the partitions of `begins` are read.
     """
     starts: dict[str, dict[str, int]] = {}
     for partition, offset in sorted(begins.items()):
@@ -78,8 +79,8 @@ def client_settings(connection: Connection) -> dict[str, str]:
     if unknown:
         known = ", ".join((*sorted(_SETTINGS), *_LOGIN))
         raise InvalidInputError(
-            f"with --spark, Kafka's own client reads, which has no setting for librdkafka's "
-            f"{unknown[0]!r}; leave it out. Known are {known}"
+            f"with --spark, Kafka's Java client reads the topics, and it has no setting for "
+            f"librdkafka's {unknown[0]!r}; leave it out. Known settings are {known}"
         )
     settings = {_SETTINGS[name]: value for name, value in given.items()}
     if "ssl.ca.location" in given or "ssl.ca.pem" in given:
@@ -94,7 +95,7 @@ def client_settings(connection: Connection) -> dict[str, str]:
 
 
 def _jaas(mechanism: str, user: str, password: str) -> str:
-    """Return the login of Kafka's own client, which has one setting for it."""
+    """Return user and password as the login setting of Kafka's Java client."""
     module = "scram.ScramLoginModule" if mechanism.startswith("SCRAM") else "plain.PlainLoginModule"
     return (
         f"org.apache.kafka.common.security.{module} required "
@@ -114,7 +115,7 @@ def read_ends(checkpoint: Path, number: int, topics: Collection[str]) -> dict[Pa
     path = checkpoint / "offsets" / str(number)
     ends: dict[Partition, int] = {}
     try:
-        # The last line has the offsets of the source, as this query has only one
+        # The last line has the offsets of the last source, and this query has one source
         offsets = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
         for topic in topics:
             for part, end in offsets.get(topic, {}).items():

@@ -1,9 +1,9 @@
 """A stream on Spark: micro-batches of Structured Streaming.
 
-Each is a commit of rows and positions, as a stream without Spark makes it. A query begins at the
-table's positions, whatever Spark did before: its checkpoint lives as long as the query, in a
-temporary folder. So streams with and without Spark may take turns, and a query that fails begins
-again from the table.
+Each micro-batch is a commit of rows and positions, as in a stream without Spark. A query begins at
+the positions in the table, not at a checkpoint: Spark's checkpoint is a temporary folder that is
+deleted with the query. So streams with and without Spark may take turns, and a query that fails
+begins again at the table's positions.
 """
 
 import logging
@@ -35,8 +35,8 @@ from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition, Reach, reach_of
 from opal_stream.tracking.events import FlushEvents
 
-_POLL_S = 0.1  # between two looks at `stop`
-_LOOK_S = 5.0  # between two looks at the ends of partitions
+_POLL_S = 0.1  # between two checks of `stop`
+_LOOK_S = 5.0  # between two requests for the ends of partitions
 _PAUSE_S = 1.0  # before a query that failed begins again
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class MicroBatch:
 
 
 class SparkStream:
-    """A query into a table. `stop` may be called from a signal handler."""
+    """A stream into a table by queries of Spark. A signal handler may call `stop`."""
 
     def __init__(self, spark: SparkSession, setup: Setup) -> None:
         self.table = table = setup.table
@@ -83,9 +83,9 @@ class SparkStream:
         self._stopping = True
 
     def run(self) -> Totals:
-        """Run until stopped, or until all messages that existed at the start are read.
+        """Run until stopped, or with `until_empty` until all present messages are read.
 
-        After a transient error the query begins again from the table.
+        After a transient error a new query begins at the table's positions.
         """
         self._moved_s = time.monotonic()
         try:
@@ -111,17 +111,17 @@ class SparkStream:
         return reach_of(self._consumer, self._connection, partitions)
 
     def _wait_after(self, error: StorageError) -> None:
-        """Pause after a transient error; raise it if it lasts too long.
+        """Pause after a transient error; raise the error if it has lasted too long.
 
-        Once Kafka has answered, its failures may last longer than others.
+        Errors of Kafka may last longer than other errors, once Kafka has answered.
         """
         now_s = time.monotonic()
         if not isinstance(error, KafkaError) and now_s - self._moved_s > self.options.give_up_s:
             try:
-                # Raises a better error if a gap in the messages is the cause
+                # If a gap in the messages is the cause, this raises an error that says so
                 self._begin()
-            except KafkaError as away:
-                error = away
+            except KafkaError as kafka_error:
+                error = kafka_error
             else:
                 raise error
         if isinstance(error, KafkaError):
@@ -135,14 +135,14 @@ class SparkStream:
         time.sleep(_PAUSE_S)
 
     def _read(self) -> None:
-        """Run a query, with a checkpoint that begins and ends with it."""
+        """Run a query, with a checkpoint that is deleted with the query."""
         self._checkpoint = Path(tempfile.mkdtemp(prefix="opal-stream-"))
         try:
             query = self._start()
             try:
                 self._watch(query)
             finally:
-                # After the commit that is in progress
+                # `_busy` waits for the commit that is in progress
                 with self._busy:
                     query.stop()
         except PySparkException as error:
@@ -168,14 +168,17 @@ class SparkStream:
         return writer.trigger(processingTime=f"{interval_ms} milliseconds").start()
 
     def _watch(self, query: StreamingQuery) -> None:
-        # `awaitTermination` also accepts parts of a second
-        poll_s: Any = _POLL_S  # PySpark takes parts of a second, and its types do not say so
+        # `awaitTermination` accepts a fraction of a second, but its type is int
+        poll_s: Any = _POLL_S
         while not self._stopping and not query.awaitTermination(poll_s):
             if time.monotonic() - self._looked_s > _LOOK_S:
                 self._show_ends()
 
     def _apply(self, messages: DataFrame, number: int) -> None:
-        """Commit a micro-batch, unless the stream ends: then the next stream commits it."""
+        """Commit a micro-batch, unless the stream is stopping or has failed.
+
+        The next query reads the messages again.
+        """
         with self._busy:
             if self._stopping or self._failure is not None:
                 return
@@ -220,13 +223,14 @@ class SparkStream:
     def _low(self, partition: Partition) -> int:
         """Return the offset at which a micro-batch begins in a partition.
 
-        Spark itself adds new partitions, at their start.
+        A partition that Spark has added to the query is read from its start.
         """
         if partition not in self._next:
             self._next |= self._positions.begin([partition], self._reach_of([partition]))
         return self._next[partition]
 
     def _write(self, batch: MicroBatch) -> JobResult | None:
+        """Commit a micro-batch, again after each decision on what a task met."""
         while True:
             try:
                 return self._writer.flush(batch, self._check_topics, _nothing)
@@ -237,7 +241,7 @@ class SparkStream:
                 self._decide(met)
 
     def _decide(self, met: Met) -> None:
-        """Learn a schema or add columns, for all tasks, or stop the stream."""
+        """Learn a schema or add columns for all tasks, or raise the error for new columns."""
         if met.columns is None:
             self._intake.learn(met.value_head, met.key_head)
         elif self.options.formats.on_new_columns == "add":
@@ -262,24 +266,24 @@ class SparkStream:
         for partition, end in ends.items():
             position = self._next[partition]
             seen[partition] = (position, end)
-            # All readable messages are read, and a transaction holds the others back
+            # All readable messages are read; an open transaction hides the messages after them
             if reach[partition].high <= position < end:
                 waiting.add(partition)
         self._tracker.seen(seen, waiting)
 
 
 def _understood(error: PySparkException) -> Exception:
-    """Return the error that stopped a query.
+    """Return the error that stopped a query, as an OpalError.
 
-    One that is not an OpalError is Kafka's: it does not answer, or lacks messages. The next begin
-    finds out which.
+    An error that nothing explains is Kafka's: it does not answer, or lacks messages. It is returned
+    as a transient one, because the begin of the next query finds out which.
     """
     understood = as_opal_error(error)
     if isinstance(understood, InvalidInputError) or not isinstance(understood, OpalError):
         text = " ".join(str(error).split())
-        return StorageError(f"Spark's source of Kafka failed: {text[:500]}")
+        return StorageError(f"Spark's Kafka source failed: {text[:500]}; try again")
     return understood
 
 
 def _nothing(*_: object) -> None:
-    """Do nothing: a micro-batch needs no further step."""
+    """Do nothing, as a callback of which a micro-batch has no use."""

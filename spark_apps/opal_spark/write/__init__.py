@@ -1,5 +1,4 @@
-"""The sources of writes.
+"""The sink of a streaming query, and the source of a bootstrap.
 
-They are a DataFrame, files, a database, a stream's micro-batches, or the table of a bootstrap.
-`opal_lake.write` runs the operations, over `opal_spark.engine.executor`.
+`opal_lake.write` runs the operations; `opal_spark.engine.executor` runs their tasks.
 """

@@ -1,4 +1,4 @@
-"""A source that Spark reads, for a bootstrap, which `opal_lake.write.bootstrap_job` runs."""
+"""The source of a bootstrap, which Spark reads; `opal_lake.write.bootstrap_job` is the run."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,10 @@ from opal_spark.sources.tables import batch_rows, plan_source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSource:
-    """A folder of files, a Delta or an Iceberg table; `schema` chooses columns."""
+    """A folder of files, a Delta or an Iceberg table.
+
+    `schema` is the schema of the new table, if the user gives it.
+    """
 
     spark: SparkSession
     source: SourceTable
@@ -34,5 +37,5 @@ class SparkSource:
 
     def rows(self, plan: BootstrapPlan, batch: int, spec: TableSpec) -> DataFrame:
         """Return the rows of a batch with the table's columns."""
-        source = batch_rows(self.spark, plan, batch)
-        return fitting(source_rows(self.spark, source, spec, 0), spec)
+        rows = batch_rows(self.spark, plan, batch)
+        return fitting(source_rows(self.spark, rows, spec, 0), spec)

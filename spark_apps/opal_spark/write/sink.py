@@ -14,9 +14,9 @@ from opal_spark.spark_engine import on_spark
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """The function that `foreachBatch` calls with each micro-batch.
+    """The function that `foreachBatch` calls with each micro-batch, to ingest it.
 
-    A micro-batch that was applied before is not applied again.
+    A micro-batch that was ingested before is not ingested again.
     """
 
     table: Table[Any]
@@ -26,14 +26,14 @@ class Sink:
     def __post_init__(self) -> None:
         if not self.application:
             raise InvalidInputError(
-                "application is empty; name each streaming query differently, "
-                "as sink(application='orders-to-daily')"
+                "application is empty; give each streaming query a name of its own, "
+                "for example sink(application='orders-to-daily')"
             )
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Ingest a micro-batch.
+        """Ingest a micro-batch, with the session of its rows.
 
-        The session is the query's own: over Connect this runs on the server.
+        Over Connect this runs on the server, in another session than the caller's.
         """
         job = Ingest(source=rows, **{**self.arguments, "application": (self.application, batch)})
         job.run(on_spark(rows.sparkSession, self.table))

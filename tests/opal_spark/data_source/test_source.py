@@ -309,7 +309,7 @@ def test_a_misfit_reaches_the_user(spark: SparkSession, nested: str) -> None:
     )
     with pytest.raises(
         PythonException,
-        match=r"column 'l.element' has nulls, and the schema says NOT NULL; leave that out",
+        match=r"column 'l.element' has nulls, but the schema says NOT NULL; leave NOT NULL",
     ):
         spark.read.format("opal").schema(none_within).load(nested).collect()
 
@@ -358,7 +358,7 @@ def test_what_a_data_source_cannot_do_says_what_to_do(
         match=r"only writes with \.mode\('append'\)\.save\(path\), which upserts by",
     ):
         rows.write.format("opal").mode("overwrite").save(nested)
-    with pytest.raises(AnalysisException, match=r"make a new table with OpalTable\.create"):
+    with pytest.raises(AnalysisException, match=r"To create a table, call OpalTable\.create"):
         rows.write.format("opal").saveAsTable("c")
     query = spark.readStream.format("rate").load().writeStream.format("opal").option("path", nested)
     with pytest.raises(

@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
             f'{GOOD}2,"y,z,7\n',
             r"quote\.csv, line 3: the quote of its last field is not closed",
         ),
-        ("twice.csv", f"{GOOD}{GOOD}", r"twice\.csv, line 3: its header occurs 2 times"),
+        ("twice.csv", f"{GOOD}{GOOD}", r"twice\.csv, line 3: the file's header occurs 2 times"),
         ("empty.csv", "", r"empty\.csv is empty"),
         (
             "names.csv",
@@ -82,8 +82,8 @@ def test_an_order_that_is_no_time_says_which_forms_there_are(
     spark: SparkSession, folder: Path
 ) -> None:
     forms = (
-        "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and "
-        "an offset"
+        "such as 2024-01-31 or 2024-01-31T10:00:00, with up to 6 digits after the second and an "
+        "optional offset"
     )
     put(folder / "incr" / "a.csv", "id,name,at\n2,y,31.01.2024\n")
     with pytest.raises(
@@ -132,7 +132,7 @@ def test_an_empty_delimiter_is_refused(
     put(folder / "incr" / "good.csv", GOOD)
     with pytest.raises(
         InvalidInputError,
-        match=r"the delimiter of the CSV files, option 'sep', is empty: give a character or more",
+        match=r"the delimiter of the CSV files \(option 'sep'\) is empty: give at least one",
     ):
         run(spark, folder, ids=["id"], order="at", **options)
     assert (folder / "master" / "a.csv").read_text() == MASTER
@@ -217,7 +217,7 @@ def test_a_line_break_in_the_master_is_seen(spark: SparkSession, tmp_path: Path)
     with pytest.raises(
         InvalidInputError,
         match=(
-            r"a\.csv, line 2: the master has a line whose quote is not closed; .* "
+            r"a\.csv, line 2: the line has a quote that is not closed; .* "
             r'multiLine=true.*: 1,5,"hello'
         ),
     ):
@@ -264,7 +264,7 @@ def test_fields_that_differ_in_capitals_alone_are_refused(
     put(tmp_path / "incr" / "1.csv", "id,v\n1,b\n")
     with pytest.raises(
         InvalidInputError,
-        match=r"'id' and 'ID' are one to Spark .*: rename one of them.*master/a\.csv, line 1",
+        match=r"'id' and 'ID' are the same field to Spark .*: rename one.*master/a\.csv, line 1",
     ):
         run(spark, tmp_path, ids=["id"], dry_run=dry_run)
     put_table(tmp_path / "columns" / "a.parquet", {"id": [1], "ID": [2]})

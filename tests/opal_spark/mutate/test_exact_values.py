@@ -228,9 +228,7 @@ def test_integers_without_a_sign_are_not_written_with_one(
     pq.write_table(
         pa.table({"id": [1], "v": [{"n": 5}], "p": ["1"]}), tmp_path / "incr" / "b.parquet"
     )
-    said = (
-        r"master/p=1/a\.parquet has integers without a sign, .*: v\.n UINT_32\. Nothing was changed"
-    )
+    said = r"master/p=1/a\.parquet has unsigned integers, .*: v\.n UINT_32\. Nothing was changed"
     with pytest.raises(InvalidInputError, match=said):
         run(
             spark,

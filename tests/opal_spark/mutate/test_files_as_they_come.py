@@ -175,7 +175,7 @@ def test_a_parquet_file_that_is_cut_off_is_named(spark: SparkSession, folder: Pa
             "1.csv",
             GOOD.encode("utf-16"),
             {},
-            r"1\.csv is text of several bytes a letter, as UTF-16.* encoding=UTF-16",
+            r"1\.csv has text of several bytes a letter, such as UTF-16.* encoding=UTF-16",
         ),
         (
             "1.csv",
@@ -201,7 +201,7 @@ def test_a_parquet_file_that_is_cut_off_is_named(spark: SparkSession, folder: Pa
             "1.csv",
             gzip.compress(GOOD.encode(), mtime=0),
             {},
-            r"/incr/1\.csv looks compressed by gzip.* rename it to end in \.gz, as in \.csv\.gz$",
+            r"/incr/1\.csv seems to be compressed by gzip.* for example to end in \.csv\.gz$",
         ),
         (
             "1.csv",
@@ -241,7 +241,7 @@ def test_unreadable_files_are_named_and_change_nothing(
         (
             "b.csv",
             "id,name,at\n3,Müller,5\n".encode("latin-1"),
-            r"b\.csv, line 2: the master has text in another encoding",
+            r"b\.csv, line 2: the line is not UTF-8, so the master may",
         ),
         (
             "b.csv",
@@ -278,7 +278,7 @@ def test_json_of_a_master_that_is_not_utf_8_is_left_alone(
     )
     put(tmp_path / "incr" / "1.json", '{"id": "2", "name": "b"}\n')
     with pytest.raises(
-        InvalidInputError, match=r"a\.json, line 2: the master has text in another encoding"
+        InvalidInputError, match=r"a\.json, line 2: the line is not UTF-8, so the master may"
     ):
         run(spark, tmp_path, ids=["id"])
 
@@ -291,7 +291,7 @@ def test_a_header_is_not_read_as_a_row_of_files_without_one(
     put(tmp_path / "incr" / name, text)
     with pytest.raises(
         InvalidInputError,
-        match=rf"{name[:-4]}\.csv, line 1: '.*' is a header, and these files have none",
+        match=rf"{name[:-4]}\.csv, line 1: '.*' is a header, but the job has header=False",
     ):
         run(
             spark,

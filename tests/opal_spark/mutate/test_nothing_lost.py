@@ -171,7 +171,7 @@ def test_members_of_columnar_increments_are_the_master_s(
 ) -> None:
     put_nested(tmp_path / "master" / f"a.{ending}", 1, AB, within=within)
     put_nested(tmp_path / "incr" / f"b.{ending}", 2, kind, within=within)
-    said = rf"b\.{ending} and its like: column '{path}' has the fields \[.*\], not \['a', 'b'\]"
+    said = rf"files of its form: column '{path}' has the fields \[.*\], not \['a', 'b'\]"
     with pytest.raises(InvalidInputError, match=said):
         run(spark, tmp_path, ids=["id"])
     put_nested(tmp_path / "incr" / f"b.{ending}", 2, AB, within=within)

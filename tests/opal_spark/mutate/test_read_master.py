@@ -26,7 +26,7 @@ def test_first_row_of_a_headerless_master_is_not_read_as_a_header(
     run(spark, tmp_path, ids=["0"], header=False, delimiter="|")
     assert read(spark, tmp_path) == [("1", "one"), ("2", "two"), ("3", "three")]
     assert read(spark, tmp_path, options={"header": "FALSE", "delimiter": "|"})
-    with pytest.raises(InvalidInputError, match="with header='false', and options say 'true'"):
+    with pytest.raises(InvalidInputError, match="with header='false', but options= has 'true'"):
         read(spark, tmp_path, options={"header": "true"})
     with pytest.raises(InvalidInputError, match=r"wrote .*master as csv, not as format='json'"):
         read(spark, tmp_path, format="json")

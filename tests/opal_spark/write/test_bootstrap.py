@@ -203,7 +203,7 @@ def test_what_changes_in_the_source_between_two_tries_never_mixes(
     write(spark, source, rows_of(3))  # not of the plan: left out
     files[-1].write_bytes(files[0].read_bytes())
     with pytest.raises(
-        InvalidInputError, match=r"was changed since the bootstrap began; put back the files"
+        InvalidInputError, match=r"was changed since the bootstrap began; restore the files"
     ):
         OpalTable.bootstrap(spark, uri, str(source), format="parquet", **LAYOUT)
     files[-1].unlink()
@@ -346,7 +346,8 @@ def test_a_wrong_source_is_refused(spark: SparkSession, tmp_path: Path, source: 
         (source / "_delta_log").mkdir(exist_ok=True)
         (source / "_delta_log" / f"{0:020d}.json").write_text("{}")
         with pytest.raises(
-            InvalidInputError, match=rf"no reader for {kind}: start it with --packages .*{package}"
+            InvalidInputError,
+            match=rf"no reader for {kind}: start Spark with --packages .*{package}",
         ):
             OpalTable.bootstrap(spark, uri, str(source), format=kind, **LAYOUT)
     with pytest.raises(InvalidInputError, match="format='hudi' is unknown"):

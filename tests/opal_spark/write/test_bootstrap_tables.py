@@ -233,7 +233,7 @@ try:
     OpalTable.bootstrap(spark, str(folder / "new"), str(folder / "old"), format="delta", **LAYOUT)
 except InvalidInputError as error:
     assert (
-        "Spark is not set up to read Delta: start it with --packages io.delta:delta-spark"
+        "Spark is not set up to read Delta: start Spark with --packages io.delta:delta-spark"
         in str(error)
     ), error
     assert "--conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension" in str(error), (

@@ -49,5 +49,5 @@ def test_a_sink_has_a_name_and_can_be_sent_to_a_server(spark: SparkSession, tmp_
     sent = cloudpickle.loads(cloudpickle.dumps(table.sink(application="q")))  # type: ignore[no-untyped-call]  # PySpark's copy has no types
     sent(frame(spark, [("a", 1, 1)]), 0)
     assert content(table.read()) == [("a", 1, 1)]
-    with pytest.raises(InvalidInputError, match="application is empty; name each streaming query"):
+    with pytest.raises(InvalidInputError, match="application is empty; give each streaming query"):
         table.sink(application="")

@@ -1,1 +1,1 @@
-"""Files whose names and paths say something about their rows: deletes, and the order of rows."""
+"""Files whose names or positions have a meaning: their rows are deletes, or are in an order."""

@@ -1,6 +1,6 @@
 """The files of a source in parts that are read together.
 
-These are rows, deletes with all columns, and deletes of keys alone.
+The files of a part have rows, deletes with all columns, or deletes with only keys.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,9 @@ from opal_spark.sources.text.csv_lines import cells_of, first_line, plain_names
 class NamedFile:
     """A file with its position in the order of the files.
 
-    `uri` is as `marks.plain_uris` writes it, `path` is for a reader of Spark. Folders below `base`
-    may name columns. `first_line` is set for CSV files of deletes.
+    `uri` has the form of `marks.plain_uri`; `path` is for Spark's readers. `base` is the folder
+    below which the names of folders are columns, or empty. `first_line` is set for CSV files of
+    deletes.
     """
 
     position: int
@@ -38,7 +39,8 @@ class NamedFile:
     first_line: str | None = None
 
 
-# Files of one form are read together: deletes or rows, the base folder, and the names of the cells
+# Files of one form are read together: whether they are deletes, their base folder, and the names of
+# their cells (for CSV files of deletes)
 _Form = tuple[bool, str, tuple[str, ...] | None]
 
 
@@ -68,7 +70,7 @@ def parts_of(spark: SparkSession, source: Files, spec: TableSpec) -> list[Part]:
         forms.setdefault((is_deletes, file.base, names), []).append(file)
     if not forms:
         raise NoRowsError(no_file_message(source))
-    return [_part(spark, source, spec, form, files) for form, files in forms.items()]
+    return [_new_part(spark, source, spec, form, files) for form, files in forms.items()]
 
 
 def named_files(spark: SparkSession, source: Files) -> list[NamedFile]:
@@ -95,8 +97,8 @@ def without_deletes(spark: SparkSession, source: Files) -> Files:
     paths = tuple(file.path for file in files if not _is_deletes(source, file.increment))
     if not paths:
         raise NoRowsError(
-            f"all files of {list(source.paths)} match deletes={source.deletes!r}; "
-            "deletes alone do not define the columns"
+            f"all files of {list(source.paths)} match deletes={source.deletes!r} "
+            "(--delete-files), and deletes do not define the columns; add a file with rows"
         )
     return replace(source, paths=paths, format=source.file_format, deletes=None, order=None)
 
@@ -118,7 +120,10 @@ def _csv(source: Files) -> Mapping[str, str]:
 def _names_of_deletes(
     source: Files, spec: TableSpec, increment: Increment, line: str
 ) -> tuple[str, ...] | None:
-    """Return the names of a CSV file's cells of deletes; None if they are a row's."""
+    """Return the names of the cells of a CSV file of deletes.
+
+    None if a line has the cells of a row of the table.
+    """
     cells = tuple(cells_of(line, _csv(source)))
     keys = tuple(key.name for key in spec.keys)
     if has_header(source):
@@ -127,13 +132,13 @@ def _names_of_deletes(
         return None
     if [cell.casefold() for cell in cells] == [key.casefold() for key in keys]:
         raise InvalidInputError(
-            f"{increment.source}, line 1: {line!r} is a header, and these files have none: "
-            "take it out, or give header=True"
+            f"{increment.source}, line 1: {line!r} is a header, but the source has header=False "
+            "(--no-header). Remove the line, or give header=True"
         )
     return keys
 
 
-def _part(
+def _new_part(
     spark: SparkSession,
     source: Files,
     spec: TableSpec,
@@ -158,8 +163,8 @@ def _part(
     elif spec.delta.name in absent:
         raise InvalidInputError(
             f"{files[0].increment.source} holds deletes without the delta column "
-            f"{spec.delta.name!r}, so that nothing says when they happened; "
-            f"give it in the file, or order={BY_SUFFIX!r}"
+            f"{spec.delta.name!r}, so their order is unknown. Add the column to the file, or "
+            f"give order={BY_SUFFIX!r} (--order)"
         )
     part_spec = _without(spec, absent)
     return Part(source=plain, spec=part_spec, files=tuple(files), is_deletes=is_deletes)
@@ -173,10 +178,12 @@ def _absent_columns(spec: TableSpec, names: Sequence[str]) -> set[str]:
 
 
 def _without(spec: TableSpec, absent: set[str]) -> TableSpec:
-    """Return the table without the columns that files lack."""
+    """Return the table's spec without the columns that files lack."""
     if not absent:
         return spec
     fields = tuple(field for field in spec.schema.fields if field.name not in absent)
-    # A table has a delta column: a key, which no row may lack either, stands for an absent one
-    delta_id = spec.key_ids[0] if spec.delta.name in absent else spec.delta_id
+    delta_id = spec.delta_id
+    if spec.delta.name in absent:
+        # A spec needs a delta column. A key replaces it here, because no row may lack a key either.
+        delta_id = spec.key_ids[0]
     return replace(spec, schema=replace(spec.schema, fields=fields), delta_id=delta_id)

@@ -1,4 +1,4 @@
-"""Rows with what the names and paths of their files say: deletes, the delta, and the order."""
+"""Rows with values from the names and positions of their files: deletes, delta and order."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -34,18 +34,23 @@ def with_names(
 ) -> DataFrame:
     """Return the rows of all parts with the table's columns.
 
-    With an order, these are the last rows of each key and delta: no read can show another.
+    If the source has an order, only the last row of each key and delta is returned, because no read
+    can show an earlier one.
     """
-    rows = reduce(DataFrame.unionByName, [_whole(part, read, spec) for part, read in parts])
+    parts_with_columns = [_with_all_columns(part, part_rows, spec) for part, part_rows in parts]
+    rows = reduce(DataFrame.unionByName, parts_with_columns)
     if source.order is None:
         return rows
-    files = [file for part, _ in parts for file in part.files]
+    files: list[NamedFile] = []
+    for part, _ in parts:
+        files += part.files
     deltas = _deltas(source, spec, number, files)
-    return _last(_with_positions(spark, rows, files, deltas, spec), spec)
+    with_positions = _with_positions(spark, rows, files, deltas, spec)
+    return _last_rows(with_positions, spec)
 
 
-def _whole(part: Part, rows: DataFrame, spec: TableSpec) -> DataFrame:
-    """Return the rows with null in the columns that the files lack."""
+def _with_all_columns(part: Part, rows: DataFrame, spec: TableSpec) -> DataFrame:
+    """Return the rows with the table's columns; a column that files lack is null."""
     known = set(rows.columns)
     columns = []
     for field in spark_schema(spec, physical=False):
@@ -55,7 +60,7 @@ def _whole(part: Part, rows: DataFrame, spec: TableSpec) -> DataFrame:
             columns.append(F.lit(None).cast(field.dataType).alias(field.name))
     notes = [F.col(name) for name in NOTES if name in known]
     is_delete = F.lit(part.is_deletes).alias(DELETED)
-    # It rises within the block of a file that a task reads
+    # The rank rises within the block of a file that a task reads
     rank = F.monotonically_increasing_id().alias(_RANK)
     return rows.select(*columns, *notes, FILE, is_delete, rank)
 
@@ -63,7 +68,7 @@ def _whole(part: Part, rows: DataFrame, spec: TableSpec) -> DataFrame:
 def _deltas(
     source: Files, spec: TableSpec, number: int, files: Sequence[NamedFile]
 ) -> list[int] | None:
-    """Return the delta of each file's rows; None if the rows have it themselves."""
+    """Return the delta of each file's rows; None if the files have the delta column."""
     if not source.makes_delta:
         return None
     if source.order == BY_POSITION:
@@ -75,13 +80,14 @@ def _position_deltas(spec: TableSpec, number: int, files: Sequence[NamedFile]) -
     delta = spec.delta
     if delta.type != Atomic(name="long"):
         raise InvalidInputError(
-            f"order={BY_POSITION!r} makes numbers that need a BIGINT, and the delta column "
-            f"{delta.name!r} is {type_name(delta.type)}"
+            f"order={BY_POSITION!r} (--order) needs a delta column of type BIGINT, but "
+            f"{delta.name!r} is {type_name(delta.type)}; give order={BY_SUFFIX!r}, or create the "
+            "table with a BIGINT delta column"
         )
     if len(files) > MAX_POSITIONS:
         raise InvalidInputError(
-            f"order={BY_POSITION!r} takes at most {MAX_POSITIONS:,} files, got {len(files):,}; "
-            "ingest fewer at once"
+            f"order={BY_POSITION!r} (--order) takes at most {MAX_POSITIONS:,} files, got "
+            f"{len(files):,}; ingest fewer files at a time"
         )
     # So the greatest delta is below 2**63
     assert number <= MAX_PART
@@ -106,7 +112,7 @@ def _suffix_deltas(spec: TableSpec, files: Sequence[NamedFile]) -> list[int]:
 
 
 def _max_integer(kind: DataType) -> int | None:
-    """Return the greatest integer that a column holds; None if it holds other values."""
+    """Return the greatest integer of a type; None if it holds other values."""
     if not isinstance(kind, Atomic):
         return None
     if parts := decimal_parts(kind.name):
@@ -125,33 +131,39 @@ def _with_positions(
     deltas: Sequence[int] | None,
     spec: TableSpec,
 ) -> DataFrame:
-    """Add the position of each row's file, and the delta that it gives."""
+    """Add the position of each row's file, and the file's delta if `deltas` are given."""
+    uris = [file.uri for file in files]
+    positions = [file.position for file in files]
+    file_deltas = [0] * len(files) if deltas is None else deltas
     table = pa.table(
         {
-            _NAME: pa.array([file.uri for file in files], pa.string()),
-            _POSITION: pa.array([file.position for file in files], pa.int32()),
-            _MADE_DELTA: pa.array(deltas or [0] * len(files), pa.int64()),
+            _NAME: pa.array(uris, pa.string()),
+            _POSITION: pa.array(positions, pa.int32()),
+            _MADE_DELTA: pa.array(file_deltas, pa.int64()),
         }
     )
     named = rows.withColumn(_NAME, plain_uris(F.col(FILE).getField(PATH)))
     with_file = named.join(F.broadcast(spark.createDataFrame(table)), _NAME, "left")
-    # A row without a file would be lost silently
-    unknown = F.raise_error(F.concat(F.lit("no file of the source is called "), F.col(_NAME)))
-    columns = {_POSITION: F.coalesce(_POSITION, unknown.cast("int"))}
+    # Without this error, a row whose file is not in the table would be lost silently
+    message = F.concat(F.lit("no file of the source is called "), F.col(_NAME))
+    unknown_file = F.raise_error(message).cast("int")
+    columns = {_POSITION: F.coalesce(_POSITION, unknown_file)}
     if deltas is not None:
         delta_type = rows.schema[spec.delta.name].dataType
         columns[spec.delta.name] = F.col(_MADE_DELTA).cast(delta_type)
     return with_file.withColumns(columns).drop(_NAME, _MADE_DELTA)
 
 
-def _last(rows: DataFrame, spec: TableSpec) -> DataFrame:
+def _last_rows(rows: DataFrame, spec: TableSpec) -> DataFrame:
     """Return the last row of each key, delta and tie break, and all bad rows."""
-    needed = columns_named(column.name for column in (*spec.keys, spec.delta))
+    key_and_delta = columns_named(column.name for column in (*spec.keys, spec.delta))
     tie_break = columns_named(column.name for column in spec.tie_break)
-    # Bad rows are counted later: each is equal to no other
-    is_bad = reduce(or_, [F.col(BAD).isNotNull(), *(column.isNull() for column in needed)])
-    equal = [*needed, *tie_break, F.when(is_bad, F.struct(FILE, _RANK))]
-    latest = [F.desc(_POSITION), F.col(FILE).getField(BLOCK).desc(), F.desc(_RANK)]
-    turn = F.row_number().over(Window.partitionBy(*equal).orderBy(*latest))
-    last_rows = rows.withColumn(_TURN, turn).where(F.col(_TURN) == 1)
-    return last_rows.drop(_TURN, _POSITION, _RANK)
+    has_null = [column.isNull() for column in key_and_delta]
+    is_bad = reduce(or_, [F.col(BAD).isNotNull(), *has_null])
+    # All bad rows are counted later, so the position of a bad row makes it a group of its own
+    bad_position = F.when(is_bad, F.struct(FILE, _RANK))
+    start_of_block = F.col(FILE).getField(BLOCK)
+    groups = Window.partitionBy(*key_and_delta, *tie_break, bad_position)
+    latest_first = groups.orderBy(F.desc(_POSITION), start_of_block.desc(), F.desc(_RANK))
+    ranked = rows.withColumn(_TURN, F.row_number().over(latest_first))
+    return ranked.where(F.col(_TURN) == 1).drop(_TURN, _POSITION, _RANK)

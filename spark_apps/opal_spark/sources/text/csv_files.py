@@ -1,6 +1,6 @@
-"""CSV: cells are read as text and cast to the table's types.
+"""CSV: cells are read as texts and converted to the table's types.
 
-Every file must have the same header.
+All files of a source must have the same header.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,11 +21,12 @@ from opal_spark.sources.text.csv_quotes import refuse_open_quotes
 
 _CORRUPT, _CELLS = "_opal_corrupt", "_opal_cells"
 _REFUSED = {
-    "mode": "say on_bad_rows='fail' or 'quarantine' instead",
+    "mode": "give on_bad_rows='fail' or 'quarantine' instead",
     "columnnameofcorruptrecord": (
-        "bad rows are shown in the result, or kept in the table's _opal/rejected folder"
+        "bad rows are shown in the result, or written to the table's _opal/rejected folder; "
+        "leave it out"
     ),
-    "enforceschema": "columns are matched by the header",
+    "enforceschema": "columns are matched by the header; leave it out",
 }
 _FORCED = {
     "mode": "PERMISSIVE",
@@ -62,10 +63,10 @@ def read_csv(
 def _open(
     spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool
 ) -> tuple[DataFrame, Header]:
-    """Return one struct of texts a row, and the header of the files.
+    """Return a struct of texts for each row, and the header of the files.
 
-    The texts are the cells, and the values of folders. Spark compares each file's header with the
-    first one's.
+    The texts are the cells, and the values in names of folders. Spark compares the header of each
+    file with the header of the first file.
     """
     header = read_header(spark, source, spec, ignore=ignore)
     options = csv_options(source)
@@ -77,12 +78,13 @@ def _open(
 
 
 def _atomic_columns(spec: TableSpec) -> dict[str, Atomic]:
+    """Return the types of the table's columns, which must not be nested."""
     types: dict[str, Atomic] = {}
     nested = []
     for column in spec.schema.fields:
         if isinstance(column.type, Atomic):
             types[column.name] = column.type
-        # One that was added to the table is null in files without it
+        # A nested column that was added to the table later is null
         elif not spec.schema.is_added(column):
             nested.append(column.name)
     if nested:
@@ -94,7 +96,7 @@ def _atomic_columns(spec: TableSpec) -> dict[str, Atomic]:
 
 
 def _text(name: str, kind: DataType) -> Column:
-    # An empty cell is null for every type but text, also when it is quoted
+    # An empty cell, quoted or not, is null for every type but text
     cell = F.col(_CELLS).getField(name)
     if kind == Atomic(name="string"):
         return cell

@@ -1,4 +1,4 @@
-"""The headers of CSV files against the table's columns."""
+"""The check of CSV files' headers against the table's columns."""
 
 import re
 from collections import Counter
@@ -13,7 +13,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
 from opal_spark.sources.paths import MAX_FILES, file_paths, one_file, open_files
 
-# A null value that no cell has: by default Spark takes a quoted empty cell for null, too
+# `nullvalue` is a text that no cell has: by default Spark reads a quoted empty cell as null, too
 _DEFAULTS = {"header": "true", "escape": '"', "nullvalue": "\u0000"}
 _CELL = re.compile(r"_c\d+")
 _RULE = (
@@ -24,7 +24,7 @@ _RULE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Names of cells, in their order, and names of columns in the files' folders."""
+    """The names of the cells in their order, and the names of columns in folders."""
 
     cells: tuple[str, ...]
     folders: tuple[str, ...]
@@ -47,7 +47,8 @@ def read_header(
 ) -> Header:
     """Return the header that all files should have.
 
-    Without a header, the cells are the table's columns in their order.
+    If the files have no header, the names are the source's `columns`, or the table's columns in
+    their order.
     """
     cells, folders = _first_row(spark, source)
     if has_header(source):
@@ -70,7 +71,7 @@ def read_header(
         return Header(cells=source.columns, folders=folders)
     folder_names = {name.casefold() for name in folders}
     fields = [field for field in spec.schema.fields if field.name.casefold() not in folder_names]
-    # Older files lack the columns that were added to the table since
+    # Older files lack the columns that were added to the table later
     older_fields = fields[: len(cells)] if cells else fields
     if all(spec.schema.is_added(field) for field in fields[len(older_fields) :]):
         fields = older_fields
@@ -78,7 +79,7 @@ def read_header(
 
 
 def check_headers(spark: SparkSession, source: Files, spec: TableSpec) -> None:
-    """Raise InvalidInputError that names files with another header, if there are some.
+    """Raise InvalidInputError with the files whose headers do not fit, if any.
 
     It is called after Spark has reported that headers differ.
     """
@@ -110,8 +111,8 @@ def header_problems(
             problems.append(f"{path}: {', '.join(misfits)}")
         elif [name.casefold() for name in cells] != first_names:
             problems.append(
-                f"{path}: the columns {list(cells)} come in another order than in other files; "
-                "ingest it on its own"
+                f"{path}: the columns {list(cells)} have another order than in other files; "
+                "ingest this file on its own"
             )
     return problems
 
@@ -119,9 +120,9 @@ def header_problems(
 def _first_row(
     spark: SparkSession, source: Files
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Return the cells of the first row, and the names of columns in folders.
+    """Return the cells of a first row, and the names of columns in folders.
 
-    The row is any file's. The cells are None when all files are empty.
+    It is the first row of any file. The cells are None if all files are empty.
     """
     options = csv_options(source) | {"header": "false", "inferSchema": "false"}
     rows = open_files(spark, source, "csv", options)
@@ -139,7 +140,7 @@ def _first_row(
 
 
 def _misfits(names: Sequence[str], spec: TableSpec, *, ignore: bool = False) -> list[str]:
-    """Return the ways in which names are not the table's columns."""
+    """Return the problems of names that should be the names of the table's columns."""
     columns = {name.casefold() for name in spec.schema.names}
     counts = Counter(name.casefold() for name in names)
     problems = []

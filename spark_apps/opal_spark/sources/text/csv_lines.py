@@ -1,6 +1,6 @@
 """Lines of CSV files, and their cells, read without Spark.
 
-So a file's first line is known before Spark starts on it.
+So a file's first line is known before Spark reads the file.
 """
 
 import bz2
@@ -22,7 +22,7 @@ MULTI_LINE = "options={'multiLine': 'true'}, `--source-option multiLine=true`"
 
 
 def plain_names(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options by one name each, where Spark knows several."""
+    """Return options with lower-case names, and with one name for synonyms."""
     names = {"delimiter": "sep", "charset": "encoding"}
     plain = {}
     for name, value in options.items():
@@ -48,8 +48,8 @@ def separator(options: Mapping[str, str]) -> str:
     given = options["sep"]
     if not given:
         raise InvalidInputError(
-            "the delimiter of the CSV files, option 'sep', is empty: "
-            "give a character or more, as ';' or '\\t'"
+            "the delimiter of the CSV files (option 'sep') is empty: "
+            "give at least one character, such as ';' or '\\t'"
         )
     if "\\" in given:
         return given.encode().decode("unicode_escape")
@@ -59,7 +59,7 @@ def separator(options: Mapping[str, str]) -> str:
 def first_line(
     storage: Storage, path: str, options: Mapping[str, str], name: str | None = None
 ) -> str | None:
-    """Return the first line that is not blank; None if all are.
+    """Return the first line that is not blank; None if all lines are blank.
 
     Errors call the file `name`, by default its path.
     """
@@ -79,44 +79,48 @@ def lines(
 ) -> Iterator[str]:
     """Yield the lines of a text file, as Spark cuts them.
 
-    With `max_bytes` only those of so many bytes of the file; the last one may be cut off.
+    With `max_bytes` only so many bytes of the file are read, and the last line may be cut off.
     """
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-    rest = ""
+    # The beginning of a line whose end is not read yet
+    unfinished = ""
     has_begun = False
     for data in _unpacked(storage, path, max_bytes, name or f"{storage.uri}/{path}"):
         text = decoder.decode(data)
         if text and not has_begun:
             text = text.removeprefix("\ufeff")
             has_begun = True
-        text = rest + text
-        # The next piece may begin with the other half of this line's end
+        text = unfinished + text
+        # A \r at the end may be the first half of \r\n
         half_end = "\r" if text.endswith("\r") else ""
         text = text.removesuffix(half_end).replace("\r\n", "\n").replace("\r", "\n")
-        *whole_lines, rest = text.split("\n")
-        rest += half_end
+        *whole_lines, unfinished = text.split("\n")
+        unfinished += half_end
         yield from whole_lines
-    rest += decoder.decode(b"", final=True)
-    last_line = rest.rstrip("\r")
+    unfinished += decoder.decode(b"", final=True)
+    last_line = unfinished.rstrip("\r")
     if last_line:
         yield last_line
 
 
 def line_number(storage: Storage, path: str, encoding: str, text: str, copy: int = 1) -> int | None:
-    """Return the number of a line, from 1; of equal lines, of that one of them."""
+    """Return the number, from 1, of the `copy`-th line with a text, or None."""
+    remaining = copy
     for number, line in enumerate(lines(storage, path, encoding), start=1):
         if line == text:
-            copy -= 1
-            if copy == 0:
+            remaining -= 1
+            if remaining == 0:
                 return number
     return None
 
 
 def _unpacked(storage: Storage, path: str, max_bytes: int | None, name: str) -> Iterator[bytes]:
+    """Yield the decompressed pieces of a file; errors call the file `name`."""
     ending = path.rpartition(".")[2].lower()
     if ending in ("zst", "lz4", "snappy"):
         raise InvalidInputError(
-            f"{name} is CSV compressed as {ending}, which cannot be read here: use gz or bz2"
+            f"{name} is CSV compressed as {ending}, which is not supported; "
+            "compress it as gz or bz2"
         )
     unpackers: dict[str, Callable[[], Any]] = {
         "gz": lambda: zlib.decompressobj(_GZIP_WINDOW_BITS),
@@ -129,14 +133,14 @@ def _unpacked(storage: Storage, path: str, max_bytes: int | None, name: str) -> 
     while data := storage.get(path, start, length):
         if stream is None and start == 0 and data.startswith(_GZIP):
             raise InvalidInputError(
-                f"{name} looks compressed by gzip, which its name does not say: "
-                "rename it to end in .gz, as in .csv.gz"
+                f"{name} seems to be compressed by gzip, but its name does not end in .gz; "
+                "rename it, for example to end in .csv.gz"
             )
         try:
             yield data if stream is None else stream.decompress(data)
         except (zlib.error, OSError) as error:
             raise InvalidInputError(
-                f"{name} is not a {ending} file, or is damaged ({error}): deliver it again"
+                f"{name} is not a {ending} file, or is damaged ({error}); deliver the file again"
             ) from error
         start += len(data)
         if max_bytes is not None and start >= max_bytes:

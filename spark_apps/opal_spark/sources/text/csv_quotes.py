@@ -1,6 +1,6 @@
 """Quotes of CSV that are not closed in their line.
 
-What follows them may be the rest of a field, and look like a row.
+The next lines may be the rest of the field, although they look like rows.
 """
 
 import re
@@ -31,22 +31,22 @@ _TEXT, _RANK, _LINE = "value", "_opal_rank", "_opal_line"
 def refuse_open_quotes(spark: SparkSession, source: Files, given: Mapping[str, str]) -> None:
     """Raise InvalidInputError with the first line whose quote is not closed.
 
-    Only for files that are read line by line; `given` are the options of their reader.
+    It checks only files that are read line by line. `given` are the options of their reader.
     """
     options = {"sep": ",", **plain_names(given)}
     unclosed = None if is_true(options, "multiline") else open_quote(options)
     if unclosed is None:
         return
     text = _text(options)
-    # Spares most lines the pattern, which is slow
+    # The pattern is slow, so it is applied only to lines with a quote
     has_quote = F.contains(text, F.lit(options.get("quote", '"')[:1]))
     is_open = has_quote & text.rlike(unclosed)
     comment = options.get("comment", "")[:1]
     if comment not in ("", NO_CHARACTER):
         is_open &= ~F.startswith(text, F.lit(comment))
     open_lines = _with_positions(_lines(spark, source, options).where(is_open))
-    first_line = F.min(F.struct(FILE, _RANK, text.alias(_TEXT))).alias("first")
-    row = open_lines.agg(first_line).head()
+    position_and_text = F.struct(FILE, _RANK, text.alias(_TEXT))
+    row = open_lines.agg(F.min(position_and_text).alias("first")).head()
     if row is None or row["first"] is None:
         return
     first = row["first"]
@@ -62,10 +62,11 @@ def refuse_open_quotes(spark: SparkSession, source: Files, given: Mapping[str, s
 def _line_number(
     spark: SparkSession, file: Files, options: Mapping[str, str], line: str
 ) -> int | None:
+    """Return the number, from 1, of the first line of a file that is equal to `line`."""
     in_file = Window.orderBy(F.col(FILE).getField(BLOCK), _RANK)
-    numbered = _with_positions(_lines(spark, file, options)).select(
-        _text(options).alias(_TEXT), F.row_number().over(in_file).alias(_LINE)
-    )
+    number = F.row_number().over(in_file).alias(_LINE)
+    lines = _with_positions(_lines(spark, file, options))
+    numbered = lines.select(_text(options).alias(_TEXT), number)
     row = numbered.where(F.col(_TEXT) == F.lit(line)).agg(F.min(_LINE)).head()
     return None if row is None else row[0]
 
@@ -73,22 +74,29 @@ def _line_number(
 def open_quote(options: Mapping[str, str]) -> str | None:
     """Return Java's pattern for a line whose last field has an open quote.
 
-    Such a field continues in the next line. Only whole fields may stand before it, cut as Spark's
-    parser cuts them, so that a quote inside a field does not count as the beginning of one.
+    Such a field continues in the next line. The pattern matches the fields before it as Spark's
+    parser cuts them, so a quote inside a field is not read as the beginning of a field. None if the
+    options have no quote.
     """
     quote, escape = options.get("quote", '"')[:1], options.get("escape", '"')[:1]
     if not quote or quote == NO_CHARACTER:
         return None
     q, e, s = (re.escape(text) for text in (quote, escape, separator(options)))
-    # `*+` never gives back what it matched: without it a line could take exponential time
-    inside = f"[^{q}]*+"
+    # `*+` does not backtrack: with `*` a line could take exponential time
+    quoted_text = f"[^{q}]*+"
     if escape == quote:
-        inside += f"(?:{q}{q}[^{q}]*+)*+"
+        quoted_text += f"(?:{q}{q}[^{q}]*+)*+"
     elif escape not in ("", NO_CHARACTER):
-        inside = f"[^{q}{e}]*+(?:{e}.[^{q}{e}]*+)*+"
-    rest = f"[^{s}]*+" if len(separator(options)) == 1 else f"(?:(?!{s}).)*+"
+        quoted_text = f"[^{q}{e}]*+(?:{e}.[^{q}{e}]*+)*+"
+    if len(separator(options)) == 1:
+        to_separator = f"[^{s}]*+"
+    else:
+        to_separator = f"(?:(?!{s}).)*+"
     blank = "[ \\t]*+" if is_true(options, "ignoreleadingwhitespace") else ""
-    return f"(?s)^(?:{blank}(?:{q}{inside}{q}{rest}|(?!{q}){rest}){s})*+{blank}{q}{inside}$"
+    quoted_field = f"{q}{quoted_text}{q}{to_separator}"
+    plain_field = f"(?!{q}){to_separator}"
+    whole_fields = f"(?:{blank}(?:{quoted_field}|{plain_field}){s})*+"
+    return f"(?s)^{whole_fields}{blank}{q}{quoted_text}$"
 
 
 def _lines(spark: SparkSession, source: Files, options: Mapping[str, str]) -> DataFrame:
@@ -105,10 +113,10 @@ def _with_positions(lines: DataFrame) -> DataFrame:
 def _text(options: Mapping[str, str]) -> Column:
     encoding = options.get("encoding", "UTF-8")
     marks = separator(options) + options.get("quote", "") + options.get("escape", "")
-    # In encodings that write ASCII as ASCII the marks are the same bytes, whatever the letters
-    # between them are, and the text need not be decoded
+    # If the encoding extends ASCII, the marks are the same bytes in the text as it is, and the
+    # text need not be decoded
     is_plain = marks.isascii()
-    # An unknown name is Java's, and perhaps not Python's
+    # Java may know an encoding by a name that Python does not know
     with suppress(LookupError):
         is_plain = is_plain and "\n".encode(encoding) == b"\n"
     if is_plain:

@@ -1,8 +1,8 @@
-"""JSON: a text is parsed once into a variant, and from there into the table's types.
+"""JSON: a text is parsed once into a variant, whose values are converted to the table's types.
 
-The variant keeps numbers as they were written. A parser that knows the types would round decimals,
-take the last of equal keys, and leave out unknown keys and whatever follows the first value of a
-line. Texts are parsed in brackets, so that a second value is seen.
+The variant has numbers as they were written. Spark's parser with a schema would round decimals,
+read only the last of equal keys, and ignore unknown keys and all text after the first value of a
+line. A text is parsed in brackets, as an array, so that a second value is found.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,9 +29,10 @@ from opal_spark.sources.text.variants import (
 )
 
 _REFUSED = {
-    "mode": "say on_bad_rows='fail' or 'quarantine' instead",
+    "mode": "give on_bad_rows='fail' or 'quarantine' instead",
     "columnnameofcorruptrecord": (
-        "bad rows are shown in the result, or kept in the table's _opal/rejected folder"
+        "bad rows are shown in the result, or written to the table's _opal/rejected folder; "
+        "leave it out"
     ),
     "encoding": "JSON is read as UTF-8; convert the files",
     "charset": "JSON is read as UTF-8; convert the files",
@@ -79,9 +80,9 @@ def read_json(
 
 
 def _objects(spark: SparkSession, source: Files) -> DataFrame:
-    """Return one JSON value a row, null for a text that is not one.
+    """Return a row for each JSON value, with null for a text that is not valid.
 
-    A row has its text as long as it is a whole text.
+    A row has its text, unless the value is an element of a document that is a list.
     """
     is_multi_line = is_set(source, "multiLine")
     options = {**source.options, "wholetext": str(is_multi_line)}
@@ -108,20 +109,22 @@ def _objects(spark: SparkSession, source: Files) -> DataFrame:
 
 
 def _closes_array(text: Column) -> Column:
-    """Return whether a `]` of a text closes the array around it.
+    """Return whether a `]` of a text closes the array around the text.
 
-    Spark ignores what follows.
+    Spark ignores the text after such a `]`.
     """
-    before_zero = F.json_array_length(F.concat(F.lit("["), text, F.lit(",0]")))
-    is_closed = F.coalesce(before_zero == 1, F.lit(False))
-    # Most lines have no `]`, and are not parsed again
-    return F.when(F.contains(text, F.lit("]")), is_closed).otherwise(F.lit(False))
+    array_with_zero = F.concat(F.lit("["), text, F.lit(",0]"))
+    # The array has one element if the zero is after the `]` that closes it
+    is_closed = F.coalesce(F.json_array_length(array_with_zero) == 1, F.lit(False))
+    # Only a text with a `]` is parsed a second time
+    has_bracket = F.contains(text, F.lit("]"))
+    return F.when(has_bracket, is_closed).otherwise(F.lit(False))
 
 
 def _elements(documents: DataFrame) -> DataFrame:
-    """Return the elements of documents that are lists, and other documents whole."""
+    """Return a row for each element of a list, and other documents as they are."""
     listed = F.try_variant_get(_OBJECT, "$", "array<variant>")
-    # A list with more after it stays one bad row: an empty list would vanish
+    # A list that is followed by another value stays one bad row: an empty list would have no row
     elements = F.when(~F.col(_MORE), listed)
     text = F.when(elements.isNull(), F.col(_TEXT)).alias(_TEXT)
     each = F.explode(F.coalesce(elements, F.array(_OBJECT))).alias(_OBJECT)
@@ -140,7 +143,7 @@ def _folders(rows: DataFrame, spec: TableSpec, *, ignore: bool) -> dict[str, str
     if unknown and not ignore:
         raise InvalidInputError(
             f"folders name the columns {unknown}, which the table lacks; "
-            "name the files by a glob, as 'folder/*/*.json'"
+            "name the files by a pattern, such as 'folder/*/*.json'"
         )
     return folders
 

@@ -1,6 +1,7 @@
-"""JSON values to a column's type.
+"""The conversion of JSON values to a column's type.
 
-Numbers do not become strings, and objects become only structs and maps. Faults name their path.
+A number is not a valid string, and an object is valid only for a struct or a map. A fault names the
+path of its value.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from opal_lake.errors import InvalidInputError
 from opal_spark.engine.columns import quoted
 from opal_spark.sources.cells import Patterns, bind, parse_text, wrong_type
 
-# A variant that is not a text may look like this as text: only then its type is asked for
+# A variant whose text has this form may be a number or another value that is not a string
 _MAY_BE_NO_TEXT = r"^(\{|\[|-?[0-9]|true$|false$|NaN$|-?Infinity$)"
 _EXACT_DOUBLE_CHARACTERS = 16
 _SHOWN_KEY = 64
@@ -53,7 +54,7 @@ def parse_value(value: Column, text: Column, kind: Atomic, patterns: Patterns) -
     if kind.name == "boolean":
         return F.when(text.isin("true", "false"), parsed)
     if decimal_parts(kind.name):
-        # Numbers with an exponent or over 38 digits went through a double
+        # The variant has a number with an exponent or over 38 digits as a double, maybe rounded
         is_short = F.length(text) <= _EXACT_DOUBLE_CHARACTERS
         is_exact = is_short | (F.schema_of_variant(value) != "DOUBLE")
         return F.when(is_exact, parsed)
@@ -65,9 +66,10 @@ def _is_text(value: Column, text: Column) -> Column:
 
 
 def unknown_key(keys: Column, typed: Column, fields: Sequence[Field], where: str = "") -> Column:
-    """Return the reason for an object with a key that is not a field.
+    """Return the reason if an object has a key that is not a field.
 
-    `typed` is the object as a struct of its fields.
+    `typed` is the object as a struct of variants, which are null for absent fields. `where` is
+    appended to the reason.
     """
     present = F.lit(0)
     for field in fields:
@@ -76,7 +78,7 @@ def unknown_key(keys: Column, typed: Column, fields: Sequence[Field], where: str
     first_unknown = F.get(F.array_except(keys, known), F.lit(0))
     name = F.substring(first_unknown, 1, _SHOWN_KEY)
     reason = F.concat(F.lit("unknown key '"), name, F.lit(f"'{where}"))
-    # Counting spares most objects the comparison of keys
+    # Counting is cheaper than comparing keys, which is done only for objects with an unknown key
     return F.when(F.size(keys) > present, reason)
 
 

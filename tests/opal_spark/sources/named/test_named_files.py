@@ -317,7 +317,7 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     (
         {"a_1.csv": "1,a\n", "del_2.csv": "id\n1\n"},
         {"deletes": "del*"},
-        "del_2.csv, line 1: 'id' is a header, and these files have none",
+        "del_2.csv, line 1: 'id' is a header, but the source has header=False",
     ),
     (
         {"a_1.csv": "1,a\n", "del_2.csv": "1,a,b\n"},
@@ -347,7 +347,7 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     (
         {"a_1.json": '{"id": 1, "name": "a"}\n'},
         {"format": "json"},
-        r"columns=\['id', 'name'\] name the cells of CSV files, and these are json",
+        r"columns=\['id', 'name'\] names the cells of CSV files, but the files are json",
     ),
     ({"a_1.csv": "id,nmae\n1,a\n"}, {"header": True, "columns": []}, "unknown column 'nmae'"),
     (
