@@ -1,7 +1,7 @@
 """Listeners of commits: entry points of the group `opal.after_commit`.
 
-They are notified if the environment names a store of data-change events. A listener gets the log
-and the state after the commit. If it fails, the commit stands.
+Listeners are notified if the environment names a store of data-change events. A listener gets the
+log and the state after the commit. If a listener fails, the commit stands.
 """
 
 import functools
@@ -18,13 +18,16 @@ logger = logging.getLogger(__name__)
 
 
 def notify_of_commit(log: Any, state: Callable[[], Any]) -> None:
-    """Notify the listeners of a commit. `state` is called only for a listener."""
+    """Notify the listeners of a commit.
+
+    `state` returns the state after the commit. It is not called without a listener.
+    """
     if not os.environ.get(SWITCH):
         return
     for listener in _listeners():
         try:
             listener(log, state())
-        except Exception as error:  # noqa: BLE001  # a listener's, whatever it is
+        except Exception as error:  # noqa: BLE001  # a listener may raise anything
             logger.warning(
                 "%s: a listener of the group %s failed (%r); the commit stands",
                 log.storage.uri,

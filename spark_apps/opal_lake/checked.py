@@ -12,7 +12,7 @@ from typing import Any, TypeGuard, TypeVar
 T = TypeVar("T")
 
 LATEST = "latest"  # a start of changes: after the newest version
-MAX_NESTED = 64  # levels of types within types, or of values within those of a result
+MAX_NESTED = 64  # levels of nested types, and of nested values in a result
 _SIGNED, _UNSIGNED, _CRC = 1 << 63, 1 << 64, 1 << 32
 # The years 1 to 9999, in microseconds.
 _FIRST_MOMENT, _LAST_MOMENT = -62_135_596_800_000_000, 253_402_300_800_000_000
@@ -29,15 +29,15 @@ _LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]").search
 
 
 def parse_canonical(data: bytes) -> Any:
-    """Parse JSON as commits have it; raise ValueError also for unpaired surrogates.
+    """Parse the JSON of a commit; raise ValueError for unpaired surrogates, too.
 
-    UTF-8 cannot express these, so that they could not be written again.
+    A commit with an unpaired surrogate could not be written again, since UTF-8 lacks it.
     """
-    # The search for an escape takes a hundred times as long as this look. Paired surrogates have no
-    # escape: writers store the character.
+    # This test takes a hundredth of the time of the regular expression. Paired surrogates have no
+    # escape, because writers store the character itself.
     has_escape = b"\\ud" in data or b"\\uD" in data
     if has_escape and _LONE_SURROGATE(data):
-        raise ValueError("it has an escape of an unpaired surrogate")
+        raise ValueError("the JSON has an escape of an unpaired surrogate")
     return parse_json(data)
 
 
@@ -46,16 +46,16 @@ def parse_json(data: bytes) -> Any:
     try:
         return _DECODER.decode(data.decode())
     except RecursionError as error:
-        raise ValueError("its JSON is nested too deeply") from error
+        raise ValueError("the JSON is nested too deeply") from error
 
 
 def is_count(value: Any) -> TypeGuard[int]:
-    """Return whether a value is a whole number from 0 to what 63 bits hold."""
+    """Return whether a value is a whole number from 0 to 2**63 - 1."""
     return type(value) is int and 0 <= value < _SIGNED
 
 
 def count(value: Any) -> int:
-    """Check a whole number from 0 to what 63 bits hold."""
+    """Check a whole number from 0 to 2**63 - 1."""
     if not is_count(value):
         raise ValueError(f"{value!r} is not a whole number from 0 to {_SIGNED - 1}")
     return value
@@ -64,7 +64,7 @@ def count(value: Any) -> int:
 def counts(values: Any) -> tuple[int, ...]:
     """Check a list of counts."""
     numbers = tuple(listed(values))
-    # Not by `count`: a commit has many of these, and a call for each takes several times as long.
+    # Not by `count`: a commit has many numbers, and a call for each takes several times as long.
     for value in numbers:
         if type(value) is not int or not 0 <= value < _SIGNED:
             raise ValueError(f"{value!r} is not a whole number from 0 to {_SIGNED - 1}")
@@ -79,16 +79,16 @@ def word(value: Any) -> int:
 
 
 def moment(value: Any) -> int:
-    """Check microseconds since 1970 of a time in the years 1 to 9999."""
+    """Check a time in microseconds since 1970, from the year 1 to 9999."""
     if type(value) is not int or not _FIRST_MOMENT <= value < _LAST_MOMENT:
-        raise ValueError(f"{value!r} is not a time in microseconds")
+        raise ValueError(f"{value!r} is not a time in microseconds of the years 1 to 9999")
     return value
 
 
 def hash_word(value: Any) -> int:
     """Check an unsigned 64-bit number."""
     if type(value) is not int or not 0 <= value < _UNSIGNED:
-        raise ValueError(f"{value!r} is not a word of a hash")
+        raise ValueError(f"{value!r} is not an unsigned 64-bit number")
     return value
 
 
@@ -130,7 +130,7 @@ def business_snapshot(value: Any) -> str:
 
 
 def listed(value: Any) -> list[Any]:
-    """Check a list. A text or a mapping, which could be iterated as well, is refused."""
+    """Check a list or tuple; refuse texts and mappings, which Python can iterate, too."""
     if not isinstance(value, list | tuple):
         raise ValueError(f"{value!r} is not a list")
     return list(value)
@@ -157,7 +157,7 @@ def shallow(value: Any, max_levels: int = MAX_NESTED) -> Any:
         if not next_level:
             return value
         level = next_level
-    raise ValueError(f"more than {max_levels} values are nested")
+    raise ValueError(f"values are nested more than {max_levels} levels deep")
 
 
 def _members(value: Any) -> Iterable[Any]:
@@ -176,6 +176,6 @@ def optional(value: Any, check: Callable[[Any], T]) -> T | None:
 def if_present(data: Mapping[str, Any], name: str, check: Callable[[Any], T]) -> T | None:
     """Return the checked value of a name, or None if the mapping lacks it.
 
-    A value of null is checked as well: where a field may be absent, it may not be null.
+    A null is checked, too: a field that may be absent may not be null.
     """
     return check(data[name]) if name in data else None

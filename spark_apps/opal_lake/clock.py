@@ -9,7 +9,7 @@ from typing import Protocol
 from opal_lake.errors import InvalidInputError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MAX_DOUBLINGS = 30  # of a pause: 1 s becomes 34 years
+_MAX_DOUBLINGS = 30  # they make 34 years of a pause of 1 s
 
 
 def moment_text(moment_us: int) -> str:
@@ -19,9 +19,9 @@ def moment_text(moment_us: int) -> str:
 
 
 def parse_moment_ms(text: str) -> int:
-    """Return the milliseconds since 1970 that a text means.
+    """Return a time in milliseconds since 1970.
 
-    The text is ISO 8601, in UTC where it names no zone, or the number itself.
+    The text is ISO 8601, in UTC if it has no zone, or the milliseconds as digits.
     """
     if text.isdecimal():
         return int(text)
@@ -29,7 +29,8 @@ def parse_moment_ms(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidInputError(
-            f"{text!r} is not a moment; write 2026-11-24T09:30:00Z, or milliseconds since 1970"
+            f"{text!r} is not a moment; write a time such as 2026-11-24T09:30:00Z, "
+            "or milliseconds since 1970"
         ) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -42,7 +43,10 @@ def milliseconds_of(moment: datetime) -> int:
 
 
 def doubled_pause_s(failures: int, first_s: float, longest_s: float = math.inf) -> float:
-    """Return the pause after some failures in a row: it doubles with each."""
+    """Return the seconds to pause after some failures in a row.
+
+    The pause is `first_s` after the first failure, and doubles with each further one.
+    """
     doublings = min(failures - 1, _MAX_DOUBLINGS)
     return min(first_s * 2.0**doublings, longest_s)
 
@@ -62,7 +66,7 @@ class SystemClock:
 
 @dataclass
 class ManualClock:
-    """A clock that moves by `step_us` with each look; for tests and replays."""
+    """A clock for tests and replays, which moves by `step_us` whenever it is read."""
 
     at_us: int = 1_700_000_000_000_000
     step_us: int = 1_000_000

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from opal_lake.errors import ForeignPathError, FormatError
 
-_MAX_CHARACTERS = 300  # of a decoder's error: it may quote the file
+_MAX_CHARACTERS = 300  # shown of a decoder's error, which may quote the file
 _UNDECODABLE = (
     ArithmeticError,
     AttributeError,
@@ -27,7 +27,10 @@ _UNDECODABLE = (
 
 @contextmanager
 def decoding(path: str, what: str, mend: str = "restore the file from a backup") -> Iterator[None]:
-    """Raise FormatError that names the file, whatever its bytes do to a decoder."""
+    """Turn every error of a decoder into a FormatError that names the file.
+
+    `what` is the kind of file that was expected, and `mend` the next step, for the message.
+    """
     try:
         yield
     except ForeignPathError as error:

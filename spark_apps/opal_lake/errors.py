@@ -1,4 +1,4 @@
-"""Errors, named by what the caller does about them.
+"""Errors, each named by what the caller should do about it.
 
 Every message states the fact, the values, and the next step.
 """
@@ -13,13 +13,14 @@ class ConflictError(OpalError):
 
 
 class ExpiredError(ConflictError):
-    """An expired version, with which a job or reader began: begin with the newest."""
+    """A version that expired while a job or reader used it: begin with the newest one."""
 
 
 class FencedError(ConflictError):
     """A conflict with another writer, which has committed for the same application.
 
-    `position` is where the application is, `expected` where this writer left it.
+    `position` is the application's position in the table, and `expected` the position after this
+    writer's last commit.
     """
 
     def __init__(self, message: str, application: str, expected: int, position: int) -> None:
@@ -38,7 +39,7 @@ class ClockError(OpalError):
 
 
 class StorageError(OpalError):
-    """A failure of the store, or of the way to it: try again."""
+    """A failure of the store, or of the network to it: try again."""
 
 
 class NotWrittenError(StorageError):
@@ -46,13 +47,13 @@ class NotWrittenError(StorageError):
 
 
 class NoSpaceError(NotWrittenError):
-    """A full disk or quota, nothing was written: free space, then try again."""
+    """A write to a full disk or quota. Nothing was written: free space, then try again."""
 
 
 class ReadOnlyError(NotWrittenError):
-    """A write without the right to it: trying again fails again.
+    """A write without permission: another try fails as well.
 
-    Nothing was written; a delete of several files may have removed some of them.
+    Nothing was written, but a delete of several files may have deleted some of them.
     """
 
 
@@ -69,11 +70,11 @@ class NotFoundError(OpalError, KeyError):
 
 
 class InvalidInputError(OpalError, ValueError):
-    """An argument or a row that does not fit: the same again fails again."""
+    """An argument or a row that does not fit: another try fails as well."""
 
 
 class NoRowsError(InvalidInputError):
-    """A source without rows, which some callers expect."""
+    """A source without rows. Some callers catch this error and go on."""
 
 
 class TableExistsError(InvalidInputError):
@@ -89,7 +90,7 @@ class ReportError(OpalError):
 
 
 class FormatError(OpalError):
-    """Bytes of a table that are damaged or of an unknown format. It names the file."""
+    """Bytes of a table that are damaged or of an unknown format. The message names the file."""
 
 
 class PreReleaseError(FormatError):
@@ -97,15 +98,15 @@ class PreReleaseError(FormatError):
 
 
 class RowCountError(FormatError):
-    """A file whose footer has other rows than its commit."""
+    """A file whose footer has another number of rows than its commit."""
 
 
 class ForeignPathError(FormatError):
-    """A path in a table's metadata that is not one of this table."""
+    """A path in a table's metadata that does not belong to this table."""
 
 
 def pre_release(path: str) -> PreReleaseError:
-    """Return the error for a file of a table that a pre-release made."""
+    """Return the error for a file of a table that a pre-release of the format wrote."""
     return PreReleaseError(
         f"{path} was written by a pre-release of this format and cannot be read; "
         "create the table again, at another path or after you have deleted this one"

@@ -24,7 +24,7 @@ RETRY = 3
 DAMAGE = 4
 BUG = 70  # EX_SOFTWARE of sysexits.h
 STOPPED = 130  # a shell's code for a program that Ctrl-C ended
-FINAL = (INPUT, DAMAGE, BUG)  # the same again fails again: a scheduler does not try it
+FINAL = (INPUT, DAMAGE, BUG)  # another try fails as well: a scheduler does not retry
 
 MEANINGS = {
     OK: "done",
@@ -37,7 +37,7 @@ MEANINGS = {
     STOPPED: "stopped by Ctrl-C: nothing is half done, run the same command again",
 }
 
-# The first that matches counts: a subclass comes before its base if its code is another.
+# The first matching class counts, so that a subclass with another code stands before its base.
 _CODES_BY_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (InvalidInputError, INPUT),
     (NotFoundError, INPUT),

@@ -21,7 +21,10 @@ class RandomIds:
 
 
 def segment_id(part: int, sequence: int) -> int:
-    """Return the BIGINT of a SegmentIdPart and a SegmentIdSeq, which rows have."""
+    """Return the id of a segment, which its rows hold as a BIGINT.
+
+    The upper 32 bits are the number of the job, the lower ones that of the job's file.
+    """
     return part << SEQUENCE_BITS | sequence
 
 

@@ -27,15 +27,15 @@ GATHERED = META + "gathered/"
 TRAFFIC = META + "traffic/"
 
 _VERSION_DIGITS = 20
-# Retention deletes the commits of versions that are multiples of these first, in this order.
+# Retention deletes commits in turns: first the versions that are multiples of 4096, then those of
+# 16, then the others.
 _TURNS = (4096, 16)
 _NUMBER_DIGITS = 10
 _BATCH_DIGITS = 8
-_GREATEST: int = (
-    10**_VERSION_DIGITS - 1
-)  # from which paths are counted down: newest first in listings
-# Characters of a part of a folder's name: two columns and a file name then fit into the 255 bytes
-# of a name and the 1,024 of a key.
+# Paths that count down from here list the newest version first.
+_GREATEST: int = 10**_VERSION_DIGITS - 1
+# Most characters of a column's name, and of its value, in a folder's name: a name has at most 255
+# bytes, and a key with two such folders and a file name at most 1,024.
 _MAX_FOLDER_VALUE = 80
 _REBUILD_RECORD = re.compile(r"/([0-9]{10,})-([0-9a-f]{8})-([0-9a-f]{8})\.json\Z")
 _DIGEST = re.compile(re.escape(DIGESTS) + r"[0-9]{20}-([0-9a-f]{8})\.jsonl\.zst")
@@ -67,21 +67,24 @@ _PATTERNS = {kind: re.compile(kind.value).fullmatch for kind in PathKind}
 
 
 def own_path(kind: PathKind, path: object) -> str:
-    """Return a path of untrusted metadata if it has the form of its kind.
+    """Return a path of untrusted metadata, checked for the form of its kind.
 
-    Otherwise raises ForeignPathError.
+    Raises ForeignPathError for a path of another form, which may lead out of the table.
     """
     if not isinstance(path, str) or len(path) > _MAX_PATH or not _PATTERNS[kind](path):
         raise ForeignPathError(
             f"it names {repr(path)[:200]}, which is not a path of a {kind.name.lower()} file "
-            "in this format; restore it from a backup, or do not trust this table"
+            "in this format; restore the file from a backup, or do not trust this table"
         )
     return path
 
 
 def inner_table(path: str) -> str | None:
-    """Return the folder of another table that a path within this one is of, or None."""
-    # No file of a table has `_opal/log/` below a folder of its own.
+    """Return the folder of another table that lies within this one and has this file.
+
+    Returns None for a file of this table.
+    """
+    # A table's own log is at its root: `_opal/log/` in a deeper folder is another table's.
     folder, log, _ = path.partition(f"/{LOG}")
     return f"{folder}/" if log else None
 
@@ -96,7 +99,7 @@ def _counted_down(version: int) -> str:
 
 
 def _version_of(digits: str) -> int | None:
-    """Return the number of as many digits as versions have, None for other texts."""
+    """Return the version that a text of 20 digits writes, None for other texts."""
     is_version = len(digits) == _VERSION_DIGITS and digits.isdecimal()
     return int(digits) if is_version else None
 
@@ -114,7 +117,7 @@ def commit_version(path: str) -> int | None:
 
 
 def commit_turn(version: int) -> int:
-    """Return the turn in which a commit is deleted; smaller turns come first."""
+    """Return the turn, from 0, in which retention deletes the commit of a version."""
     for turn, step in enumerate(_TURNS):
         if version % step == 0:
             return turn
@@ -122,9 +125,10 @@ def commit_turn(version: int) -> int:
 
 
 def vouching_version(version: int) -> int | None:
-    """Return the voucher of a version: the last commit before it of an earlier turn.
+    """Return the voucher of a version: the last version before it with an earlier turn.
 
-    While the voucher exists, the version was never deleted.
+    Retention deletes the voucher's commit first. So while that exists, the commit of the version
+    was never deleted. Versions of turn 0 have no voucher.
     """
     turn = commit_turn(version)
     if turn == 0:
@@ -134,7 +138,7 @@ def vouching_version(version: int) -> int | None:
 
 
 def vouching_versions(version: int) -> frozenset[int]:
-    """Return the versions up to one that are vouchers of those after it."""
+    """Return the versions, up to this one, that can be vouchers of later versions."""
     return frozenset(version // step * step for step in _TURNS)
 
 
@@ -156,7 +160,7 @@ def checkpoint_version(path: str) -> int | None:
 
 
 def section_path(version: int, write_id: str, section: str, after: int | None = None) -> str:
-    """Return the path of a list as of a version, or of its changes since `after`."""
+    """Return the path of a section: a list as of a version, or its changes since `after`."""
     return f"{SECTIONS}{_padded(version)}-{write_id}-{section}{_since(after)}.jsonl.zst"
 
 
@@ -192,7 +196,10 @@ def log_pages_start_after(last: int) -> str:
 
 
 def log_page_place(path: str) -> tuple[int, int, int] | None:
-    """Return first and last version and checksum of a page, None for another file."""
+    """Return the first version, the last version and the checksum of a page of the log.
+
+    Returns None for another file.
+    """
     match = _LOG_PAGE.fullmatch(path)
     if match is None:
         return None
@@ -286,8 +293,10 @@ def _name_of(path: str) -> str:
 def job_number(path: str) -> int | None:
     """Return the number of the job that wrote a file, None for another file."""
     digits, dash, _ = _name_of(path).partition("-")
-    is_of_job = dash and len(digits) >= _NUMBER_DIGITS and digits.isdecimal()
-    return int(digits) if is_of_job else None
+    is_number = len(digits) >= _NUMBER_DIGITS and digits.isdecimal()
+    if not dash or not is_number:
+        return None
+    return int(digits)
 
 
 def side_path(number: int, attempt: int) -> str:
@@ -296,16 +305,17 @@ def side_path(number: int, attempt: int) -> str:
 
 
 def result_path(token: str) -> str:
-    """Return the path of the result of a job that commits nothing, or more than once."""
+    """Return the path of the stored result of a job that does not make exactly one commit."""
     return f"{RESULTS}{_token_name(token)}.json"
 
 
 def _token_name(token: str) -> str:
-    """Return a token as a file name; of a long one, its beginning and a checksum."""
+    """Return a token as a file name. A long token is its beginning and a checksum."""
     name = quote(token, safe="")
     if len(name) <= _MAX_TOKEN_NAME:
         return name
-    return f"{name[:_MAX_FOLDER_VALUE]}-{sha256(token.encode()).hexdigest()}"
+    checksum = sha256(token.encode()).hexdigest()
+    return f"{name[:_MAX_FOLDER_VALUE]}-{checksum}"
 
 
 def gathered_folder(application: str) -> str:
@@ -314,27 +324,33 @@ def gathered_folder(application: str) -> str:
 
 
 def gathered_prefix(beginning: str) -> str:
-    """Return the prefix of the folders of applications whose names have a beginning.
+    """Return the prefix of the folders of applications whose names begin with a text.
 
-    Of a long beginning it is a part: then there may be folders of other applications.
+    A long text is cut. Then folders of other applications may have the prefix as well.
     """
-    return GATHERED + quote(beginning, safe="")[:_MAX_FOLDER_VALUE]
+    quoted = quote(beginning, safe="")
+    return GATHERED + quoted[:_MAX_FOLDER_VALUE]
 
 
 def gathered_path(application: str, position: int) -> str:
     """Return the path of a file of gathered rows that begin at a position."""
-    # Without anything else in the name, no two files can begin there.
+    # The name has nothing else, so that two files of one position cannot both exist.
     return f"{gathered_folder(application)}{_padded(position)}.rows"
 
 
 def gathered_place(path: str) -> tuple[str, int] | None:
-    """Return folder and position of a file of gathered rows, None for another file."""
+    """Return the folder and the position of a file of gathered rows.
+
+    Returns None for another file.
+    """
     match = _GATHERED.fullmatch(path)
-    return (match[1], int(match[2])) if match else None
+    if match is None:
+        return None
+    return match[1], int(match[2])
 
 
 def traffic_path(moment_ms: int, write_id: str) -> str:
-    """Return the path of a process's counts of a stream, as of a time."""
+    """Return the path of the counts that a process of a stream wrote at a time."""
     return f"{TRAFFIC}{moment_ms:015d}-{write_id}.json"
 
 
@@ -349,9 +365,9 @@ def rejected_path(stem: str) -> str:
 
 
 def rejected_task(path: str) -> str:
-    """Return the job and the task that rejected the rows in a file.
+    """Return the job and the task that rejected the rows in a file, as `job-task`.
 
-    Each attempt of the task has a file of its own.
+    Each attempt of the task has its own file.
     """
     job_and_task = _name_of(path).split("-")[:2]
     return "-".join(job_and_task)
@@ -373,7 +389,10 @@ def rebuild_path(state: str, number: int, slots: int, slot: int) -> str:
 
 
 def rebuild_place(path: str) -> tuple[int, int, int] | None:
-    """Return number, slots and slot of a record, None for another file."""
+    """Return the job's number, the number of slots and the slot of a rebuild's record.
+
+    Returns None for another file.
+    """
     match = _REBUILD_RECORD.search(path)
     if match is None:
         return None

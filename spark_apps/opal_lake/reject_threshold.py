@@ -1,4 +1,4 @@
-"""The bad rows that an ingest may put into quarantine: a number, or a share of all its rows."""
+"""The limit of bad rows that an ingest puts into quarantine: a number, or a share of all rows."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?) ?%")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectThreshold:
-    """A limit of rejected rows, above which an ingest fails. One of the two is given."""
+    """A limit of rejected rows, above which an ingest fails.
+
+    Either `rows` or `percent` is given.
+    """
 
     rows: int | None = None
     percent: Fraction | None = None
@@ -24,7 +27,8 @@ class RejectThreshold:
         """Return how many of the rows that an ingest read may be rejected."""
         if self.rows is not None:
             return self.rows
-        return int(read * (self.percent or 0) / 100)
+        percent = self.percent or Fraction(0)
+        return int(read * percent / 100)
 
     def __str__(self) -> str:
         if self.percent is None:
@@ -33,7 +37,10 @@ class RejectThreshold:
 
 
 def parse_threshold(value: int | str | None, on_bad_rows: str) -> RejectThreshold | None:
-    """Parse a number of rows, or a text as '5%'."""
+    """Parse a number of rows, or a percentage of them such as '5%'.
+
+    Raises InvalidInputError for another value, and for a threshold without quarantine.
+    """
     if value is None:
         return None
     if on_bad_rows != "quarantine":
@@ -41,13 +48,16 @@ def parse_threshold(value: int | str | None, on_bad_rows: str) -> RejectThreshol
             f"reject_threshold={value!r} has no effect with on_bad_rows={on_bad_rows!r}; "
             "add on_bad_rows='quarantine'"
         )
-    text = "" if isinstance(value, bool) else str(value).strip()
+    # True and False are numbers in Python
+    text = ""
+    if not isinstance(value, bool):
+        text = str(value).strip()
     if _ROWS.fullmatch(text):
         return RejectThreshold(rows=int(text))
     match = _PERCENT.fullmatch(text)
     if match is None or Fraction(match[1]) > 100:
         raise InvalidInputError(
             f"reject_threshold={value!r} is not a threshold; "
-            "write a number of rows, as 100, or a share of them, as '5%'"
+            "write a number of rows such as 100, or a percentage of them such as '5%'"
         )
     return RejectThreshold(percent=Fraction(match[1]))

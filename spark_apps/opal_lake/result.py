@@ -17,11 +17,13 @@ def check_names(name: str, data: Mapping[str, Any], known: Mapping[str, bool]) -
     unknown = sorted(map(str, set(data) - set(known)))
     if unknown:
         unknown_text, known_text = ", ".join(unknown), ", ".join(sorted(known))
-        raise InvalidInputError(f"{name} has no field {unknown_text}; known are {known_text}")
-    required = [field for field, is_required in known.items() if is_required]
-    missing = ", ".join(repr(field) for field in required if field not in data)
+        raise InvalidInputError(f"{name} has no field {unknown_text}; its fields are {known_text}")
+    missing: list[str] = []
+    for field_name, is_required in known.items():
+        if is_required and field_name not in data:
+            missing.append(repr(field_name))
     if missing:
-        raise InvalidInputError(f"{name} needs the field {missing}; add it")
+        raise InvalidInputError(f"{name} needs the field {', '.join(missing)}; add it")
 
 
 class Json:
@@ -30,7 +32,8 @@ class Json:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)  # type: ignore[call-overload, no-any-return]  # of a dataclass
+        # Every subclass is a dataclass
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), sort_keys=True)
@@ -49,7 +52,9 @@ class Json:
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise InvalidInputError(f"{cls.__name__} is not JSON: {error}") from error
+            raise InvalidInputError(
+                f"{cls.__name__} is not JSON ({error}); write a JSON object"
+            ) from error
         if not isinstance(data, dict):
             raise InvalidInputError(
                 f"{cls.__name__} must be a JSON object, not {type(data).__name__}"
@@ -61,10 +66,10 @@ class Json:
 class JobResult(Json):
     """The result of a job.
 
-    `version` is that of its commit, None when nothing had to change. A metagen without work has the
-    newest version, in which all that it was to make visible is visible. `repeated` marks the result
-    of an earlier run. `examples` of a metagen are the partition keys that stay pending, the oldest
-    first.
+    `version` is the version that the job committed, or None if nothing had to change. A metagen
+    without work has the newest version: there the selected rows are visible already. `repeated`
+    marks the result of an earlier job with the same token. `examples` of a metagen are the
+    partition keys that stay pending, the oldest first.
     """
 
     operation: str
@@ -78,7 +83,7 @@ class JobResult(Json):
     examples: Sequence[Mapping[str, Any]] = ()
 
     def timed(self, passed_s: float) -> "JobResult":
-        """Return the result with the time that all of the job took."""
+        """Return the result with the time that the whole job took."""
         return replace(self, timings_ms={**self.timings_ms, "total": round(passed_s * 1000)})
 
     def __post_init__(self) -> None:
@@ -86,7 +91,7 @@ class JobResult(Json):
         for name in ("notes", "examples"):
             given = getattr(self, name)
             if isinstance(given, str) or not isinstance(given, Sequence):
-                raise InvalidInputError(f"{name}={given!r} of a result must be a list")
+                raise InvalidInputError(f"{name} of a result must be a list, got {given!r}")
             object.__setattr__(self, name, tuple(given))
 
 
@@ -105,8 +110,8 @@ def _mappings(value: Any) -> list[dict[str, Any]]:
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "operation": checked.text,
     "table": checked.text,
-    "version": lambda version: None if version is None else checked.count(version),
-    "token": lambda token: None if token is None else checked.text(token),
+    "version": lambda version: checked.optional(version, checked.count),
+    "token": lambda token: checked.optional(token, checked.text),
     "repeated": checked.flag,
     "counts": _numbers,
     "timings_ms": _numbers,
@@ -116,9 +121,10 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def checked_result(data: Any) -> dict[str, Any]:
-    """Check a result in a table's metadata, which is untrusted.
+    """Return a result from a table's metadata, which is untrusted, with its fields checked.
 
-    Raises ValueError if a field has the wrong type. Fields of later builds may be anything.
+    Raises ValueError if a field has the wrong type. A field that this build does not know may have
+    any type.
     """
     result: dict[str, Any] = {}
     for name, value in checked.mapped(data).items():
@@ -128,13 +134,16 @@ def checked_result(data: Any) -> dict[str, Any]:
 
 
 def check_visible(result: JobResult) -> JobResult:
-    """Return the stored result of a token, for an inline ingest.
+    """Return the stored result of an inline ingest's token.
 
-    Raises InvalidInputError if an earlier attempt in batch mode stored it: its rows are pending.
+    Raises InvalidInputError if an earlier ingest in batch mode stored the result: its rows are
+    still pending.
     """
-    if result.counts.get("rows") and "segments" not in result.counts:
+    # Only an ingest that made its rows visible counts segments
+    is_pending = result.counts.get("rows") and "segments" not in result.counts
+    if is_pending:
         raise InvalidInputError(
-            f"version {result.version} ingested these rows in batch mode, "
-            "and they wait for a metagen: run one"
+            f"version {result.version} ingested these rows in batch mode, and they are pending; "
+            "run a metagen to make them visible"
         )
     return result

@@ -1,4 +1,4 @@
-"""The options of an S3 store by their names here, and by those of Spark's S3A.
+"""The options of an S3 store, and the settings of Spark's S3A that they stand for.
 
 Connections, commands and Spark sessions use this one map.
 """
@@ -23,7 +23,7 @@ def is_s3(uri: str) -> bool:
 def spark_settings(options: Mapping[str, str]) -> dict[str, str]:
     """Return Spark's settings for the options of a store; other options are left out.
 
-    Secrets are among them: they must not be in arguments of processes, templates or logs.
+    The settings may hold secrets. Keep them out of process arguments, templates and logs.
     """
     settings: dict[str, str] = {}
     for name, value in options.items():
@@ -35,7 +35,10 @@ def spark_settings(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def store_options(setting: Callable[[str], str | None]) -> dict[str, str]:
-    """Return the options of a store that Spark's settings have."""
+    """Return the options of a store that are set in Spark.
+
+    `setting` returns the value of a Spark setting, or None.
+    """
     options: dict[str, str] = {}
     for name, spark_name in SETTINGS.items():
         value = setting(spark_name)

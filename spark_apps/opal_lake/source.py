@@ -36,7 +36,8 @@ _EXTENSION = re.compile(
     re.IGNORECASE,
 )
 _FORMAT_OF = {"jsonl": "json", "ndjson": "json"}
-_TEMPLATE = re.compile(r"\s*\{[{%]")  # of a scheduler, which renders it before the job starts
+# A template of a scheduler, which renders it before the job starts.
+_TEMPLATE = re.compile(r"\s*\{[{%]")
 _USERINFO = re.compile(r"//[^/?#@]*:[^/?#@]*@")
 _SECRET_NAME = re.compile(
     r"pass(?:word|wd|phrase)?$|passw|pwd|secret|token|credential|"
@@ -51,12 +52,13 @@ _ORACLE_LOGIN = re.compile(r"jdbc:oracle:\w+:[^/@]+/[^@]+@", re.IGNORECASE)
 class Files:
     """Files by path or glob, one or several.
 
-    Without a `format`, their extensions name it; `options` are those of Spark's reader. `header` is
-    short for that option of CSV: with False, `columns` name the cells. Files whose names match
-    `deletes`, as "del*", hold deletes: rows, or only keys.
+    Without a `format`, the extensions of the files name it. `options` are those of Spark's reader.
+    `header` sets the option of CSV of that name: with False, `columns` name the cells. Files that
+    match
+    the pattern `deletes`, such as "del*", hold deletes: whole rows, or keys alone.
 
-    `order` is "file_suffix" or "file_position", which make the values of the delta column, or the
-    name of the delta column. It also decides between rows of a key with equal deltas: the last one
+    `order` is "file_suffix" or "file_position", which fill the delta column from the files, or the
+    name of the delta column. Among rows of a key with equal deltas the last one in this order
     counts.
     """
 
@@ -98,12 +100,12 @@ class Files:
 
     @property
     def is_by_name(self) -> bool:
-        """True if the names or positions of files have a meaning for their rows."""
+        """True if the name or position of a file says something about its rows."""
         return self.deletes is not None or self.order is not None
 
     @property
     def makes_delta(self) -> bool:
-        """True if the delta column is not in the files, but made from their names."""
+        """True if the delta column is made from the files' names or positions."""
         return self.order in (BY_SUFFIX, BY_POSITION)
 
     @property
@@ -122,7 +124,7 @@ class Files:
             if named_format is None or named_format not in FILE_FORMATS:
                 raise InvalidInputError(
                     f"files: {path!r} has no extension that names a format; "
-                    f"add format= (--format), one of {_listed(FILE_FORMATS)}"
+                    f"give the format (--format), one of {_listed(FILE_FORMATS)}"
                 )
             formats.add(named_format)
         if len(formats) > 1:
@@ -137,7 +139,7 @@ class Files:
 class Jdbc:
     """A table or a query of a database.
 
-    User and password are in environment variables, which are named here.
+    `user_env` and `password_env` name environment variables with the user and the password.
     """
 
     url: str
@@ -162,7 +164,8 @@ class Jdbc:
             )
         if bool(self.table) == bool(self.query):
             raise InvalidInputError(
-                f"jdbc: table={self.table!r} and query={self.query!r}; give one of them"
+                f"jdbc: give either a table or a query, got table={self.table!r} "
+                f"and query={self.query!r}"
             )
         option_names = {name.casefold() for name in self.options}
         for name in ("url", "dbtable", "table", "query"):
@@ -182,8 +185,10 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
 
 def has_secret(url: str) -> bool:
     """Return whether a URL has a password: as `user:password@`, or as a parameter."""
-    has_parameter = any(_SECRET_NAME.search(name) for name in _URL_PARAMETER.findall(url))
-    return has_parameter or bool(_USERINFO.search(url)) or bool(_ORACLE_LOGIN.match(url))
+    if _USERINFO.search(url) or _ORACLE_LOGIN.match(url):
+        return True
+    parameters = _URL_PARAMETER.findall(url)
+    return any(map(_SECRET_NAME.search, parameters))
 
 
 def source_to_json(source: Source) -> dict[str, Any]:
@@ -191,19 +196,23 @@ def source_to_json(source: Source) -> dict[str, Any]:
     kind = "files" if isinstance(source, Files) else "jdbc"
     body: dict[str, Any] = {}
     for name, value in asdict(source).items():
-        if value not in (None, {}, ()):
-            body[name] = list(value) if isinstance(value, tuple) else value
+        if value in (None, {}, ()):
+            continue
+        if isinstance(value, tuple):
+            value = list(value)
+        body[name] = value
     return {kind: body}
 
 
 def source_from_json(data: object) -> Source:
-    """Decode a source. Paths alone are short for files."""
+    """Decode a source. `{"files": PATHS}` is short for `{"files": {"paths": PATHS}}`."""
     kind, body = _kind_and_body(data)
     if kind == "files" and isinstance(body, str | list | tuple):
         body = {"paths": body}
     if not isinstance(body, Mapping):
         raise InvalidInputError(
-            f"{kind} must map names to values, as {_EXAMPLES[kind]}, and is {type(body).__name__}"
+            f"{kind} must map names to values, got {type(body).__name__}; "
+            f"write for example {_EXAMPLES[kind]}"
         )
     known = [member.name for member in fields(_KINDS[kind])]
     for name in body:
@@ -212,14 +221,16 @@ def source_from_json(data: object) -> Source:
     try:
         return _KINDS[kind](**body)
     except TypeError as error:
-        raise InvalidInputError(f"{kind}: {error}; known are {_listed(known)}") from error
+        raise InvalidInputError(f"{kind}: {error}; use {_listed(known)}") from error
 
 
 def _kind_and_body(data: object) -> tuple[str, object]:
+    """Return the kind of a source, `files` or `jdbc`, and the arguments of that kind."""
     if not isinstance(data, Mapping):
         raise _not_a_source(type(data).__name__)
     if len(data) != 1:
-        raise _not_a_source(f"the keys {sorted(map(str, data))}")
+        keys = sorted(map(str, data))
+        raise _not_a_source(f"the keys {keys}")
     [(kind, body)] = data.items()
     if kind not in _KINDS:
         raise InvalidInputError(f"source {kind!r} is unknown; {_advice(str(kind), _KINDS)}")
@@ -227,12 +238,11 @@ def _kind_and_body(data: object) -> tuple[str, object]:
 
 
 def _not_a_source(content: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"a source is {{'files': ...}} or {{'jdbc': ...}}, and this has {content}; give one of them"
-    )
+    return InvalidInputError(f"a source must be {{'files': ...}} or {{'jdbc': ...}}, got {content}")
 
 
 def _paths(paths: object) -> tuple[str, ...]:
+    """Return checked paths; raise InvalidInputError for other values and for secrets."""
     listed: tuple[Any, ...] = ()
     if isinstance(paths, str):
         listed = (paths,)
@@ -240,7 +250,8 @@ def _paths(paths: object) -> tuple[str, ...]:
         listed = tuple(paths)
     if not listed or not all(isinstance(path, str) and path for path in listed):
         raise InvalidInputError(
-            f"files: paths={paths!r}; give a list of paths or globs, as ['s3a://in/orders/*.json']"
+            f"files: paths={paths!r} is not a list of paths; "
+            "give paths or globs such as ['s3a://in/orders/*.json']"
         )
     if any(has_secret(path) for path in listed):
         raise InvalidInputError(
@@ -251,17 +262,18 @@ def _paths(paths: object) -> tuple[str, ...]:
 
 
 def _with_header(options: dict[str, str], header: object) -> dict[str, str]:
+    """Return the options with the option `header`, if that argument is given."""
     if header is None:
         return options
     if not isinstance(header, bool):
-        raise InvalidInputError(f"files: header={header!r}; write True or False")
+        raise InvalidInputError(f"files: header={header!r} is not a flag; write True or False")
     header_text = str(header).lower()
     option = _header_option(options)
     if option is None:
         return {**options, "header": header_text}
     if option.lower() != header_text:
         raise InvalidInputError(
-            f"files: header={header} and the option header={option!r}; give one of them"
+            f"files: header={header} contradicts the option header={option!r}; give one of them"
         )
     return options
 
@@ -275,75 +287,88 @@ def _header_option(options: Mapping[str, str]) -> str | None:
 
 
 def _columns(columns: object, options: Mapping[str, str]) -> tuple[str, ...]:
-    listed = tuple(columns) if isinstance(columns, list | tuple) else None
-    if listed is None or not all(isinstance(name, str) and name for name in listed):
+    """Return checked names of columns, which only CSV files without a header have."""
+    listed: tuple[Any, ...] = ()
+    is_list = isinstance(columns, list | tuple)
+    if isinstance(columns, list | tuple):
+        listed = tuple(columns)
+    are_names = all(isinstance(name, str) and name for name in listed)
+    if not is_list or not are_names:
         raise InvalidInputError(
-            f"files: columns={columns!r}; give a list of names, as ['id', 'name', 'at']"
+            f"files: columns={columns!r} is not a list of names; "
+            "give for example ['id', 'name', 'at']"
         )
     repeated = sorted({name for name in listed if listed.count(name) > 1})
     if repeated:
         raise InvalidInputError(
-            f"files: columns names {_listed(repeated)} twice; each cell is one column"
+            f"files: columns names {_listed(repeated)} twice; name each column once"
         )
     has_header = (_header_option(options) or "").lower() != "false"
     if listed and has_header:
         raise InvalidInputError(
-            f"files: columns={list(listed)} name the cells of CSV files without a header; "
-            "add header=False"
+            f"files: columns={list(listed)} is only for CSV files without a header; "
+            "add header=False, or leave columns out"
         )
     return listed
 
 
 def _check_names(source: Files) -> None:
+    """Raise InvalidInputError if `deletes` or `order` is not a name or a pattern."""
     for name, example in (("deletes", "del*"), ("order", BY_SUFFIX)):
         value = getattr(source, name)
-        if value is not None and (not isinstance(value, str) or not value):
+        is_text = isinstance(value, str) and value != ""
+        if value is not None and not is_text:
             raise InvalidInputError(
-                f"files: {name}={value!r}; write it as {name}={example!r}, or leave it out"
+                f"files: {name}={value!r} is not a text; write for example {name}={example!r}, "
+                f"or leave {name} out"
             )
     if source.deletes is not None and "/" in source.deletes:
         raise InvalidInputError(
-            f"files: deletes={source.deletes!r} is matched with names of files, "
-            "without their folders; write it as 'del*'"
+            f"files: deletes={source.deletes!r} has a folder, and only names of files are "
+            "compared with it; write for example 'del*'"
         )
 
 
 def _options(kind: str, options: object) -> dict[str, str]:
+    """Return options as texts; raise InvalidInputError for other values and for secrets."""
     if not isinstance(options, Mapping):
         raise InvalidInputError(
-            f"{kind}: options must be names with values, not {type(options).__name__}"
+            f"{kind}: options must map names to values, got {type(options).__name__}"
         )
     texts: dict[str, str] = {}
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str | bool | int | float):
             raise InvalidInputError(
-                f"{kind}: option {name!r} is not a name with a text, a number or true or false; "
-                "write it as text"
+                f"{kind}: the value of option {name!r} must be a text, a number, or true or false, "
+                f"got {type(value).__name__}"
             )
         if _SECRET_NAME.search(name):
             raise InvalidInputError(
-                f"{kind}: option {name!r} has the name of a secret, "
-                f"which does not belong in a job; {_SECRETS[kind]}"
+                f"{kind}: option {name!r} has the name of a secret, and jobs must not hold "
+                f"secrets; {_SECRETS[kind]}"
             )
-        texts[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        text = str(value)
+        texts[name] = text.lower() if isinstance(value, bool) else text
     return texts
 
 
 _SECRETS = {
     "files": "give it to Spark's own settings",
-    "jdbc": "put it into an environment variable and name that: password_env='PGPASSWORD'",
+    "jdbc": "put the secret into an environment variable, and name it: password_env='PGPASSWORD'",
 }
 
 
 def _check_texts(source: Jdbc) -> None:
+    """Raise InvalidInputError for an argument that is not a text; only the URL is required."""
     for name in ("url", "table", "query", "user_env", "password_env"):
         value = getattr(source, name)
-        if not isinstance(value, str) and (value is not None or name == "url"):
-            raise InvalidInputError(f"jdbc: {name} must be text, not {type(value).__name__}")
+        is_left_out = value is None and name != "url"
+        if not isinstance(value, str) and not is_left_out:
+            raise InvalidInputError(f"jdbc: {name} must be a text, got {type(value).__name__}")
 
 
 def no_file_message(source: Files) -> str:
-    """Return the message for a source without a file."""
+    """Return the message for a source whose paths lead to no file."""
     return (
         f"no file to read: looked for {_listed(source.paths)}; correct the paths "
         "(files whose names begin with '_' or '.' are not read)"
@@ -353,19 +378,17 @@ def no_file_message(source: Files) -> str:
 def check_named_files(source: Files, spec: "TableSpec") -> None:
     """Raise InvalidInputError if `order` or `deletes` of files do not fit the table."""
     delta = spec.delta.name
-    is_order_known = (
-        source.order is None or source.makes_delta or source.order.casefold() == delta.casefold()
-    )
-    if not is_order_known:
-        # Otherwise the error would be that of a missing column.
+    names_column = source.order is not None and not source.makes_delta
+    if names_column and str(source.order).casefold() != delta.casefold():
+        # Without this check the ingest would fail later, for a missing column.
         raise InvalidInputError(
-            f"order={source.order!r}, and the table's delta column is {delta!r}; "
-            f"write order={delta!r}, or one of {BY_SUFFIX!r} and {BY_POSITION!r}"
+            f"order={source.order!r} is not the table's delta column, which is {delta!r}; "
+            f"write order={delta!r}, {BY_SUFFIX!r} or {BY_POSITION!r}"
         )
     if source.deletes is not None and spec.deletes is None:
         raise InvalidInputError(
             f"files {source.deletes!r} hold deletes, and the table has no delete condition; "
-            "create it with one, or with deletes='false' if only files delete"
+            "create the table with one, or with deletes='false' if only such files delete rows"
         )
 
 
@@ -379,11 +402,14 @@ def format_of(path: str) -> str | None:
 
 
 def _advice(name: str, known: Collection[str]) -> str:
-    # Late, since every DAG file imports this module.
+    """Return the known name that is like an unknown one, or all known names, as advice."""
+    # Imported here, since every DAG file imports this module.
     from difflib import get_close_matches
 
     close = get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known are {_listed(known)}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"use one of {_listed(known)}"
 
 
 def _listed(names: Collection[str]) -> str:

@@ -1,7 +1,7 @@
 """The API of a table: its verbs, each made from the declaration of its operation.
 
-`Table` runs them in this process, over Arrow; `opal_spark.OpalTable` is a `Table` whose engine is
-Spark.
+`Table` runs the verbs in this process, over Arrow. `opal_spark.OpalTable` is a `Table` that runs
+them on Spark.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ from opal_lake.operations.zorder import ZOrder
 from opal_lake.result import JobResult
 from opal_lake.storage import Storage, open_storage
 
-# Files below a new table's root among which another table is searched for: three requests of S3.
+# How many files below a new table's root are searched for another table: three requests of S3.
 MAX_LOOKED_AT = 3_000
 
 
@@ -136,7 +136,7 @@ class Table(OpenTable, Framed[Frame]):
     ) -> "Table[pa.Table]":
         """Create a table with these columns.
 
-        A row that meets the condition `deletes` deletes its key, from the row's delta on.
+        A row that meets the condition `deletes` deletes its key, as of the row's delta.
         """
         layout = TableLayout(
             keys=keys,
@@ -158,7 +158,10 @@ def table_on(
     *,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Table[pa.Table]:
-    """Return a table in an open store. Whether it exists shows with its first call."""
+    """Return a table in an open store.
+
+    The store is not read: only the first call shows whether the table exists.
+    """
     log = CommitLog(
         storage=storage, clock=clock or SystemClock(), ids=ids or RandomIds(), tuning=tuning
     )
@@ -180,8 +183,8 @@ def create_on(
     """
     delete_condition(spec)  # raises before anything is written
     table = table_on(storage, clock, ids, cache, tuning=tuning)
-    # The name of version 0 may be free in an existing table, since retention deletes it: so the log
-    # is listed before, and the checkpoints after the commit.
+    # An existing table may lack version 0, since retention deletes it. So the log is listed before
+    # the commit, and the checkpoints after it.
     if any(storage.list(layout.LOG)):
         raise _exists(storage)
     _refuse_within_a_table(storage)
@@ -205,9 +208,9 @@ def create_on(
 
 
 def _refuse_within_a_table(storage: Storage) -> None:
-    """Raise InvalidInputError if a folder above is a table: it would own these files.
+    """Raise InvalidInputError if a folder above is a table, which would own these files.
 
-    A folder above that cannot be listed is skipped: credentials may be for this table alone.
+    A folder that cannot be listed is skipped: the credentials may be for this table alone.
     """
     above = storage.parent()
     while above is not None:
@@ -218,16 +221,16 @@ def _refuse_within_a_table(storage: Storage) -> None:
         if is_table:
             raise InvalidInputError(
                 f"{storage.uri} lies inside the Opal table {above.uri}, and a table cannot contain "
-                "another one; choose a path outside of it"
+                "another one; choose a path outside of that table"
             )
         above = above.parent()
 
 
 def _refuse_around_a_table(storage: Storage) -> None:
-    """Raise InvalidInputError if a folder below is a table, within the new one.
+    """Raise InvalidInputError if a folder below is a table, which the new one would contain.
 
-    An empty root costs one listing. If it has many other files, only the first ones are looked at,
-    also in the folders that retention lists; retention spares tables among the others.
+    An empty root costs one listing. In a root with many files only the first ones are searched, and
+    the first ones of the folders that retention lists. Retention spares a table that this misses.
     """
     for prefix in ("", layout.DATA, layout.META):
         looked_at = 0
@@ -237,8 +240,8 @@ def _refuse_around_a_table(storage: Storage) -> None:
                 inner = layout.inner_table(entry.path)
                 if inner is not None:
                     raise InvalidInputError(
-                        f"{storage.uri} cannot become an Opal table, since another one lies inside "
-                        f"it: {storage.uri}/{inner.rstrip('/')}; choose a path that holds no table"
+                        f"{storage.uri} cannot become an Opal table, since it contains the table "
+                        f"{storage.uri}/{inner.rstrip('/')}; choose a path without a table"
                     )
         if prefix == "" and looked_at == 0:
             return
@@ -246,6 +249,6 @@ def _refuse_around_a_table(storage: Storage) -> None:
 
 def _exists(storage: Storage) -> TableExistsError:
     return TableExistsError(
-        f"{storage.uri} is an Opal table already; open it with OpalTable.for_path, "
-        "create it only if_absent (`opal create --if-absent`), or choose another path"
+        f"{storage.uri} is an Opal table already; open it with OpalTable.for_path, accept it "
+        "with `opal create --if-absent`, or choose another path"
     )

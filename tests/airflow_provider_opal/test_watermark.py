@@ -435,7 +435,7 @@ def test_an_inline_ingest_tells_the_same_and_fails_where_a_batch_try_left_rows_p
         task_id="l", table="shop.users", source=Files("/in/*.json"), metadata="inline"
     )
     table.ingest(*rows([("a", 2, 1)]), token="d/r/l/-1/0")
-    with pytest.raises(AirflowFailException, match="they wait for a metagen: run one"):
+    with pytest.raises(AirflowFailException, match="they are pending; run a metagen"):
         left.execute(Lake().run(left))
 
 

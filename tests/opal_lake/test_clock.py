@@ -22,7 +22,7 @@ def test_a_moment_is_iso_text_in_utc_or_milliseconds(text: str, moment_ms: int) 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-5", "2026-13-01"])
 def test_other_texts_are_refused_with_a_moment_to_write(text: str) -> None:
-    with pytest.raises(InvalidInputError, match="write 2026-11-24T09:30:00Z"):
+    with pytest.raises(InvalidInputError, match="write a time such as 2026-11-24T09:30:00Z"):
         parse_moment_ms(text)
 
 

@@ -41,32 +41,35 @@ _T = TypeVar("_T")
 def declaration(cls: type[_T]) -> type[_T]:
     """Make a class a frozen dataclass of arguments.
 
-    Its methods are those of `Declared`: made for each class they would be most of what parsing a
-    DAG file costs.
+    Its methods are inherited from `Declared`. If `dataclass` generated them for each class, that
+    would be most of the time in which a DAG file is parsed.
     """
     return dataclass(kw_only=True, init=False, eq=False, repr=False, match_args=False)(cls)
 
 
 def nothing_open(_: object) -> bool:
-    """Return False: every value is known."""
+    """Return False: no value is a template that is rendered later."""
     return False
 
 
 class _Parameters:
-    """The signature of a declaration, for `inspect.signature` and for editors."""
+    """A property of classes: the signature of a declaration, for `inspect.signature`."""
 
     def __get__(self, instance: object, owner: type["Declared"]) -> Signature:
         members = owner.fields()
-        by_position = [name for name, member in members.items() if not member.kw_only]
-        by_name = [name for name, member in members.items() if member.kw_only]
-        parameters = []
-        for name in (*by_position, *by_name):
-            member = members[name]
-            kind = Parameter.KEYWORD_ONLY if member.kw_only else Parameter.POSITIONAL_OR_KEYWORD
-            default = Parameter.empty if is_required(member) else default_of(member)
-            annotation = plain_type(member.type)
-            parameters.append(Parameter(name, kind, default=default, annotation=annotation))
-        return Signature(parameters)
+        by_position = [member for member in members.values() if not member.kw_only]
+        by_name = [member for member in members.values() if member.kw_only]
+        return Signature([_parameter(member) for member in (*by_position, *by_name)])
+
+
+def _parameter(member: "Field[Any]") -> Parameter:
+    """Return the parameter of a signature for an argument."""
+    return Parameter(
+        member.name,
+        Parameter.KEYWORD_ONLY if member.kw_only else Parameter.POSITIONAL_OR_KEYWORD,
+        default=Parameter.empty if is_required(member) else default_of(member),
+        annotation=plain_type(member.type),
+    )
 
 
 class Declared:
@@ -74,15 +77,16 @@ class Declared:
 
     Values are checked at construction, and stored as JSON holds them.
 
-    None stands for an argument that is not given, unless the argument takes None and has another
-    default.
+    None means that an argument is not given. Only an argument whose type includes None and whose
+    default is something else has None as a value.
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]  # the name in messages: `name`, unless that is one of its arguments
+    title: ClassVar[str]  # the name in messages: `name`, unless an argument is called so
     token_argument: ClassVar[str] = ""  # the argument that makes a repeat harmless, if any
 
-    __signature__: ClassVar[Signature] = _Parameters()  # type: ignore[assignment]  # of each class
+    # Each subclass has its own
+    __signature__: ClassVar[Signature] = _Parameters()  # type: ignore[assignment]
 
     def __init__(self, *in_order: Any, **values: Any) -> None:
         known = _members(type(self))
@@ -92,18 +96,19 @@ class Declared:
         for name, value in values.items():
             if name not in known:
                 raise TypeError(f"{self.title}() got an unexpected keyword argument {name!r}")
-            if value is not None or _takes_none(known[name]):
+            if _is_given(value, known[name]):
                 given[name] = value
         missing = _missing(known, given)
         for name in missing:
             if name in values:
-                raise InvalidInputError(f"{self.title} needs {name}, and it is None; give one")
+                raise InvalidInputError(f"{self.title} needs {name}, got None; give a value")
         if missing:
             raise TypeError(f"{self.title}() missing the arguments {', '.join(map(repr, missing))}")
         for name, member in known.items():
             if name not in given:
                 given[name] = default_of(member)
-        # Not by assignment: instances are frozen. In the order of the declaration, as checks go.
+        # Not by assignment: instances are frozen. In the order of the declaration, in which values
+        # are checked.
         vars(self).update({name: given[name] for name in known})
         self.__post_init__()
 
@@ -124,17 +129,19 @@ class Declared:
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return False
-        return not any(_differ(value, vars(other)[name]) for name, value in vars(self).items())
+        others = vars(other)
+        return all(not _differ(value, others[name]) for name, value in vars(self).items())
 
-    __hash__ = None  # type: ignore[assignment]  # lists and objects among the values have none
+    __hash__ = None  # type: ignore[assignment]  # values may be lists, which have no hash
 
     def __repr__(self) -> str:
         arguments = [f"{name}={value!r}" for name, value in self.to_arguments().items()]
-        return f"{type(self).__name__}({', '.join(arguments)})"
+        joined = ", ".join(arguments)
+        return f"{type(self).__name__}({joined})"
 
     @classmethod
     def of(cls, arguments: object) -> Self:
-        """Return the arguments of a JSON object; null stands for one that is not given."""
+        """Return the arguments of a JSON object; null means that an argument is not given."""
         if not isinstance(arguments, Mapping):
             raise InvalidInputError(
                 f"arguments of {cls.title} must map names to values, got {_word(type(arguments))}"
@@ -143,13 +150,10 @@ class Declared:
         unknown = sorted(map(str, set(arguments) - set(known)))
         if unknown:
             raise InvalidInputError(
-                f"{cls.title} has no argument {', '.join(unknown)}; known are {', '.join(known)}"
+                f"{cls.title} has no argument {', '.join(unknown)}; "
+                f"its arguments are {', '.join(known)}"
             )
-        given = {
-            name: value
-            for name, value in arguments.items()
-            if value is not None or _takes_none(known[name])
-        }
+        given = {name: value for name, value in arguments.items() if _is_given(value, known[name])}
         missing = _missing(known, given)
         if missing:
             raise InvalidInputError(f"{cls.title} needs the argument {', '.join(missing)}; add it")
@@ -157,9 +161,9 @@ class Declared:
 
     @classmethod
     def plain(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments of JSON in the one form that is checked.
+        """Return arguments of JSON in the form that the checks expect.
 
-        A subclass may accept others.
+        A subclass may accept further forms, and turn them into this one.
         """
         return arguments
 
@@ -174,22 +178,27 @@ class Declared:
 
     @classmethod
     def fields(cls) -> "dict[str, Field[Any]]":
-        """Return the arguments; required ones come first, the token last."""
+        """Return the arguments by name: first the required ones, and the token last."""
         known = _members(cls)
 
-        def rank(name: str) -> tuple[bool, bool]:
-            return name == cls.token_argument, not is_required(known[name])
+        def rank(name: str) -> int:
+            if name == cls.token_argument:
+                return 2
+            return 0 if is_required(known[name]) else 1
 
         return {name: known[name] for name in sorted(known, key=rank)}
 
     @classmethod
     def among(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of the values that are arguments of this class and not None."""
+        """Return the values whose names are arguments of this class, without None."""
         return given_fields(cls, values)
 
     @classmethod
     def taken_from(cls, values: dict[str, Any], *, prefix: str = "") -> dict[str, Any]:
-        """Take the arguments of this class, by prefixed names, out of other values."""
+        """Remove the arguments of this class from some values, and return them.
+
+        In `values` the names of the arguments have the prefix.
+        """
         arguments = {}
         for name in cls.fields():
             if prefix + name in values:
@@ -211,7 +220,7 @@ class Declared:
     ) -> dict[str, Any]:
         """Return the given arguments as JSON holds them.
 
-        Open values are not checked: a template is open until its run.
+        Open values are not checked: a template is open until it is rendered for a run.
         """
         known = _members(cls)
         given = {}
@@ -227,14 +236,14 @@ class Declared:
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Raise InvalidInputError for arguments that exclude each other.
+        """Raise InvalidInputError for arguments that exclude or need each other.
 
-        A subclass knows which.
+        Here there are none. `given` has every argument of the class.
         """
 
     @classmethod
     def filled_in(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return numbers and truth values again where templates have made texts of them."""
+        """Return arguments with the numbers and truth values that templates left as texts."""
         known = cls.fields()
         values = dict(arguments)
         for name, member in known.items():
@@ -249,14 +258,20 @@ def _members(declared: type[Declared]) -> "dict[str, Field[Any]]":
     return {member.name: member for member in members}
 
 
+def _is_given(value: Any, member: "Field[Any]") -> bool:
+    """Return whether a value counts as given: None does only where it is a value."""
+    return value is not None or _takes_none(member)
+
+
 def _missing(known: Mapping[str, "Field[Any]"], given: Mapping[str, Any]) -> list[str]:
+    """Return the names of required arguments that are not given."""
     return [name for name, member in known.items() if is_required(member) and name not in given]
 
 
 def _by_name(
     kind: str, known: Mapping[str, "Field[Any]"], in_order: Sequence[Any], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Give the arguments that came by position their names."""
+    """Return all arguments by name: those given by position, and `values`."""
     names = [name for name, member in known.items() if not member.kw_only]
     if len(in_order) > len(names):
         raise TypeError(
@@ -270,7 +285,7 @@ def _by_name(
 
 
 def given_fields(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the values that are fields of a dataclass and not None."""
+    """Return the values whose names are fields of a dataclass, without None."""
     names = [member.name for member in fields(kind)]
     return {name: values[name] for name in names if values.get(name) is not None}
 
@@ -281,7 +296,7 @@ def is_required(member: "Field[Any]") -> bool:
 
 
 def _takes_none(member: "Field[Any]") -> bool:
-    """Return whether None is a value of an argument, and not just left out."""
+    """Return whether None is a value of an argument, rather than "not given"."""
     return default_of(member) is not None and type(None) in types_of(member.type)
 
 
@@ -295,48 +310,50 @@ def default_of(member: "Field[Any]") -> Any:
 
 
 def kind_of(hint: Any) -> Kind | None:
-    """Return the kind of an argument's values, if it is one of `values`."""
-    return next((part for part in _parts(hint) if isinstance(part, Kind)), None)
+    """Return the kind of value that an argument's type is annotated with, or None."""
+    for note in _notes(hint):
+        if isinstance(note, Kind):
+            return note
+    return None
 
 
 def help_of(hint: Any) -> Help | None:
-    """Return the help of an argument, if it has one."""
-    return next((part for part in _parts(hint) if isinstance(part, Help)), None)
+    """Return the help that an argument's type is annotated with, or None."""
+    for note in _notes(hint):
+        if isinstance(note, Help):
+            return note
+    return None
 
 
 def types_of(hint: Any) -> frozenset[Any]:
-    """Return the types of a union, or the one type."""
-    if get_origin(hint) is Annotated:
-        return types_of(get_args(hint)[0])
-    if get_origin(hint) in _UNIONS:
-        return frozenset().union(*map(types_of, get_args(hint)))
-    return frozenset({hint})
+    """Return the types of a union, or the one type, without annotations."""
+    return frozenset(_alternatives(hint))
 
 
 def plain_type(hint: Any) -> Any:
     """Return a type without its annotations, as a signature shows it."""
-    if get_origin(hint) is Annotated:
-        return plain_type(get_args(hint)[0])
-    if get_origin(hint) in _UNIONS:
-        return reduce(or_, map(plain_type, get_args(hint)))
-    return hint
+    return reduce(or_, _alternatives(hint))
 
 
-def _parts(hint: Any) -> list[Any]:
+def _notes(hint: Any) -> list[Any]:
     """Return the annotations of a type, at any depth of its unions."""
     if get_origin(hint) is Annotated:
         inner, *notes = get_args(hint)
-        return [*notes, *_parts(inner)]
+        return [*notes, *_notes(inner)]
     notes = []
     if get_origin(hint) in _UNIONS:
         for part in get_args(hint):
-            notes += _parts(part)
+            notes += _notes(part)
     return notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hint:
-    """The parts of an argument's type, split once: every ingest checks its arguments."""
+    """The parts of an argument's type, which are cached because every ingest needs them.
+
+    `types` are the plain types, `kind` is the kind of value, and `nested` the declaration whose
+    arguments the argument holds.
+    """
 
     types: frozenset[Any]
     kind: Kind | None
@@ -349,7 +366,7 @@ def _hint(hint: Any) -> _Hint:
 
 
 def _checked(operation: str, name: str, value: Any, hint: Any) -> Any:
-    """Return a value as JSON holds it; InvalidInputError if it does not fit."""
+    """Return a value as JSON holds it; raise InvalidInputError if it does not fit `hint`."""
     known = _hint(hint)
     if known.nested is not None:
         if isinstance(value, known.nested):
@@ -378,27 +395,27 @@ def _takes_list(types: Collection[Any]) -> bool:
 
 
 def _plain_value(value: Any, types: Collection[Any]) -> Any:
-    """Return numbers and lists of other libraries as those of Python."""
+    """Return a number or a list of another library, such as numpy, as Python's."""
     if Any in types or object in types:
         return value
     if isinstance(value, Integral) and not isinstance(value, int):
         return int(value)
-    is_collection = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-    return [*value] if is_collection and _takes_list(types) else value
+    is_text_or_mapping = isinstance(value, str | bytes | Mapping)
+    if isinstance(value, Iterable) and not is_text_or_mapping and _takes_list(types):
+        return [*value]
+    return value
 
 
 def _differ(value: Any, other: Any) -> bool:
-    """Return whether two values differ; arrays count as different.
-
-    Arrays compare to arrays, which are neither true nor false.
-    """
+    """Return whether two values differ; two arrays count as different."""
     try:
         return bool(value != other)
-    except ValueError:
+    except ValueError:  # arrays compare to an array, which is neither true nor false
         return value is not other
 
 
 def _json_value(value: Any) -> Any:
+    """Return an argument as JSON holds it."""
     if isinstance(value, Declared):
         return value.to_arguments()
     if isinstance(value, datetime):
@@ -407,6 +424,7 @@ def _json_value(value: Any) -> Any:
 
 
 def _filled_in(value: Any, hint: Any) -> Any:
+    """Return the number or truth value that a template left as text; other values stay."""
     if types_of(hint) == {bool}:
         return filled_in_flag(value)
     kind = kind_of(hint)
@@ -429,7 +447,7 @@ def _declared(hint: Any) -> type[Declared] | None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value is of a type, with all that it holds."""
+    """Return whether a value is of a type, and its members of the types of members."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _fits(value, parts[0])
@@ -455,37 +473,43 @@ def _members_fit(value: Mapping[Any, Any], hint: Any) -> bool:
 
 
 def _advice(value: Any, hint: Any) -> str:
-    """Return what a value is and what to give instead, for the end of a message."""
+    """Return the end of a message: the type of a value, and what to give instead."""
     kinds = _alternatives(hint)
     expected = [kind for kind in kinds if kind is not type(None)]
-    word = _word(type(value))
+    actual = _word(type(value))
     if get_origin(expected[0]) in (dict, Mapping):
         must = f"must {_expected(expected[0])}"
-        return must if isinstance(value, Mapping) else f"{must}, and is {word}"
-    if expected == [str] and isinstance(value, int) and not isinstance(value, bool):
-        return f"is {word}; write it as {str(value)!r}"
-    wrong = _wrong_member(value, expected)
-    if wrong is not None:
-        word = f"{word} with {wrong}"
-    advice = f"is {word}; give {' or '.join(map(_expected, expected))}"
+        if isinstance(value, Mapping):
+            return must
+        return f"{must}, got {actual}"
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if expected == [str] and is_number:
+        return f"is {actual}; write it as {str(value)!r}"
+    wrong_member = _wrong_member(value, expected)
+    if wrong_member is not None:
+        actual = f"{actual} with {wrong_member}"
+    wanted = " or ".join(map(_expected, expected))
     is_optional = len(expected) < len(kinds)
-    return f"{advice}, or leave it out" if is_optional else advice
+    if is_optional:
+        wanted += ", or leave it out"
+    return f"is {actual}; give {wanted}"
 
 
 def _wrong_member(value: Any, expected: Sequence[Any]) -> str | None:
-    """Return in words the first member of a list that does not fit, if there is one."""
+    """Return the first member of a list that does not fit, with its type; or None."""
     if not isinstance(value, list | tuple):
         return None
     for kind in expected:
         if get_origin(kind) in (list, Sequence):
             (part,) = get_args(kind)
             wrong = next(member for member in value if not _fits(member, part))
-            return f"{wrong!r}, which is {_word(type(wrong))}"
+            word = _word(type(wrong))
+            return f"{wrong!r}, which is {word}"
     return None
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """Return the types that a hint allows, in their order."""
+    """Return the types of a union, or the one type, in order and without annotations."""
     if get_origin(hint) is Annotated:
         return _alternatives(get_args(hint)[0])
     if get_origin(hint) not in _UNIONS:
@@ -497,7 +521,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _expected(hint: Any) -> str:
-    """Return in words the values of a type."""
+    """Return the values of a type in words, such as "a list, each a text"."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _expected(parts[0])
@@ -508,8 +532,7 @@ def _expected(hint: Any) -> str:
     if origin is tuple:
         return f"a pair: {' and '.join(map(_expected, parts))}"
     if origin in (dict, Mapping):
-        takes_all = parts[1] is Any
-        if takes_all:
+        if parts[1] is Any:
             return "map names to values"
         return f"map names to values, each {_expected(parts[1])}"
     return _word(hint)

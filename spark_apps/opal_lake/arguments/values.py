@@ -1,7 +1,7 @@
 """The kinds of values that arguments have.
 
-Each has one check. It returns the value as JSON holds it, or raises InvalidInputError, which says
-what to write instead.
+Each kind has one check. The check returns the value as JSON holds it. Otherwise it raises
+InvalidInputError with a message that says what to write instead.
 """
 
 import re
@@ -26,7 +26,8 @@ _NUMBER = rf"{_WHOLE}(\.[0-9]{{1,9}})?"
 class Kind:
     """A kind of value: its check, its name in help, and its choices.
 
-    `takes_number` is true if a text of digits is a number of this kind.
+    `check` gets the name and the value of an argument. `takes_number` is true if the number that a
+    text of digits stands for is a value of this kind.
     """
 
     __slots__ = ("check", "choices", "metavar", "takes_number")
@@ -48,7 +49,8 @@ class Kind:
 class Help:
     """The help of an argument on a command line, and the name of its value there.
 
-    `flag` is the name of the flag where it is not that of the argument, as for one of a list.
+    `flag` is the name of the flag if it differs from the argument: a flag that is repeated has the
+    singular.
     """
 
     __slots__ = ("flag", "metavar", "text")
@@ -60,12 +62,15 @@ class Help:
 
 
 def span_text(name: str, value: Any) -> str:
-    """Return a span of time as a job takes it: whole milliseconds."""
+    """Return a span of time as text, the form of a job's arguments.
+
+    Raises InvalidInputError for another value, and for a fraction of a millisecond.
+    """
     return plain_duration(_span(name, value), name=name)
 
 
 def _positive_span_text(name: str, value: Any) -> str:
-    """Return a span of time as a job takes it; InvalidInputError if it is 0."""
+    """Return a span of time as text; raise InvalidInputError if it is 0."""
     text = span_text(name, value)
     if not parse_duration(text, name=name):
         raise InvalidInputError(f"{name}={value!r} is too short; give more than 0")
@@ -73,16 +78,16 @@ def _positive_span_text(name: str, value: Any) -> str:
 
 
 def span_of(name: str, value: Duration) -> timedelta:
-    """Return a span of time for use in this process."""
+    """Return a span of time as a timedelta, to calculate with."""
     return timedelta(microseconds=parse_duration(_span(name, value), name=name))
 
 
 def _span(name: str, value: Any) -> Any:
-    """Return the value if it has the form of a span; another check limits its length."""
+    """Return a value that has the form of a span of time; its length is not checked."""
     if not _is_span(value):
         raise InvalidInputError(
             f"{name}={value!r} is not a duration; write it as '12h', '30d', '2w' or '1h30m', "
-            "or as timedelta(days=30)"
+            "or in Python as timedelta(days=30)"
         )
     return value
 
@@ -98,7 +103,8 @@ def delta_span(name: str, value: Any) -> str | int:
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
             raise InvalidInputError(
-                f"{name}={value!r} is negative; write a whole number of at least 0, or '30d'"
+                f"{name}={value!r} is negative; "
+                "write a whole number of at least 0, or a span of time such as '30d'"
             )
         return value
     if isinstance(value, str) and re.fullmatch(_WHOLE, value):
@@ -107,11 +113,14 @@ def delta_span(name: str, value: Any) -> str | int:
 
 
 def _delta_span_or_none(name: str, value: Any) -> str | int:
-    return "" if value == "" else delta_span(name, value)
+    """Return a span of the delta column; the empty text stays, for no span."""
+    if value == "":
+        return ""
+    return delta_span(name, value)
 
 
 def whole_number(name: str, value: Any) -> int:
-    """Return a number that counts something, at least 1."""
+    """Return a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidInputError(f"{name} must be a whole number of at least 1, got {value!r}")
     return value
@@ -128,7 +137,7 @@ def _megabytes(name: str, value: Any) -> int:
 
 
 def _limit(name: str, value: Any) -> int:
-    """Return how many entries a list has at most; 0 stands for all."""
+    """Return the greatest length of a list; 0 stands for a list of any length."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidInputError(
             f"{name} must be a whole number of at least 1, or 0 for all, got {value!r}"
@@ -144,17 +153,17 @@ def percent(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100:
         raise InvalidInputError(
             f"{name}={value!r} is not a percentage; write a whole number from 1 to 100, "
-            "or a fraction, as 0.3"
+            "or a fraction such as 0.3"
         )
     return value
 
 
 def codec(name: str, value: Any) -> str:
-    """Return the codec of files; InvalidInputError for another than zstd."""
+    """Return the codec of files; raise InvalidInputError unless it is zstd with a level."""
     if not isinstance(value, str) or not re.fullmatch(CODEC, value):
         raise InvalidInputError(
-            f"{name}={value!r} is not a codec; write 'zstd:1' to 'zstd:22', "
-            "the higher the smaller and slower"
+            f"{name}={value!r} is not a codec; write 'zstd:1' to 'zstd:22' "
+            "(higher levels make smaller files and take longer)"
         )
     return value
 
@@ -168,23 +177,24 @@ def cluster_columns(name: str, value: Any) -> list[str]:
         )
     if not 1 <= len(columns) <= MAX_CLUSTER_COLUMNS:
         raise InvalidInputError(
-            f"{name} has {len(columns)} columns; give 1 to {MAX_CLUSTER_COLUMNS}, those that "
-            "queries filter by most: each further column weakens the others"
+            f"{name} has {len(columns)} columns; give 1 to {MAX_CLUSTER_COLUMNS} columns, those "
+            "that queries filter by most: each further column weakens the others"
         )
     repeated = sorted({column for column in columns if columns.count(column) > 1})
     if repeated:
-        raise InvalidInputError(f"{name} names {', '.join(repeated)} twice; take one out")
+        raise InvalidInputError(f"{name} names {', '.join(repeated)} twice; name each column once")
     return columns
 
 
 def _cluster_columns_or_none(name: str, value: Any) -> list[str]:
+    """Return the columns of a Z-order; an empty list stays, for no Z-order."""
     if isinstance(value, list | tuple) and not value:
         return []
     return cluster_columns(name, value)
 
 
 def column_names(name: str, value: Any) -> list[str]:
-    """Return columns that have a role in a table."""
+    """Return the names of columns, which may be none."""
     if isinstance(value, str):
         raise InvalidInputError(f"{name}={value!r} is a text; give a list: {name}=[{value!r}]")
     columns = _names(value)
@@ -204,7 +214,7 @@ def _names(value: Any) -> list[str] | None:
 
 
 def function_name(name: str, value: Any) -> str:
-    """Return the name of a function, as `package.module:function`."""
+    """Return the name of a function, which is written as `package.module:function`."""
     module, _, attribute = str(value).partition(":")
     if not isinstance(value, str) or not module or not attribute:
         raise InvalidInputError(
@@ -214,9 +224,9 @@ def function_name(name: str, value: Any) -> str:
 
 
 def bound(name: str, value: Any) -> str | int | datetime:
-    """Return a version, a commit time, or a text that the table knows.
+    """Return a bound of a range of changes: a version, a commit time, or a name.
 
-    Digits are a version.
+    A text of digits is a version. The table decides what another text means.
     """
     if isinstance(value, str) and value.strip():
         return int(value) if re.fullmatch(_WHOLE, value) else value
@@ -224,8 +234,8 @@ def bound(name: str, value: Any) -> str | int | datetime:
         return value
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidInputError(
-            f"{name}={value!r} is not a valid {name}: give a version, as 8, a commit time, as "
-            "'2026-01-31T12:00:00Z', or the name of a savepoint"
+            f"{name}={value!r} is not a valid {name}; give a version such as 8, "
+            "a commit time such as '2026-01-31T12:00:00Z', or the name of a savepoint"
         )
     return value
 
@@ -234,23 +244,23 @@ def version_number(name: str, value: Any) -> int:
     """Return the number of a version."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidInputError(
-            f"{name}={value!r} is not a version; write a whole number, as `opal history` lists them"
+            f"{name}={value!r} is not a version; write one of the numbers that `opal history` lists"
         )
     return value
 
 
 def threshold(name: str, value: Any) -> int | str:
-    """Return a number of rows, or a share of them; `reject_threshold` reads it."""
+    """Return a number of rows or a percentage, which `parse_threshold` parses later."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise InvalidInputError(
-            f"{name}={value!r} is not a threshold; write a number of rows, as 100, "
-            "or a share of them, as '5%'"
+            f"{name}={value!r} is not a threshold; write a number of rows such as 100, "
+            "or a percentage of them such as '5%'"
         )
     return value
 
 
 def by_name(name: str, value: Any) -> Any:
-    """Return a mapping; the room that takes it checks its members."""
+    """Return a mapping; its names and values are checked where they are used."""
     if not isinstance(value, Mapping):
         raise InvalidInputError(
             f"{name}={value!r} is not a mapping; write {name}={{'name': value}}"
@@ -259,7 +269,7 @@ def by_name(name: str, value: Any) -> Any:
 
 
 def one_of(*words: str) -> Kind:
-    """Return the kind of a choice among words."""
+    """Return the kind of values that are one of these words."""
 
     def check(name: str, value: Any) -> str:
         if value not in words:
@@ -270,7 +280,7 @@ def one_of(*words: str) -> Kind:
 
 
 def filled_in(value: Any) -> Any:
-    """Return the number again where a template has made a text of it."""
+    """Return the number that a rendered template has as text; other values stay."""
     if not isinstance(value, str) or not re.fullmatch(_NUMBER, value.strip()):
         return value
     if "." in value:
@@ -279,7 +289,7 @@ def filled_in(value: Any) -> Any:
 
 
 def filled_in_flag(value: Any) -> Any:
-    """Return the truth value again where a template has made a text of it."""
+    """Return the truth value that a rendered template has as text; other values stay."""
     if not isinstance(value, str):
         return value
     return {"true": True, "false": False}.get(value.strip().lower(), value)
@@ -298,12 +308,12 @@ OnEmpty = Annotated[str, one_of("fail", "accept")]
 FileFormat = Annotated[str, one_of("parquet", "orc")]
 ChangeMode = Annotated[str, one_of(*CHANGE_MODES)]
 ChangeAxis = Annotated[str, one_of(*CHANGE_AXES)]
-Moment = object  # a datetime, or a text as 2026-01-31T12:00:00+00:00
-Where = Annotated[str, Help("a condition on rows", "CONDITION")]
+Moment = object  # a datetime, or a text such as 2026-01-31T12:00:00+00:00
+Where = Annotated[str, Help("only rows that meet this condition", "CONDITION")]
 Span = Annotated[Duration, Kind(span_text, "SPAN")]
 PositiveSpan = Annotated[Duration, Kind(_positive_span_text, "SPAN")]
 DeltaSpan = Annotated[Duration | int, Kind(delta_span, "SPAN", takes_number=True)]
-# '' is none, whatever the table's property is
+# The empty text means no span, whatever the table's property is
 PolicySpan = Annotated[Duration | int, Kind(_delta_span_or_none, "SPAN", takes_number=True)]
 Percent = Annotated[float, Kind(percent, "N", takes_number=True)]
 MegaBytes = Annotated[int, Kind(_megabytes, "MB", takes_number=True)]
@@ -316,7 +326,7 @@ Threshold = Annotated[int | str, Kind(threshold, "N|N%")]
 Codec = Annotated[str, Kind(codec, "CODEC")]
 Columns = Annotated[Sequence[str], Kind(column_names, "COLUMN")]
 ClusterColumns = Annotated[Sequence[str], Kind(cluster_columns, "COLUMN")]
-# [] is none, whatever the table's property is
+# The empty list means no column, whatever the table's property is
 PolicyColumns = Annotated[Sequence[str], Kind(_cluster_columns_or_none, "COLUMN")]
 Function = Annotated[str, Kind(function_name, "MODULE:FUNCTION")]
 Properties = Mapping[str, int | str]

@@ -1,6 +1,6 @@
 """The command `opal`. Its verbs are plugins: entry points `opal.commands`.
 
-Each entry point is a callable that registers subcommands.
+Each entry point is a function that registers verbs.
 """
 
 import importlib.metadata
@@ -31,7 +31,7 @@ def add_verbs(verbs: Verbs) -> None:
 OPAL = Program(
     name="opal",
     exit_code=exit_code,
-    when_stopped="what was not committed is not visible, and the same command may be run again",
+    when_stopped="uncommitted work is not visible; run the same command again",
     add_verbs=add_verbs,
     overview=overview,
 )

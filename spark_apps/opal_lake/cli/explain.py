@@ -1,6 +1,6 @@
 """`opal explain`: the files that a read would open, and why it skips the others.
 
-It reads metadata only.
+The command reads metadata only.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from opal_lake.cli.render import (
 )
 from opal_lake.errors import count_text
 
+# The counts of an explanation, with their names on the page
 _SHOWN = {
     "read_whole": "read whole",
     "read_filtered": "read through the filter",
@@ -65,9 +66,11 @@ def run(args: argparse.Namespace) -> None:
     from opal_lake.read.where import where_condition, where_predicate
     from opal_lake.table import Table
 
-    snapshot = Table.open(args.table, store_options(args)).snapshot_at(args.version, args.timestamp)
+    table = Table.open(args.table, store_options(args))
+    snapshot = table.snapshot_at(args.version, args.timestamp)
+    as_of = event_time_of(snapshot, args.event_time)
     predicate = where_predicate(where_condition(args.where, snapshot.spec))
-    explained = explain(file_filter(snapshot, event_time_of(snapshot, args.event_time), predicate))
+    explained = explain(file_filter(snapshot, as_of, predicate))
     if args.json:
         print(json.dumps(explained, indent=2, ensure_ascii=False))
         return
@@ -76,18 +79,18 @@ def run(args: argparse.Namespace) -> None:
 
 
 def explain_page(explained: Mapping[str, Any], style: Style, width: int | None) -> Iterator[str]:
-    """Yield the lines of the page."""
+    """Yield the lines of `opal explain` for people."""
     files, sizes = explained["files"], explained["bytes"]
     total = _amount(files["total"], sizes["total"])
     yield style.strong(escaped(explained["uri"]))
     yield style.faint(f"version {explained['version']:,}, {total}")
     yield ""
-    fates = []
+    actions = []
     for name, text in _SHOWN.items():
         # Reads are shown also where no file is read, skips only where files are skipped
         if files[name] or name.startswith("read"):
-            fates.append((text, _amount(files[name], sizes[name])))
-    yield from facts(fates, style)
+            actions.append((text, _amount(files[name], sizes[name])))
+    yield from facts(actions, style)
     if explained["conditions"]:
         yield ""
         yield from text_table(_CONDITIONS, explained["conditions"], style, width)
@@ -100,6 +103,7 @@ def _amount(files: int, size: int) -> str:
 
 
 def _orders(z_order: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield a name and a value for each Z-order of the table's files, then for the other files."""
     for order in z_order["orders"]:
         amount = _amount(order["files"], order["bytes"])
         runs = count_text(order["runs"], "run")

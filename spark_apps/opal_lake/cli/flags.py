@@ -1,4 +1,4 @@
-"""Flags of operations: an argument with a help text is a flag of its name."""
+"""Flags of operations: each argument that has a help text is a flag."""
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
@@ -21,15 +21,24 @@ DeclaredT = TypeVar("DeclaredT", bound=Declared)
 def add_flags(
     parser: Any, declared: type[Declared], *names: str, but: Collection[str] = ()
 ) -> None:
-    """Add the flags of a declaration, or of these arguments, to a parser."""
+    """Add the flags of a declaration to a parser.
+
+    Without `names` these are all arguments with a help text, except those of `but`.
+    """
     for name, member in declared.fields().items():
-        has_flag = name not in but and help_of(member.type) is not None
-        if name in names or (not names and has_flag):
+        if names:
+            is_wanted = name in names
+        else:
+            is_wanted = name not in but and help_of(member.type) is not None
+        if is_wanted:
             parser.add_argument(flag_of(member), dest=name, **_options(member))
 
 
 def add_token(parser: argparse.ArgumentParser, does: str = "runs") -> None:
-    """Add `--token`, which makes a repeat harmless."""
+    """Add `--token`, which makes a repeat of the command harmless.
+
+    `does` says in the help what the command does only once.
+    """
     parser.add_argument("--token", metavar="TEXT", help=f"the same token twice {does} once")
 
 
@@ -50,7 +59,7 @@ def flag_of(member: "Field[Any]") -> str:
 
 
 def operation_of(args: argparse.Namespace, declared: type[DeclaredT], /, **more: Any) -> DeclaredT:
-    """Return the operation that the flags describe, with more arguments."""
+    """Return the operation that the flags describe; `more` are further arguments."""
     given = declared.filled_in(declared.among(vars(args)))
     for name, member in declared.fields().items():
         value = given.get(name)
@@ -60,7 +69,7 @@ def operation_of(args: argparse.Namespace, declared: type[DeclaredT], /, **more:
 
 
 def flag_words(declared: type[Declared], arguments: Mapping[str, Any]) -> list[str]:
-    """Return the flags of arguments that differ from the default, for another process."""
+    """Return the words of a command line for arguments that differ from the default."""
     changed = declared.changed(arguments)
     words: list[str] = []
     for name, member in declared.fields().items():
@@ -70,6 +79,7 @@ def flag_words(declared: type[Declared], arguments: Mapping[str, Any]) -> list[s
 
 
 def _words_of(member: "Field[Any]", value: Any) -> list[str]:
+    """Return the words of a command line for the value of one argument."""
     flag = flag_of(member)
     if value is True:
         return [flag]
@@ -80,15 +90,13 @@ def _words_of(member: "Field[Any]", value: Any) -> list[str]:
     if isinstance(value, list | tuple):
         if _is_repeated(member):
             return [f"{flag}={text}" for text in value]
-        return [f"{flag}={','.join(map(str, value))}"]
+        joined = ",".join(map(str, value))
+        return [f"{flag}={joined}"]
     return [f"{flag}={value}"]
 
 
 def _is_mapping(member: "Field[Any]") -> bool:
-    """Return whether an argument maps names to texts.
-
-    Its flag is repeated, each time NAME=VALUE.
-    """
+    """Return whether an argument maps names to texts; its flag is repeated as NAME=VALUE."""
     return Mapping[str, str] in types_of(member.type)
 
 
@@ -97,7 +105,7 @@ def _is_repeated(member: "Field[Any]") -> bool:
 
 
 def _options(member: "Field[Any]") -> dict[str, Any]:
-    """Return the arguments of argparse for a flag."""
+    """Return the keyword arguments of `add_argument` for the flag of an argument."""
     help_text, kind, default = help_of(member.type), kind_of(member.type), default_of(member)
     assert help_text is not None, f"{member.name} has no help text and so no flag"
     text = help_text.text.replace("%", "%%")  # argparse formats it

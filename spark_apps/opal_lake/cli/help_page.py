@@ -22,8 +22,10 @@ _OTHER = "More"
 
 def overview(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> str:
     """Return the page that `opal` and `opal --help` show."""
-    groups = (WORK, BRING, KEEP, LOOK)
-    return "\n".join([*_head(style), *verb_lines(verbs, groups, style), *_foot(style)])
+    lines = list(_head(style))
+    lines += verb_lines(verbs, (WORK, BRING, KEEP, LOOK), style)
+    lines += _foot(style)
+    return "\n".join(lines)
 
 
 def _head(style: Style) -> Iterator[str]:
@@ -43,7 +45,8 @@ def verb_lines(
     """Yield the verbs of a program by their groups, each with its example."""
     by_group: dict[str, list[str]] = {group: [] for group in groups}
     for name, parser in verbs.items():
-        by_group.setdefault(parser.get_default("group") or _OTHER, []).append(name)
+        group = parser.get_default("group") or _OTHER
+        by_group.setdefault(group, []).append(name)
     width = max(map(len, verbs), default=0)
     for group, names in by_group.items():
         if names:

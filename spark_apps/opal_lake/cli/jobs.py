@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from opal_lake.arguments.declared import help_of
 from opal_lake.cli.command import (
@@ -36,13 +37,16 @@ from opal_lake.result import JobResult
 
 
 def commands(verbs: Verbs) -> None:
-    """Register the verbs."""
+    """Register the verbs, in the order of the help page."""
     add_engine(_add_create(verbs), when="with --like")
-    for add in (_add_metagen, _add_read, _add_changes):
-        add_engine(add(verbs))
+    add_engine(_add_metagen(verbs))
+    add_engine(_add_read(verbs))
+    add_engine(_add_changes(verbs))
     _add_get(verbs)
-    for add in (_add_compact, _add_zorder, _add_maintain, _add_rebuild):
-        add_engine(add(verbs))
+    add_engine(_add_compact(verbs))
+    add_engine(_add_zorder(verbs))
+    add_engine(_add_maintain(verbs))
+    add_engine(_add_rebuild(verbs))
 
 
 def _add_create(verbs: Verbs) -> argparse.ArgumentParser:
@@ -103,11 +107,12 @@ def _add_metagen(verbs: Verbs) -> argparse.ArgumentParser:
             run=metagen,
         ),
     )
-    which = parser.add_mutually_exclusive_group()
-    add_flags(which, MetaGen, "partition_key", "all")
+    selections = parser.add_mutually_exclusive_group()
+    add_flags(selections, MetaGen, "partition_key", "all")
+    # Its name is not that of the argument, since it is repeated
     tokens = help_of(MetaGen.fields()["tokens"].type)
     assert tokens is not None
-    which.add_argument(
+    selections.add_argument(
         "--token", dest="tokens", action="append", metavar=tokens.metavar, help=tokens.text
     )
     add_job_token(parser, "token")
@@ -116,7 +121,7 @@ def _add_metagen(verbs: Verbs) -> argparse.ArgumentParser:
 
 def _add_read(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal read lake/users --where 'id < 100' --event-time 2026-01-31T12:00:00+00:00"
-    summary = "show or export rows, as they are now or were at any past moment"
+    summary = "show or export rows, as they are now or were at a past moment"
     parser = add_command(
         verbs, Verb(name="read", group=WORK, summary=summary, example=example, run=read)
     )
@@ -176,7 +181,7 @@ def _add_get(verbs: Verbs) -> None:
 def _add_rebuild(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal rebuild-key-store lake/users"
     summary = (
-        "rebuild the key store from the data files, if `opal check` found runs lost or damaged"
+        "rebuild the key store from the data files, after `opal check` found lost or damaged runs"
     )
     parser = add_command(
         verbs,
@@ -211,9 +216,7 @@ def _add_compact(verbs: Verbs) -> argparse.ArgumentParser:
 
 def _add_zorder(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal zorder lake/orders customer_id created_at"
-    summary = (
-        "sort rows so that a file holds close values of all these columns, and reads skip files"
-    )
+    summary = "sort rows so that each file holds close values of some columns, and reads skip files"
     parser = add_command(
         verbs,
         Verb(
@@ -257,7 +260,7 @@ def create(args: argparse.Namespace) -> None:
     scheme, _ = split_scheme(args.table)
     if scheme == "memory":
         raise InvalidInputError(
-            f"{args.table} would be gone when this command ends; give {TABLE_FORMS}"
+            f"{args.table} would be lost when this command ends; give {TABLE_FORMS}"
         )
     if args.like is not None:
         args.like = {"files": [args.like]}
@@ -333,10 +336,15 @@ def _run_one(args: argparse.Namespace, operation: Job) -> None:
 def show_results(
     args: argparse.Namespace, results: Sequence[JobResult], *, as_list: bool = False
 ) -> None:
-    """Print the results of jobs: for programs the one result, or a list."""
+    """Print the results of jobs.
+
+    With `--json` it is a list `as_list`, otherwise the one result.
+    """
     if args.json:
-        printed = [result.to_dict() for result in results]
-        print(json.dumps(printed if as_list else printed[0], indent=2, ensure_ascii=False))
+        printed: Any = [result.to_dict() for result in results]
+        if not as_list:
+            [printed] = printed
+        print(json.dumps(printed, indent=2, ensure_ascii=False))
         return
     style, width = Style.of(sys.stdout), output_width(sys.stdout)
     dry_run = getattr(args, "dry_run", False)

@@ -132,11 +132,11 @@ def add_columns(args: argparse.Namespace) -> None:
         name, _, kind = text.rpartition(":")
         if not name:
             raise InvalidInputError(
-                f"opal add-columns: {text!r} has no type; write discount:double"
+                f"opal add-columns: {text!r} has no type; write NAME:TYPE such as discount:double"
             )
         if name in columns:
             raise InvalidInputError(
-                f"opal add-columns: column {name!r} is named twice; write it once"
+                f"opal add-columns: column {name!r} is named twice; name it once"
             )
         columns[name] = kind
     show_result(args, _table(args).add_columns(columns, token=args.token), "added")
@@ -161,14 +161,14 @@ def _add_savepoint(verbs: Verbs) -> None:
         metavar="NAME",
         help="letters, digits, '_', '.' and '-'; `opal describe` lists savepoints",
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument(
         "--version",
         type=whole_number,
         metavar="N",
         help="the version to name (default: the newest)",
     )
-    which.add_argument("--release", action="store_true", help="release the savepoint")
+    actions.add_argument("--release", action="store_true", help="release the savepoint")
 
 
 def savepoint(args: argparse.Namespace) -> None:
@@ -191,7 +191,7 @@ def _add_finish(verbs: Verbs) -> None:
         operands="NAME ",
     )
     add_command(verbs, verb).add_argument(
-        "name", metavar="NAME", help="the open business snapshot, as `opal describe` shows it"
+        "name", metavar="NAME", help="the open business snapshot, which `opal describe` shows"
     )
 
 
@@ -205,8 +205,8 @@ def _add_discard(verbs: Verbs) -> None:
     parser = add_command(
         verbs, Verb(name="discard", group=KEEP, summary=summary, example=example, run=discard)
     )
-    which = parser.add_mutually_exclusive_group(required=True)
-    add_flags(which, Discard)
+    selections = parser.add_mutually_exclusive_group(required=True)
+    add_flags(selections, Discard)
     add_job_token(parser, "job_token", "discards")
 
 
@@ -274,7 +274,7 @@ def repair(args: argparse.Namespace) -> None:
 
 
 def _garbage(result: JobResult, style: Style) -> Iterator[str]:
-    """Yield the files that a dry run would delete."""
+    """Yield the files that a dry run would delete, as a table."""
     if not result.examples:
         return
     columns = [
@@ -289,7 +289,9 @@ def _list_properties(args: argparse.Namespace) -> None:
     from opal_lake.definition.properties import PROPERTIES
 
     set_here = _table(args).snapshot_at().spec.properties
-    values = {name: set_here.get(name, PROPERTIES[name].kind.default) for name in PROPERTIES}
+    values: dict[str, int | str] = {}
+    for name, known in PROPERTIES.items():
+        values[name] = set_here.get(name, known.kind.default)
     if args.json:
         print(json.dumps(values, indent=2))
         return
@@ -297,7 +299,8 @@ def _list_properties(args: argparse.Namespace) -> None:
     lines = []
     for name, value in values.items():
         shown = "-" if value == "" else value
-        lines.append((name, f"{shown}   {style.faint(PROPERTIES[name].summary)}"))
+        summary = style.faint(PROPERTIES[name].summary)
+        lines.append((name, f"{shown}   {summary}"))
     _print(facts(lines, style))
 
 
@@ -313,7 +316,10 @@ def show_result(
     done: str,
     more: Callable[[Style], Iterable[str]] | None = None,
 ) -> None:
-    """Print the result of an operation, and its notes."""
+    """Print the result of an operation, and its notes.
+
+    `done` is the verb for the counts, such as `deleted`. `more` yields lines to print after them.
+    """
     if args.json:
         print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False))
         return
@@ -324,7 +330,7 @@ def show_result(
 
 
 def _page(result: JobResult, done: str, style: Style) -> Iterator[str]:
-    """Yield a line with the outcome, then the notes."""
+    """Yield a line with the outcome, then a line for each note."""
     counts = counts_text(result.counts)
     target = escaped(result.table)
     if result.version is not None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 HISTORY_LIMIT = 20
 
-# Name, summary and example
+# The name, the summary and the example of each verb
 VERBS: tuple[tuple[str, str, str], ...] = (
     ("describe", "show the definition of a table, and its size", "opal describe lake/users"),
     ("history", "list the commits, newest first", "opal history lake/users --limit 5"),
@@ -176,9 +176,9 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
         "--memory",
         metavar="SIZE",
         default="1g",
-        help="memory to use, as 2g (default: %(default)s); the rest goes to disk (TMPDIR): some "
-        "50 bytes a row and 50 a key-store entry, in unnamed files that disappear with the "
-        "process; it has no effect on Spark",
+        help="memory to use, for example 2g (default: %(default)s). More data goes to disk "
+        "(TMPDIR), about 50 bytes for a row and 50 for a key-store entry, in unnamed files that "
+        "disappear with the process. It has no effect on Spark",
     )
     add_engine(parser)
 
@@ -189,11 +189,14 @@ def check(args: argparse.Namespace) -> int:
     from opal_lake.table import table_on
 
     started_s = time.monotonic()
-    # Not opened: check is for tables that cannot be opened, too
+    # Not by `Table.open`: tables that it cannot open are checked, too
     table = table_on(open_storage(args.table, store_options(args)))
     job = operation_of(args, Check)
     option = spark_option(args, job)
-    if option or (not args.local and check_fits_spark(args, table, job)):
+    is_on_spark = bool(option)
+    if not option and not args.local:
+        is_on_spark = check_fits_spark(args, table, job)
+    if is_on_spark:
         return _check_on_spark(args, job, option, started_s)
     step = LatestStep(lambda noun: f"reading the {noun} of {table.uri}")
     with ProgressLine("check", step.where):
@@ -203,10 +206,10 @@ def check(args: argparse.Namespace) -> int:
 
 
 def check_fits_spark(args: argparse.Namespace, table: "Table", job: Check) -> bool:
-    """Return whether Spark fits the check.
+    """Return whether the table is large enough that Spark should check it.
 
-    False for a table whose metadata is damaged or expires meanwhile: this process checks it. A
-    store that fails says nothing of the size.
+    A table whose metadata is damaged or has expired is checked in this process. If the store fails,
+    the error is raised.
     """
     try:
         return fits_spark(args, table, job)
@@ -230,16 +233,18 @@ def _check_on_spark(args: argparse.Namespace, job: Check, option: str, started_s
 
 
 def _notes_after(prefix: str, result: "JobResult") -> tuple[str, ...]:
-    notes = (note for note in result.notes if note.startswith(prefix))
+    """Return the notes of a result that begin with a prefix, without it."""
+    notes = [note for note in result.notes if note.startswith(prefix)]
     return tuple(note.removeprefix(prefix) for note in notes)
 
 
 def show_check(
     args: argparse.Namespace, uri: str, checked: "Checked", looked_at: str, passed_s: float
 ) -> int:
-    """Print the findings; return the exit code.
+    """Print the findings of a check; return the exit code.
 
-    As JSON the findings alone go to standard output, and the rest to standard error.
+    With `--json` only the findings go to standard output. What was checked, and what was not, goes
+    to standard error.
     """
     findings = [
         {"invariant": finding.invariant, "path": finding.path, "message": finding.message}
@@ -267,6 +272,7 @@ def _table(args: argparse.Namespace) -> "Table":
 
 
 def _show(args: argparse.Namespace, data: Any, page: Callable[[Any, Style], Iterable[str]]) -> None:
+    """Print data as JSON, or the lines that `page` makes of it."""
     if args.json:
         print(json.dumps(data, indent=2, ensure_ascii=False))
         return

@@ -164,7 +164,7 @@ def _prepare_output() -> None:
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Return the JSON escapes of characters that an encoding lacks, and where they end."""
+    """Return JSON escapes of the characters that an encoding lacks, and their end."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     quoted = json.dumps(lacking)

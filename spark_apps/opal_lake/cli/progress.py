@@ -1,6 +1,6 @@
 """The progress of long work, on standard error.
 
-On a terminal it is a line that repaints itself; in a log, a line now and then.
+A terminal shows one line, which is repainted. A log gets a new line after each change.
 """
 
 import sys
@@ -15,7 +15,7 @@ from opal_lake.cli.render import Style, duration_text, output_width
 from opal_lake.errors import count_text
 
 _REPAINT_S, _LOG_S = 0.2, 5.0
-_SILENT_LOOKS = 6  # in a log, between two equal lines
+_MAX_SILENT_LOOKS = 6  # after so many looks without a change a log repeats its line
 _BAR_CELLS = 24
 _MIN_BAR_CELLS = 5  # a shorter bar shows nothing
 _GAPS = 7  # cells between the parts of a painted line, and one to stay off the edge
@@ -24,9 +24,9 @@ _CLEAR = "\r\x1b[K"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The state of the work: its present step, and how much of it is done.
+    """The present step of the work, and how much of the step is done.
 
-    `total` is 0 if that cannot be counted.
+    `done` and `total` are numbers of `noun`. `total` is 0 if it is not known.
     """
 
     name: str
@@ -36,14 +36,14 @@ class Step:
 
 
 class LatestStep:
-    """The progress that a job in this process reported last."""
+    """The latest step that a job in this process reported."""
 
     def __init__(self, name_of: Callable[[str], str] = lambda noun: "working") -> None:
         self.name_of = name_of
         self._step = Step(name="working")
 
     def at_step(self, noun: str, done: int, total: int) -> None:
-        """Store a report: how many of how many are done."""
+        """Store a report of the job: `done` of `total` things are done."""
         self._step = Step(name=self.name_of(noun), done=done, total=total, noun=noun)
 
     def where(self) -> Step:
@@ -52,9 +52,9 @@ class LatestStep:
 
 
 class ProgressLine:
-    """A line that shows the step until the block ends.
+    """A line that shows the present step until the `with` block ends.
 
-    Nothing is left of it on a terminal.
+    A terminal then no longer shows the line. `where` returns the present step.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class ProgressLine:
                 self._write(_CLEAR + painted(self.title, step, passed, self.stream))
                 continue
             text = logged(self.title, step)
-            if text != shown or silent_looks >= _SILENT_LOOKS:
+            if text != shown or silent_looks >= _MAX_SILENT_LOOKS:
                 self._write(f"{text}, {passed}\n")
                 shown, silent_looks = text, 0
             silent_looks += 1
@@ -112,23 +112,24 @@ class ProgressLine:
 
 
 def logged(title: str, step: Step) -> str:
-    """Return the line of a log, as `ingest: 12 of 40 tasks`."""
+    """Return a line for a log, such as `ingest: 12 of 40 tasks`."""
     return f"{title}: {_counted(step)}"
 
 
 def painted(title: str, step: Step, passed: str, stream: TextIO) -> str:
-    """Return the line of a terminal, as `ingest  ████░░░░  12 of 40 tasks  0:35`.
+    """Return a line for a terminal, such as `ingest  ████░░░░  12 of 40 tasks  0:35`.
 
-    It is not wider than the terminal.
+    The bar is left out if the terminal is too narrow.
     """
     style = Style.of(stream)
     counted = _counted(step)
     bar = ""
     if step.total:
         width = output_width(stream) or 80
-        room = width - len(title) - len(counted) - len(passed) - _GAPS
-        if room >= _MIN_BAR_CELLS:
-            bar = _bar(step.done / step.total, min(_BAR_CELLS, room), stream) + "  "
+        free_cells = width - len(title) - len(counted) - len(passed) - _GAPS
+        if free_cells >= _MIN_BAR_CELLS:
+            share = step.done / step.total
+            bar = _bar(share, min(_BAR_CELLS, free_cells), stream) + "  "
     return f"{style.strong(title)}  {bar}{counted}  {style.faint(passed)}"
 
 
@@ -138,8 +139,11 @@ def _counted(step: Step) -> str:
     return f"{step.done} of {count_text(step.total, step.noun)}"
 
 
-def _bar(part: float, cells: int, stream: TextIO) -> str:
+def _bar(share: float, cells: int, stream: TextIO) -> str:
+    """Return a bar of some cells, of which a share is filled."""
     encoding = getattr(stream, "encoding", None) or ""
-    full, empty = ("█", "░") if "utf" in encoding.lower() else ("#", ".")
-    filled = round(part * cells)
+    full, empty = "#", "."
+    if "utf" in encoding.lower():
+        full, empty = "█", "░"
+    filled = round(share * cells)
     return full * filled + empty * (cells - filled)

@@ -31,7 +31,7 @@ REPLAY_EXAMPLE = "opal rejected replay lake/users"
 
 def commands(verbs: Verbs) -> None:
     """Register the verb."""
-    summary = "list the rows that ingests put aside, or replay those that can be read now"
+    summary = "list rows that ingests put aside, or ingest again those that can be read now"
     parser: argparse.ArgumentParser = verbs.add_parser(
         "rejected",
         help=summary,
@@ -43,7 +43,7 @@ def commands(verbs: Verbs) -> None:
     list_verb = Verb(
         name="list",
         group=KEEP,
-        summary="list what each job rejected, the newest first: state, reasons, files, a few rows",
+        summary="list the rejected rows of each job, newest first: state, reasons, files, examples",
         example=LIST_EXAMPLE,
         run=list_rejected,
     )
@@ -51,7 +51,7 @@ def commands(verbs: Verbs) -> None:
     replay_verb = Verb(
         name="replay",
         group=KEEP,
-        summary="ingest rejected rows again that can be read now, each once",
+        summary="ingest again the rejected rows that can be read now, each once",
         example=REPLAY_EXAMPLE,
         run=replay,
     )
@@ -60,7 +60,8 @@ def commands(verbs: Verbs) -> None:
 
 def _no_action(_: argparse.Namespace) -> None:
     raise InvalidInputError(
-        "opal rejected needs an action: opal rejected list TABLE, or opal rejected replay TABLE"
+        "opal rejected needs an action; write opal rejected list TABLE, "
+        "or opal rejected replay TABLE"
     )
 
 
@@ -75,6 +76,7 @@ def list_rejected(args: argparse.Namespace) -> None:
 
 
 def _page(rejected: Sequence[Mapping[str, Any]], style: Style) -> Iterator[str]:
+    """Yield a table of the jobs, then the files, reasons and examples of each job."""
     if not rejected:
         yield style.faint("no rejected row")
         return

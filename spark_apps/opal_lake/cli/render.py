@@ -13,7 +13,7 @@ from opal_lake.errors import count_text
 
 _GAP = "  "
 _NARROWEST = 8  # cells that a column keeps on a narrow terminal
-_STEP = 1023.95  # from here on one decimal would show 1,024.0 of a unit
+_NEXT_UNIT = 1023.95  # with one decimal this and more would be shown as 1,024.0 of a unit
 _MOMENT = re.compile(r"-?\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -55,7 +55,7 @@ PLAIN = Style()
 
 
 def plain_text(value: Any) -> str:
-    """Return any value on one line; what would fool a terminal is escaped."""
+    """Return any value on one line, with escapes for characters that control a terminal."""
     match value:
         case None:
             return "-"
@@ -83,9 +83,9 @@ def escaped(text: str) -> str:
 
 
 def size_text(size: int) -> str:
-    """Return a number of bytes as a person reads it."""
+    """Return a number of bytes for people, such as 12.3 KiB."""
     amount, unit = float(size), 0
-    while amount >= _STEP and unit < len(_UNITS) - 1:
+    while amount >= _NEXT_UNIT and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
     if unit == 0:
         return f"{size:,} B"
@@ -93,7 +93,7 @@ def size_text(size: int) -> str:
 
 
 def moment_text(value: Any) -> str:
-    """Return a value, which may be an ISO 8601 moment, a bit shorter."""
+    """Return a value as text; a moment in ISO 8601 has a space for T, and Z for +00:00."""
     text = plain_text(value)
     if not _MOMENT.match(text):
         return text
@@ -106,7 +106,7 @@ def time_text(iso: str) -> str:
 
 
 def ago_text(iso: str, now: datetime) -> str:
-    """Return roughly how long ago a moment was."""
+    """Return how long ago a moment was, in whole days, hours or minutes."""
     seconds = (now - datetime.fromisoformat(iso)) // timedelta(seconds=1)
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:
@@ -116,18 +116,19 @@ def ago_text(iso: str, now: datetime) -> str:
 
 def duration_text(seconds: float) -> str:
     """Return a duration as 0:07, 2:03 or 1:00:09."""
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}:{rest:02}"
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+    minutes, whole_seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if not hours:
+        return f"{minutes}:{whole_seconds:02}"
+    return f"{hours}:{minutes:02}:{whole_seconds:02}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """A column of a text table.
 
-    On a narrow terminal optional columns go first, then those that shrink give way. `tail` keeps
-    the end of a text, as of paths.
+    On a narrow terminal the optional columns are left out first. Then columns with `shrinks` are
+    narrowed. With `tail` the end of a text stays when it is cut, as paths need it.
     """
 
     key: str
@@ -157,7 +158,7 @@ def text_table(
 
 
 def natural_width(column: Column, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Return the cells that a column takes when nothing is cut off."""
+    """Return the width in cells that a column needs to show every value whole."""
     texts = [column.show(row.get(column.key)) for row in rows]
     return max(map(len_shown, [column.title, *texts]))
 
@@ -178,19 +179,26 @@ def _line(
 def _fitting(
     columns: Sequence[Column], natural: Mapping[str, int], width: int | None
 ) -> list[Column]:
-    """Return the columns without optional ones, the last one first, until all fit."""
+    """Return the columns without as many optional ones as do not fit, from the last one on.
+
+    `natural` are the widths of all columns by key, in cells.
+    """
     fitting = list(columns)
     if width is None:
         return fitting
     for column in reversed(columns):
-        cells = sum(natural[other.key] + len(_GAP) for other in fitting) - len(_GAP)
+        gaps = len(_GAP) * (len(fitting) - 1)
+        cells = gaps + sum(natural[shown.key] for shown in fitting)
         if column.optional and cells > width:
             fitting.remove(column)
     return fitting
 
 
 def _narrowed(natural: Sequence[int], columns: Sequence[Column], width: int | None) -> list[int]:
-    """Return widths of which the widest shrinking ones are narrowed until all fit."""
+    """Return the widths of columns in cells, narrowed until the table fits.
+
+    Each cell is taken from the widest column that shrinks. `natural` are the widths before.
+    """
     widths = list(natural)
     if width is None:
         return widths
@@ -207,7 +215,7 @@ def _narrowed(natural: Sequence[int], columns: Sequence[Column], width: int | No
 
 
 def clipped(text: str, width: int, *, tail: bool = False) -> str:
-    """Return at most `width` cells, with an ellipsis for the rest."""
+    """Return a text of at most `width` cells, with an ellipsis for the part that is cut off."""
     if len_shown(text) <= width:
         return text
     if tail:
@@ -216,13 +224,14 @@ def clipped(text: str, width: int, *, tail: bool = False) -> str:
 
 
 def _fitting_start(text: str, width: int) -> str:
+    """Return the longest start of a text that takes at most `width` cells."""
     while len_shown(text) > width:
         text = text[:-1]
     return text
 
 
 def len_shown(text: str) -> int:
-    """Return the cells of a text: wide characters take two, combining ones none."""
+    """Return the width of a text in cells: wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
     return sum(map(_cells, text))
@@ -243,7 +252,7 @@ def facts(pairs: Sequence[tuple[str, str]], style: Style = PLAIN) -> Iterator[st
 
 
 def output_width(stream: TextIO) -> int | None:
-    """Return the width of a terminal; None for a file or a pipe, which take any line."""
+    """Return the width of a terminal in cells; None for a file or a pipe."""
     if stream.isatty() or "COLUMNS" in os.environ:
         return shutil.get_terminal_size().columns
     return None

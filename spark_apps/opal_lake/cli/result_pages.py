@@ -26,7 +26,10 @@ _DONE = {
 def result_page(
     result: JobResult, style: Style, width: int | None, *, last: bool = True, dry_run: bool = False
 ) -> Iterator[str]:
-    """Yield a line with the outcome, the notes, and the examples."""
+    """Yield a line with the outcome, then the notes, then the examples as a table.
+
+    Only the `last` of several results ends with the next step.
+    """
     counts = counts_text(result.counts)
     done = _DONE[result.operation]
     if counts:
@@ -45,16 +48,20 @@ def result_page(
     if result.examples and result.operation not in ("read", "changes", "metagen"):
         columns = [Column(key=name, title=name, shrinks=True) for name in result.examples[0]]
         yield from text_table(columns, result.examples, style, width)
-    is_inline = "segments" in result.counts
-    if last and result.operation == "ingest" and result.counts.get("rows") and not is_inline:
+    if last and _has_pending_rows(result):
         yield style.faint(f"not visible yet; next: opal metagen {escaped(result.table)}")
 
 
-def _did_nothing(result: JobResult) -> bool:
-    """Return whether a job committed nothing.
+def _has_pending_rows(result: JobResult) -> bool:
+    """Return whether a result is of an ingest whose rows wait for a metagen."""
+    is_inline = "segments" in result.counts
+    has_rows = bool(result.counts.get("rows"))
+    return result.operation == "ingest" and has_rows and not is_inline
 
-    A MetaGen then names the version that it read.
-    """
+
+def _did_nothing(result: JobResult) -> bool:
+    """Return whether a job committed nothing."""
+    # A MetaGen without work names the version that it read
     if result.operation == "metagen":
         return not result.counts.get("segments")
     return result.version is None
@@ -68,7 +75,7 @@ def _target(result: JobResult) -> str:
 
 
 def took_text(result: JobResult, style: Style) -> str:
-    """Return how long a job took, for the end of a line; empty if that is unknown."""
+    """Return the duration of a job for the end of a line; an empty text if it is unknown."""
     total_ms = result.timings_ms.get("total")
     if total_ms is None:
         return ""

@@ -1,6 +1,6 @@
-"""Jobs of the command line, on the engine that is asked for or that fits.
+"""Jobs of the command line, on the engine that the user chose or that fits the job.
 
-`opal_spark` provides Spark: it sets `on_spark` of the verbs that may run on it.
+`opal_spark` provides Spark: it sets `on_spark` of the verbs that may run on Spark.
 """
 
 import argparse
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SPARK_PACKAGE = "opal-lake[spark]"
 _BY_SIZE = "if it reads more than the table's property local_mb"
 AnyOperation = Operation[Any]
-# The command, its job, and its name in an error where Spark is not installed
+# A function of the parsed command, its job, and the command's name for an error without Spark
 OnSpark = Callable[[argparse.Namespace, JobSpec[AnyOperation], str], "JobResult"]
 
 
@@ -45,7 +45,7 @@ def add_spark(parser: argparse.ArgumentParser) -> None:
 def add_engine(parser: argparse.ArgumentParser, *, when: str = _BY_SIZE) -> None:
     """Add the options that choose the engine of a verb.
 
-    By default it runs on Spark only `when`.
+    `when` says in the help under which condition a verb without these options runs on Spark.
     """
     group = parser.add_argument_group("engine")
     engine = group.add_mutually_exclusive_group()
@@ -61,25 +61,26 @@ def add_engine(parser: argparse.ArgumentParser, *, when: str = _BY_SIZE) -> None
 
 
 def _add_settings(group: Any, also: str) -> None:
+    """Add the options of Spark to a group; `also` ends their help texts."""
     group.add_argument(
         "--conf",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"a setting of Spark, as spark.driver.memory=8g{also}",
+        help=f"a setting of Spark, for example spark.driver.memory=8g{also}",
     )
     group.add_argument("--verbose", action="store_true", help=f"show the output of Spark{also}")
 
 
 def spark_is_missing(what: str) -> NoSparkError:
-    """Return the error for what needs Spark where it is not installed."""
+    """Return the error where Spark is not installed; `what` names the job that needs it."""
     return NoSparkError(
         f"{what} needs Spark, which is not installed: pip install '{SPARK_PACKAGE}'"
     )
 
 
 def run_job(args: argparse.Namespace, operation: AnyOperation) -> "JobResult":
-    """Run an operation on the engine that was asked for, or that fits it."""
+    """Run an operation on the engine that the user chose, or that fits the operation."""
     spec = JobSpec(operation=operation, table=args.table, token=getattr(args, "token", None))
     option = spark_option(args, operation)
     if option:
@@ -93,28 +94,33 @@ def run_job(args: argparse.Namespace, operation: AnyOperation) -> "JobResult":
 
 
 def spark_option(args: argparse.Namespace, operation: AnyOperation) -> str:
-    """Return the option by which a command asks for Spark; empty without one.
+    """Return the option by which a command chooses Spark; an empty text without one.
 
-    InvalidInputError for a command that also asks for this process.
+    Raises InvalidInputError for a command that also has `--local`.
     """
-    from opal_lake.operations.engine_choice import spark_only
-
-    options = [f"--{name}" for name in ("conf", "verbose", "spark") if getattr(args, name)]
-    argument = spark_only(operation)
-    if argument:
-        options.insert(0, f"--{argument}")
-    if not options:
-        return ""
-    if args.local:
+    option = _first_spark_option(args, operation)
+    if option and args.local:
         raise InvalidInputError(
-            f"opal {args.command}: {options[0]} runs on Spark, and --local in this process; "
+            f"opal {args.command}: {option} runs on Spark, and --local in this process; "
             "leave one of them out"
         )
-    return options[0]
+    return option
+
+
+def _first_spark_option(args: argparse.Namespace, operation: AnyOperation) -> str:
+    from opal_lake.operations.engine_choice import spark_only
+
+    argument = spark_only(operation)
+    if argument:
+        return f"--{argument}"
+    for name in ("conf", "verbose", "spark"):
+        if getattr(args, name):
+            return f"--{name}"
+    return ""
 
 
 def fits_spark(args: argparse.Namespace, table: "OpenTable", operation: AnyOperation) -> bool:
-    """Return whether Spark fits the job; print the choice to standard error."""
+    """Return whether the job is large enough for Spark; print the choice to standard error."""
     from opal_lake.operations.engine_choice import choose_engine
 
     choice = choose_engine(table, operation)
@@ -126,14 +132,17 @@ def fits_spark(args: argparse.Namespace, table: "OpenTable", operation: AnyOpera
 def on_spark(
     args: argparse.Namespace, spec: JobSpec[AnyOperation], option: str = ""
 ) -> "JobResult":
-    """Run a job on Spark, because of an option or, without one, of its size."""
+    """Run a job on Spark.
+
+    `option` is the option that chose Spark. Without it the size of the job did.
+    """
     run: OnSpark = args.on_spark
     try:
         return run(args, spec, f"opal {args.command} {option}".rstrip())
     except NoSparkError as error:
         if option:
             raise
-        raise NoSparkError(f"{error}; --local runs it in this process anyway") from error
+        raise NoSparkError(f"{error}; or add --local to run it in this process") from error
 
 
 def _no_spark(_: argparse.Namespace, __: JobSpec[AnyOperation], what: str) -> NoReturn:
@@ -145,7 +154,7 @@ def _run_here(
 ) -> "JobResult":
     """Run a job in this process, with a progress line.
 
-    `opened` is the table, if it is open already.
+    `opened` is the table if the caller has opened it.
     """
     from opal_lake.engine.in_process import InProcess
 
@@ -159,13 +168,13 @@ def _run_here(
     )
     with ProgressLine(args.command, step.where):
         result = _result(target, spec)
-    # A repeat has the time of the job that did the work
-    if result.repeated:
+    if result.repeated:  # it has the duration of the job that did the work
         return result
     return result.timed(time.monotonic() - started_s)
 
 
 def _result(target: "LocalPlace", spec: JobSpec[AnyOperation]) -> "JobResult":
+    """Run a job at a place, and return its result."""
     from opal_lake.operations.read import ShowChanges, ShowRows
 
     operation = spec.operation
@@ -173,9 +182,10 @@ def _result(target: "LocalPlace", spec: JobSpec[AnyOperation]) -> "JobResult":
         return _show_rows(target, operation, spec.token)
     if isinstance(operation, ShowChanges):
         return _show_changes(target.open(), operation, spec.token)
-    # Without `needs_table` an operation runs at a place
     run: Callable[[Any], JobResult] = spec.job.run
-    return run(target.open() if operation.needs_table else target)
+    if operation.needs_table:
+        return run(target.open())
+    return run(target)
 
 
 def _show_rows(target: "LocalPlace", job: "ShowRows", token: str | None) -> "JobResult":
@@ -212,7 +222,7 @@ def _open(uri: str, options: Mapping[str, str]) -> "Table[pa.Table]":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPlace:
-    """A URI where a table exists or will be made, for this process to work on."""
+    """A URI where a table exists or will be created, for jobs of this process."""
 
     uri: str
     options: Mapping[str, str]
@@ -220,12 +230,12 @@ class LocalPlace:
     opened: "Table[pa.Table] | None" = None
 
     def open(self) -> "Table[pa.Table]":
-        """Open the table; NotFoundError if it does not exist."""
+        """Open the table; raise NotFoundError if it does not exist."""
         table = self.opened or _open(self.uri, self.options)
         return replace(table, executor=self.executor)
 
     def create(self, columns: "pa.Schema", layout: "TableLayout") -> "Table[pa.Table]":
-        """Create a table; TableExistsError if one exists."""
+        """Create a table; raise TableExistsError if one exists."""
         from opal_lake.definition.table_spec import plan_spec
         from opal_lake.storage.open import open_storage
         from opal_lake.table import create_on
@@ -239,13 +249,13 @@ class LocalPlace:
         return arrow_of_sql(schema)
 
     def source_columns(self, *_: object) -> NoReturn:
-        """Raise the error for a source, which only Spark reads."""
+        """Raise NoSparkError: only Spark reads the columns of a source."""
         raise spark_is_missing("reading a source")
 
     def source_reader(self, *_: object) -> NoReturn:
-        """Raise the error for a table of another format, which only Spark reads."""
+        """Raise NoSparkError: only Spark reads tables of other formats."""
         raise spark_is_missing("reading a table of another format")
 
     def merge(self, _: object) -> NoReturn:
-        """Raise the error for a folder, which only Spark merges."""
+        """Raise NoSparkError: only Spark merges folders."""
         raise spark_is_missing("merging a folder")

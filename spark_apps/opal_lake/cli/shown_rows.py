@@ -43,7 +43,7 @@ def json_rows(table: "pa.Table") -> list[dict[str, Any]]:
 
 
 def json_function(kind: "pa.DataType") -> Callable[[Any], Any]:
-    """Return the function that turns values of an Arrow type into values of JSON.
+    """Return the function that makes values of JSON from those of an Arrow type.
 
     The type decides, since a map and a list without entries are equal as values of Python.
     """
@@ -60,7 +60,7 @@ def json_function(kind: "pa.DataType") -> Callable[[Any], Any]:
 
 
 def _map_function(kind: "pa.MapType") -> Callable[[Any], Any]:
-    """Return the function for maps, which Arrow gives as pairs: they become objects."""
+    """Return the function that makes a JSON object of a map, which Arrow has as pairs."""
     key_function, item_function = json_function(kind.key_type), json_function(kind.item_type)
 
     def json_object(pairs: Any) -> dict[str, Any] | None:
@@ -72,7 +72,7 @@ def _map_function(kind: "pa.MapType") -> Callable[[Any], Any]:
 
 
 def _struct_function(kind: "pa.StructType") -> Callable[[Any], Any]:
-    """Return the function for structs, which Arrow gives as dicts: they become objects."""
+    """Return the function that makes a JSON object of a struct."""
     functions = {field.name: json_function(field.type) for field in kind}
 
     def json_object(members: Any) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Pages of text about a table, of the values that `inspect/describe.py` returns."""
+"""Pages of text about a table, made of the values that `inspect/describe.py` returns."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -37,7 +37,7 @@ _ORDER = (
     "bytes",
     "events",
 )
-_INVARIABLE = ("series", "ambiguous")  # words without a plural of their own
+_INVARIABLE = ("series", "ambiguous")  # words that are the same in singular and plural
 
 
 def describe_page(description: Mapping[str, Any], style: Style, now: datetime) -> Iterator[str]:
@@ -52,7 +52,10 @@ def describe_page(description: Mapping[str, Any], style: Style, now: datetime) -
     yield from facts([*_size_facts(description), *_contract_facts(description)], style)
     yield ""
     roles = _roles(description)
-    rows = [{**column, "role": roles.get(column["name"], "")} for column in description["columns"]]
+    rows = []
+    for column in description["columns"]:
+        role = roles.get(column["name"], "")
+        rows.append({**column, "role": role})
     columns = [
         Column(key="name", title="column"),
         Column(key="type", title="type"),
@@ -69,7 +72,7 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
 def _pending_lines(
     pending: Sequence[Mapping[str, Any]], style: Style, now: datetime
 ) -> Iterator[str]:
-    """Yield the rows that wait for a MetaGen, by partition key, the oldest first."""
+    """Yield a table of pending rows by partition key, the oldest ingest first."""
     if not pending:
         return
     yield ""
@@ -111,7 +114,7 @@ def _size_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _business_facts(business: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return a line about business snapshots; none for a table without any."""
+    """Return a fact about business snapshots, or no fact for a table without them."""
     parts = []
     if business["finished"]:
         parts.append(f"finished {finished_text(business['finished'])}")
@@ -125,14 +128,14 @@ def _business_facts(business: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _readable(description: Mapping[str, Any]) -> str:
+    """Return the versions, savepoints and event times that can be read."""
     parts = [f"versions {description['oldest_version']:,} to {description['version']:,}"]
     # Finished business snapshots are savepoints, and too many to list
-    days = description["business_snapshots"]["finished"]
-    savepoints = [
-        f"{name} ({version:,})"
-        for name, version in description["savepoints"].items()
-        if name not in days
-    ]
+    business_snapshots = description["business_snapshots"]["finished"]
+    savepoints = []
+    for name, version in description["savepoints"].items():
+        if name not in business_snapshots:
+            savepoints.append(f"{name} ({version:,})")
     if savepoints:
         parts.append(f"savepoints {', '.join(savepoints)}")
     floor = description["floor"]
@@ -157,7 +160,7 @@ def _contract_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _roles(description: Mapping[str, Any]) -> dict[str, str]:
-    """Return the roles of columns by name, numbered where several columns have one."""
+    """Return the roles of columns by name, such as `key 2` for the second of several keys."""
     columns_by_role = {
         "key": description["keys"],
         "delta": [description["delta"]] if description["keys"] else [],
@@ -173,19 +176,23 @@ def _roles(description: Mapping[str, Any]) -> dict[str, str]:
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """Return the counts that are not 0, as `1,000 rows, 2 files, 12.3 KiB`."""
-
-    def rank(name: str) -> int:
-        return _ORDER.index(name) if name in _ORDER else len(_ORDER)
-
-    names = [name for name in sorted(counts, key=rank) if counts[name]]
+    """Return the counts that are not 0, such as `1,000 rows, 2 files, 12.3 KiB`."""
+    names = [name for name in sorted(counts, key=_rank) if counts[name]]
     return ", ".join(_count_text(counts[name], name) for name in names)
 
 
+def _rank(name: str) -> int:
+    """Return the position of a count in `_ORDER`; other counts come last."""
+    if name in _ORDER:
+        return _ORDER.index(name)
+    return len(_ORDER)
+
+
 def _count_text(count: int, name: str) -> str:
-    if name.partition("_")[0] == "bytes":
-        return f"{size_text(count)} {name.removeprefix('bytes').strip('_')}".rstrip()
-    words = name.split("_")  # as in `rows_dropped` and `pending_rows`
+    """Return a count with its name in words: `rows_dropped` becomes `2 rows dropped`."""
+    words = name.split("_")
+    if words[0] == "bytes":
+        return " ".join([size_text(count), *words[1:]])
     if count == 1:
         words = [_singular(word) for word in words]
     return " ".join([f"{count:,}", *words])
@@ -266,7 +273,7 @@ def files_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | Non
 
 
 def _used(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns; the mark of pending ones only if some row is pending."""
+    """Return the columns, without the mark of pending rows if no row is pending."""
     some_pending = any(row["pending"] for row in rows)
     return [column for column in columns if column.title or some_pending]
 
@@ -299,9 +306,9 @@ def check_page(
     if findings:
         yield f"{style.bad(count_text(len(findings), 'finding'))} in {escaped(uri)} {took}"
     else:
-        # Not every invariant was looked at where something was left out
-        looked = " that was looked at" if checked.left_out else ""
-        yield f"{style.good('ok')}  {escaped(uri)}: every invariant{looked} holds {took}"
+        # If the check left something out, not every invariant was looked at
+        scope = " that was looked at" if checked.left_out else ""
+        yield f"{style.good('ok')}  {escaped(uri)}: every invariant{scope} holds {took}"
     if looked_at:
         yield f"looked at  {escaped(looked_at)}"
     for line in checked.left_out:

@@ -1,8 +1,8 @@
 """Each operation on a table, declared once: its arguments and its steps.
 
-The methods of `Table`, the command line, the fields of a JobSpec, operators and YAML models are
-made from a declaration. Airflow imports these modules to parse a DAG file. So they import the code
-that does the work only when an operation runs.
+The declaration makes the method of `Table`, the flags of the command line, the fields of a JobSpec,
+the operator and the YAML model. Airflow imports these modules to parse a DAG file. So they import
+the code that does the work only when an operation runs.
 """
 
 from importlib import import_module
@@ -38,7 +38,7 @@ NAMES = tuple(_DECLARED)
 
 
 def operation_named(name: object) -> "type[Job]":
-    """Return the declaration of an operation."""
+    """Return the declaration of the operation with a name; raise InvalidInputError without."""
     known = _DECLARED.get(name) if isinstance(name, str) else None
     if known is None:
         raise InvalidInputError(f"operation {name!r} is unknown; use one of {', '.join(NAMES)}")

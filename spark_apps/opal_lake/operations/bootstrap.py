@@ -1,4 +1,4 @@
-"""Bootstrap: a table made of another one."""
+"""Bootstrap: create a table with the rows of an existing one of another format."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @declaration
 class Bootstrap(NewTable, Job):
-    """Take over a folder of files, a Delta or an Iceberg table.
+    """Copy a folder of files, a Delta table or an Iceberg table into a new table.
 
     After a failure the same call continues where the last one ended.
     """
@@ -42,12 +42,12 @@ class Bootstrap(NewTable, Job):
     on_bad_rows: OnBadRows = "fail"
 
     def run(self, target: "Place") -> JobResult:  # type: ignore[override]  # it may have no table
-        """Create the table if it does not exist, and ingest what no earlier attempt has."""
+        """Create the table if it does not exist, and ingest the rows that it lacks."""
         columns = None if self.schema is None else target.sql_columns(self.schema)
         return self.with_columns(columns, target)
 
     def with_columns(self, columns: "pa.Schema | None", target: "Place") -> JobResult:
-        """Run with Arrow columns instead of an SQL text; None stands for the source's."""
+        """Run with columns of Arrow instead of SQL; None stands for the source's columns."""
         from opal_lake.definition.table_spec import TableLayout, refuse_another_spec
         from opal_lake.write.bootstrap import refuse_overlap, source_table
         from opal_lake.write.bootstrap_job import bootstrap

@@ -1,4 +1,4 @@
-"""Compact: fewer, larger files; a major one also drops old history."""
+"""Compact: merge small files; a major compaction also drops old history."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -28,11 +28,11 @@ class Compact(Compacting, Job):
 
     Every version and event time reads as before, and upserts may run meanwhile.
 
-    `mode="major"` also drops history: rows that no event time since `look_back` before now shows.
-    `look_back` is a span, as "30d", or a number if the delta column is one. From then on it bounds
-    the oldest readable event time. Partitions without rows younger than `archive_after` are
-    compressed harder. With `only_if_due` nothing happens unless the properties `small_files` and
-    `dead_share` ask for it.
+    `mode="major"` also drops history: rows that are visible at no event time within `look_back`
+    before now. `look_back` is a span such as "30d", or a number if the delta column is a number.
+    Earlier event times can no longer be read. Partitions without rows younger than `archive_after`
+    are compressed harder. With `only_if_due` nothing happens unless a compaction is due by the
+    properties `small_files` and `dead_share`.
     """
 
     name: ClassVar[str] = "compact"
@@ -41,25 +41,25 @@ class Compact(Compacting, Job):
     look_back: Annotated[
         DeltaSpan | None,
         Help(
-            "drop rows that no event time of this last span shows, as 30d; "
-            "a number if the delta column is one"
+            "drop rows that are visible at no event time of this last span, such as 30d; "
+            "a number if the delta column is a number"
         ),
     ] = None
     archive_after: Annotated[
         DeltaSpan | None,
-        Help("compress partitions without rows younger than this harder, as 365d"),
+        Help("compress harder the partitions without rows younger than this, such as 365d"),
     ] = None
     archive_codec: Annotated[
         Codec | None,
-        Help("codec of these partitions, as zstd:19 (default: property archive_codec)"),
+        Help("codec of these partitions, such as zstd:19 (default: property archive_codec)"),
     ] = None
     only_if_due: Annotated[
-        bool, Help("do nothing unless the properties small_files and dead_share ask for it")
+        bool, Help("do nothing unless it is due by the properties small_files and dead_share")
     ] = False
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Raise InvalidInputError unless the mode fits: a minor one keeps all history."""
+        """Raise InvalidInputError if `look_back` or `archive_codec` does not fit the others."""
         mode, look_back = given["mode"], given["look_back"]
         if mode == "minor" and look_back is not None:
             raise InvalidInputError(
@@ -85,5 +85,10 @@ class Compact(Compacting, Job):
         from opal_lake.maintenance.due import compact_if_due
 
         job = Compaction(table=table, asked=self)
-        steps = compact_if_due if self.only_if_due else Compaction.run
-        return run_once(table.log, self.name, self.token, lambda: steps(job))
+
+        def run() -> JobResult:
+            if self.only_if_due:
+                return compact_if_due(job)
+            return job.run()
+
+        return run_once(table.log, self.name, self.token, run)

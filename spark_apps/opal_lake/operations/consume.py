@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opal_lake.engine.open_table import OpenTable
 
 Consumed = Annotated[str, one_of(*CONSUMER_ROWS)]
-_FOLDERS_SHOWN = 4  # of Python's path, in a message
+_FOLDERS_SHOWN = 4  # how many folders of Python's path a message names
 TableT = TypeVar("TableT")
 FrameT = TypeVar("FrameT")
 
@@ -25,9 +25,9 @@ FrameT = TypeVar("FrameT")
 class Change(Generic[TableT, FrameT]):
     """The argument of a consumer's function: a table at a version, and its new rows.
 
-    By partition these are the rows that were ingested under `partition_key`; by version those that
-    became visible after version `after`. A primary key that was deleted has no row: ask for
-    `changes` where that matters.
+    By partition the new rows are those that were ingested under `partition_key`. By version they
+    are those that became visible after version `after`. A deleted primary key has no row: use
+    `changes` to see deletes.
     """
 
     table: TableT
@@ -47,9 +47,8 @@ class Change(Generic[TableT, FrameT]):
         """The new rows, for reports.
 
         By partition they are all rows that no later row of this partition key replaced or deleted.
-        They are the same at every version until the key gets rows again, whatever came under other
-        keys before or meanwhile. By version they are the `valid_rows`, or, where the consumer asks
-        for these, the `changes`.
+        They stay the same until the partition key gets rows again, whatever other partition keys
+        bring. By version they are the `valid_rows`, or the `changes` if the consumer asks for them.
         """
         if self.rows_are == "changes":
             return self.changes
@@ -66,14 +65,16 @@ class Change(Generic[TableT, FrameT]):
     def changes(self) -> FrameT:
         """The rows that versions after `after` changed, before and after.
 
-        A consumer may begin when the first versions have expired. Then `version` inserts all rows
-        as of it.
+        If a consumer begins after the first versions have expired, all rows as of `version` are
+        inserts.
         """
         from opal_lake.checked import LATEST
         from opal_lake.operations.read import Changes
 
         if self.after is None:
-            raise InvalidInputError("change.changes needs versions: consume by='version'")
+            raise InvalidInputError(
+                "change.changes needs a consumer by version; consume with by='version'"
+            )
         feed = Changes(LATEST)
         if self.after < self.version:
             feed = Changes(self.after + 1, self.version)
@@ -100,7 +101,7 @@ class Change(Generic[TableT, FrameT]):
         from opal_lake.read.changed_rows import feed_fields
 
         head = self._open.log.head()
-        # For its error alone: a column of the table may have a name of the feed's own
+        # Only for its error: a column of the table may have the name of a column of the feed
         feed_fields(head.spec, None)
         committed_us = CommitTimes(head).of(self.version)
         inserts: FrameT = self._open.executor.as_inserts(
@@ -111,9 +112,10 @@ class Change(Generic[TableT, FrameT]):
 
 @declaration
 class Consume(Job):
-    """Call a function with the rows of a partition key, or with those after a version.
+    """Call a function with the rows of a partition key, or with the rows after a version.
 
-    Its result is stored once it has returned: a repeat with the same token does not call it again.
+    The result is stored after the function has returned: a repeat with the same token does not call
+    the function again.
     """
 
     name: ClassVar[str] = "consume"
@@ -130,12 +132,13 @@ class Consume(Job):
         """Raise InvalidInputError unless rows are new by partition key or by version."""
         if (given["partition_key"] is None) == (given["after"] is None):
             raise InvalidInputError(
-                "consume needs one of: partition_key='2026-11-01', or after=7, "
-                "the last version that was seen"
+                "consume needs either partition_key, such as '2026-11-01', or after, the last "
+                "version that was seen, such as 7"
             )
         if given["rows"] == "changes" and given["partition_key"] is not None:
             raise InvalidInputError(
-                "rows='changes' needs versions: give after=7 instead of partition_key"
+                "rows='changes' does not go with partition_key; "
+                "give after, the last version that was seen, such as 7"
             )
 
     def run(self, table: "OpenTable") -> JobResult:
@@ -171,7 +174,7 @@ def _counts_of(name: str, change: Change[Any, Any]) -> dict[str, int]:
     try:
         counts = function(change)
     except OpalError:
-        raise  # Its own type says whether a retry can help
+        raise  # the type of the error says whether a retry can help
     except Exception as error:
         raise FunctionError(f"{name} failed: {type(error).__name__}: {error}") from error
     return _checked(counts, name)
@@ -189,26 +192,29 @@ def load_function(name: str) -> Callable[[Any], Any]:
     except ImportError as error:
         folders = [folder for folder in sys.path[:_FOLDERS_SHOWN] if folder]
         raise InvalidInputError(
-            f"function {name!r}: {error}. Python looks in {', '.join(folders)}, ...; "
+            f"function {name!r}: {error}. Python searches {', '.join(folders)}, ...; "
             "put the module next to the DAG file, or pass it with py_files="
         ) from error
     if not callable(function):
         raise InvalidInputError(
-            f"function {name!r}: the module {module} has no function {attribute!r}"
+            f"function {name!r}: the module {module} has no function {attribute!r}; "
+            "correct the name"
         )
-    return function  # type: ignore[no-any-return]  # its arguments show when it is called
+    return function  # type: ignore[no-any-return]  # a call shows whether its arguments fit
 
 
 def _checked(counts: object, function: str) -> dict[str, int]:
+    """Return the counts that a function returned; raise InvalidInputError for other values."""
     if counts is None:
         return {}
     if isinstance(counts, Mapping) and _are_counts(counts):
         return dict(counts)
     raise InvalidInputError(
-        f"{function} returned {type(counts).__name__}; let it return nothing, "
-        "or counts by name, as {'orders': 12}"
+        f"{function} returned {type(counts).__name__}; let the function return nothing, "
+        "or counts by name such as {'orders': 12}"
     )
 
 
 def _are_counts(members: Mapping[Any, Any]) -> bool:
-    return all(isinstance(name, str) and isinstance(n, int) for name, n in members.items())
+    are_names = all(isinstance(name, str) for name in members)
+    return are_names and all(isinstance(count, int) for count in members.values())

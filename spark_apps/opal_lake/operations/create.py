@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opal_lake.definition.table_spec import TableLayout, TableSpec
     from opal_lake.engine.place import Place
 
-COLUMN_ROLES = ("keys", "delta", "tie_break", "partition_by")  # the arguments that name columns
+COLUMN_ROLES = ("keys", "delta", "tie_break", "partition_by")  # arguments that name columns
 
 
 @declaration
@@ -51,8 +51,8 @@ class NewTable(Declared):
     )
     file_format: Annotated[FileFormat, Help("the format of the data files")] = "parquet"
     schema: Annotated[str | None, Help("the columns as in CREATE TABLE", "SQL")] = None
-    properties: Annotated[Properties, Help("properties of the table, as segment_rows")] = field(
-        default_factory=dict
+    properties: Annotated[Properties, Help("properties of the table, such as segment_rows")] = (
+        field(default_factory=dict)
     )
 
 
@@ -78,7 +78,7 @@ class Create(NewTable, Job):
         try:
             table = target.create(columns, layout)
         except TableExistsError:
-            # Another job made it meanwhile
+            # Another job created the table meanwhile
             existing = self._existing(target, layout)
             if existing is None:
                 raise
@@ -86,9 +86,9 @@ class Create(NewTable, Job):
         return JobResult(operation=self.name, table=table.uri, version=0, token=self.token)
 
     def _existing(self, target: "Place", layout: "TableLayout") -> JobResult | None:
-        """Return the result for an existing table that `if_absent` accepts.
+        """Return the result for an existing table; None if the table has to be created.
 
-        Without a schema the columns of the table are accepted.
+        Only `if_absent` accepts an existing table. Its columns are compared if a schema is given.
         """
         from opal_lake.definition.table_spec import refuse_another_spec
 
@@ -110,9 +110,9 @@ class Create(NewTable, Job):
         return TableLayout(**given_fields(TableLayout, vars(self)))
 
     def check_existing(self, uri: str, spec: "TableSpec") -> None:
-        """Raise InvalidInputError if an existing table was made otherwise.
+        """Raise InvalidInputError if an existing table has another definition.
 
-        With a schema only the job can compare them.
+        With a schema nothing is checked here: only the job can parse all of SQL's types.
         """
         from opal_lake.definition.table_spec import refuse_another_spec
 
@@ -120,7 +120,7 @@ class Create(NewTable, Job):
             refuse_another_spec(uri, spec, None, self._layout)
 
     def check_conditions(self) -> None:
-        """Raise InvalidInputError if the delete condition is not one of the language."""
+        """Raise InvalidInputError if the delete condition cannot be parsed."""
         from opal_lake.definition.conditions.faults import DELETES
         from opal_lake.definition.conditions.parser import parse
 
@@ -130,7 +130,7 @@ class Create(NewTable, Job):
     def _columns(self, target: "Place") -> "pa.Schema":
         if self.schema is not None and self.like is not None:
             raise InvalidInputError(
-                "create got its columns twice, as schema= and as like=; leave out one of them"
+                "create got columns both from schema= and from like=; leave out one of them"
             )
         if self.like is not None:
             return target.source_columns(source_from_json(self.like), self.delta)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @declaration
 class Discard(Job):
-    """Withdraw pending rows: those of a partition key, or of the ingest with a token.
+    """Withdraw the pending rows of a partition key, or of the ingest with a token.
 
-    No MetaGen processes them any more. Rows that are visible already are an error. `job_token`
-    makes a repeat of this call harmless.
+    No MetaGen processes these rows any more. If some of the rows are visible already, the call
+    fails. `job_token` makes a repeat of this call harmless.
     """
 
     name: ClassVar[str] = "discard"
@@ -36,7 +36,7 @@ class Discard(Job):
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
         """Raise InvalidInputError unless exactly one selection is given."""
-        # Without a selection it would withdraw everything
+        # Without a selection all pending rows would be withdrawn
         if (given["partition_key"] is None) == (given["token"] is None):
             raise InvalidInputError(
                 "discard needs one of partition_key and token, to select the pending rows"

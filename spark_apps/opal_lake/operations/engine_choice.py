@@ -1,6 +1,7 @@
-"""The choice of an engine for a job, by what the job would read.
+"""The choice of an engine for a job, by the amount of data that the job would read.
 
-Metadata alone decides: no data file is opened. The bound is the table's property `local_mb`.
+The amount is estimated from metadata: no data file is opened. The limit is the table's property
+`local_mb`.
 """
 
 import math
@@ -24,7 +25,7 @@ from opal_lake.operations.zorder import ZOrder
 if TYPE_CHECKING:
     from opal_lake.engine.open_table import OpenTable
 
-# Memory of a row where a job holds one entry for each: hash, delta, row id, their order
+# Memory that a job needs for a row or entry: its hash, delta and row id, and its place in the order
 ROW_BYTES = 64
 MB = 1 << 20
 
@@ -33,7 +34,7 @@ MB = 1 << 20
 class Workload:
     """The input of a job: data files, their bytes and rows, and entries to merge.
 
-    Entries are those of key-store runs, and events of segment logs.
+    `entries` counts the entries of key-store runs and the events of segment logs.
     """
 
     files: int = 0
@@ -65,7 +66,7 @@ class Workload:
 
     @property
     def weight(self) -> int:
-        """The bytes that count: at least `ROW_BYTES` for each row and entry."""
+        """The bytes by which the engine is chosen: at least `ROW_BYTES` a row and entry."""
         return max(self.size, ROW_BYTES * (self.rows + self.entries))
 
     def __str__(self) -> str:
@@ -97,7 +98,7 @@ class EngineChoice:
 
 
 def spark_only(operation: Operation[Any]) -> str:
-    """Return the argument of an operation that needs Spark; an empty text without one."""
+    """Return the name of the argument for which an operation needs Spark, or an empty text."""
     if isinstance(operation, ShowRows | ShowChanges) and operation.to is not None:
         return "to"
     if isinstance(operation, Create) and operation.like is not None:
@@ -108,7 +109,7 @@ def spark_only(operation: Operation[Any]) -> str:
 def choose_engine(table: "OpenTable", operation: Operation[Any]) -> EngineChoice:
     """Choose the engine for an operation on the newest version of a table.
 
-    Raises what the operation would raise for arguments that do not fit the table.
+    Raises the errors of the operation for arguments that do not fit the table.
     """
     snapshot = table.snapshot_at()
     if _was_done(table, snapshot, operation):
@@ -124,7 +125,7 @@ def choose_engine(table: "OpenTable", operation: Operation[Any]) -> EngineChoice
 
 
 def _was_done(table: "OpenTable", snapshot: Snapshot, operation: Operation[Any]) -> bool:
-    """Return whether a job with the operation's token has a result."""
+    """Return whether an earlier job with the operation's token has a result."""
     from opal_lake.engine.results import find_result
 
     is_dry = isinstance(operation, Maintain) and operation.dry_run
@@ -134,7 +135,7 @@ def _was_done(table: "OpenTable", snapshot: Snapshot, operation: Operation[Any])
 
 
 def workload_of(table: "OpenTable", snapshot: Snapshot, operation: Operation[Any]) -> Workload:
-    """Return the data that an operation would read of a version."""
+    """Return the workload of an operation on a version."""
     match operation:
         case MetaGen():
             return _of_metagen(table, snapshot, operation)
@@ -179,7 +180,8 @@ def _of_compaction(table: "OpenTable", operation: Compact) -> Workload:
     if operation.only_if_due and why_due(job) is None:
         return Workload()
     reads = job.planned_reads()
-    entries = sum(run.entries for run in reads.runs) + sum(log.events for log in reads.logs)
+    entries = sum(run.entries for run in reads.runs)
+    entries += sum(log.events for log in reads.logs)
     return Workload.of(reads.files) + Workload(entries=entries)
 
 
@@ -221,7 +223,7 @@ def _of_check(table: "OpenTable", snapshot: Snapshot, operation: Check) -> Workl
 def _of_read(table: "OpenTable", operation: Read) -> Workload:
     """Count the files that may hold rows to show.
 
-    Without a condition only as many as hold the limit.
+    Without a condition the files that hold `limit` rows are enough.
     """
     from opal_lake.log.visibility import invalid_rows
     from opal_lake.read.partition_net import plan_net
@@ -236,7 +238,7 @@ def _of_read(table: "OpenTable", operation: Read) -> Workload:
     limit = operation.shown_rows if isinstance(operation, ShowRows) else None
     if limit is None or view.condition is not None:
         return Workload.of(plan.files)
-    # Files of which all rows are visible: the read stops once it has enough of them
+    # All rows of plain files are visible: the read stops when it has enough rows
     opened: list[DataFile] = []
     rows = 0
     for file in plan.plain:
@@ -248,7 +250,7 @@ def _of_read(table: "OpenTable", operation: Read) -> Workload:
 
 
 def _of_changes(table: "OpenTable", operation: Changes) -> Workload:
-    """Count the rows that began or ended; of the history, the processed rows."""
+    """Count the rows that became visible or invisible, or those that the history reads."""
     from opal_lake.read.change_range import version_range
     from opal_lake.read.changed_rows import FEED_TYPES
     from opal_lake.read.changes import plan_changes

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Arguments for rows in memory and for streams: jobs, operators and commands do not have them
 PYTHON_ONLY = frozenset({"deleted", "application", "positions"})
-NO_ROW = "false"  # the delete condition of tables whose deletes come in files of their own
+NO_ROW = "false"  # the delete condition of a table whose deletes come only in special files
 
 
 @declaration
@@ -45,7 +45,7 @@ class IngestRules(Declared):
     ] = "fail"
     reject_threshold: Annotated[
         Threshold | None,
-        Help("with quarantine: fail if more rows than this are bad, as 100 or 5%", "N|N%"),
+        Help("with quarantine: fail if more rows than this are bad, such as 100 or 5%", "N|N%"),
     ] = None
     on_empty: Annotated[
         OnEmpty | None,
@@ -56,7 +56,7 @@ class IngestRules(Declared):
     ] = "fail"
     business_snapshot: Annotated[
         str | None,
-        Help("the business snapshot of the rows, as 2022-07-15; none before the open one", "NAME"),
+        Help("the open business snapshot or a later one, for all rows, such as 2022-07-15", "NAME"),
     ] = None
     business_snapshot_column: Annotated[
         str | None,
@@ -67,10 +67,7 @@ class IngestRules(Declared):
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Raise InvalidInputError for two business snapshots.
-
-        Also for a threshold without quarantine.
-        """
+        """Raise InvalidInputError for two business snapshots, or a threshold without use."""
         if given["business_snapshot"] is not None and given["business_snapshot_column"] is not None:
             raise InvalidInputError(
                 "business_snapshot and business_snapshot_column exclude each other; "
@@ -79,7 +76,7 @@ class IngestRules(Declared):
         threshold, on_bad_rows = given["reject_threshold"], given["on_bad_rows"]
         if threshold is None or is_open(threshold) or is_open(on_bad_rows):
             return
-        # Imported here: it would be a twentieth of the time in which a DAG file is parsed
+        # Imported here: the import is a twentieth of the time in which a DAG file is parsed
         from opal_lake.reject_threshold import parse_threshold
 
         parse_threshold(threshold, on_bad_rows)
@@ -92,27 +89,27 @@ class Ingest(IngestRules, Job):
     They become visible with the next `metagen` that selects their partition key, or, with
     `metadata="inline"`, with this call. The same token twice applies once.
 
-    `partition_key`, such as a day, names the rows: `read` finds them by it. With
-    `on_bad_rows="quarantine"` bad rows are put aside; if there are more than `reject_threshold`, as
-    100 or "5%", the ingest fails before it commits. `on_empty` says whether a source without a row
-    fails, or is accepted as no change. By default files and databases fail; rows in memory and
-    DataFrames are accepted.
+    `partition_key`, such as a day, names the rows, so that `read` can select them. With
+    `on_bad_rows="quarantine"` bad rows are put aside. If there are more than `reject_threshold`,
+    such as 100 or "5%", the ingest fails before it commits. `on_empty` says whether an ingest from
+    a source without a row fails, or changes nothing. By default it fails for files and databases,
+    and changes nothing for rows in memory and DataFrames.
 
     `on_new_columns` says what happens with columns of the source that the table lacks: "fail",
     "add" them to the table, or "ignore" them. The source may lack columns that were added to the
     table; they are null then.
 
-    `business_snapshot`, as "2022-07-15", is the one that the rows belong to.
-    `business_snapshot_column` names a column of the table that holds it. Then each business
-    snapshot has its own commit, and rows of a later one than the open one are held back for the
-    drift time (property `drift`).
+    `business_snapshot`, such as "2022-07-15", is the business snapshot of all rows. Or
+    `business_snapshot_column` names a column of the table with the business snapshot of each row.
+    Then each business snapshot has its own commit, and rows of a later one than the open one are
+    held back for the drift time (property `drift`).
 
     `replaces` are tokens of earlier tries of the same task: their pending rows are discarded in the
     commit that adds these rows. Their visible rows stay.
 
-    `deleted` marks the rows in memory that delete their key. `application` with a rising number is
-    a stream's own token. `positions` records how far each application has read its source with
-    these rows; FencedError if another process has read further for it.
+    `deleted` marks the rows in memory that delete their key. `application` is the token of a
+    stream: its name, with a number that rises. `positions` stores how far each application has read
+    its source. FencedError is raised if another process has read further for an application.
     """
 
     source: Any = field(kw_only=False)
@@ -145,7 +142,7 @@ class Ingest(IngestRules, Job):
         except NoRowsError:
             if self.refuses_empty:
                 raise
-            # Not even a file exists: the columns of the empty source are the table's
+            # Without a file the source has no columns: those of the table stand in
             none = table.executor.no_rows(table.snapshot_at().spec)
             empty = replace(strict, source=none, business_snapshot_column=None)
             return ingest_rows(table, empty)
@@ -166,15 +163,17 @@ class IngestSource(Ingest):
 
     @classmethod
     def plain(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Refuse the arguments that only rows in memory and streams have."""
+        """Return the arguments; raise InvalidInputError for those that need Python."""
         refused = sorted(PYTHON_ONLY & arguments.keys())
         if refused:
-            raise InvalidInputError(f"an ingest as a job has no argument {', '.join(refused)}")
+            raise InvalidInputError(
+                f"an ingest as a job has no argument {', '.join(refused)}; leave it out"
+            )
         return arguments
 
     def run(self, target: "Place") -> JobResult:  # type: ignore[override]  # it may have no table
-        """Create the table if it is missing and the job may, and ingest."""
-        # First: a bad source is an error before a table is made
+        """Create the table if it is missing and `create` is given, and ingest."""
+        # First, so that a bad source is an error before a table is created
         source = source_from_json(self.source)
         create = self._create(source)
         if create is not None:
@@ -182,9 +181,9 @@ class IngestSource(Ingest):
         return self.with_source(source).run(target.open())
 
     def look(self, target: "SeenPlace") -> None:  # type: ignore[override]  # it may have no table
-        """Raise what the job would raise for the table, the source and missing files.
+        """Raise the errors of the job for the table, the source and missing files.
 
-        A schema as SQL text is left to the job: only Spark reads all of SQL's types.
+        A schema as SQL text is left to the job: only Spark parses all of SQL's types.
         """
         source = source_from_json(self.source)
         create = self._create(source)
@@ -214,7 +213,7 @@ class IngestSource(Ingest):
             check_named_files(source, spec)
 
     def _create(self, source: Files | Jdbc) -> Create | None:
-        """Return the operation that makes the table, or accepts the existing one."""
+        """Return the operation that creates the table, or accepts an existing one."""
         if self.create is None:
             return None
         definition = NewTable.among(vars(self.create))
@@ -224,5 +223,6 @@ class IngestSource(Ingest):
         return Create(**definition, like=like, if_absent=True)
 
     def with_source(self, source: Any) -> Ingest:
-        """Return the ingest of another source, into a table that exists."""
-        return Ingest(**{**Ingest.among(vars(self)), "source": source})
+        """Return the ingest of another source, into an existing table."""
+        arguments = {**Ingest.among(vars(self)), "source": source}
+        return Ingest(**arguments)

@@ -1,4 +1,4 @@
-"""A JobSpec: the order of a scheduler to a job. It is JSON and holds no secret."""
+"""A JobSpec: the operation that a scheduler wants a job to run, as JSON without secrets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ OperationT_co = TypeVar("OperationT_co", bound=Declared, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec(Json, Generic[OperationT_co]):
-    """An operation on a table. JSON has the name of the operation, and `arguments`.
+    """An operation on a table: in JSON its name and its arguments.
 
-    Its token, which makes repeats harmless, stands next to the arguments.
+    The token, which makes repeats harmless, stands next to the arguments.
     """
 
     operation: OperationT_co
@@ -31,10 +31,12 @@ class JobSpec(Json, Generic[OperationT_co]):
                 f"write JobSpec.of({self.operation!r}, table, arguments)"
             )
         argument = self.operation.token_argument
-        own = getattr(self.operation, argument) if argument else None
+        if not argument:
+            return
+        own = getattr(self.operation, argument)
         if own is None:
             return
-        # The token stands at one place, so that equal jobs are equal as JSON
+        # The token has one place, so that equal jobs are equal as JSON
         if self.token not in (None, own):
             raise InvalidInputError(
                 f"the job has the token {self.token!r}, and its arguments have {own!r}; "
@@ -46,14 +48,15 @@ class JobSpec(Json, Generic[OperationT_co]):
 
     @property
     def job(self) -> OperationT_co:
-        """The operation, with the token among its arguments."""
+        """The operation with the token as one of its arguments."""
         return self._with_token(self.token)
 
     def _with_token(self, token: str | None) -> OperationT_co:
         argument = self.operation.token_argument
         if not argument or getattr(self.operation, argument) == token:
             return self.operation
-        return type(self.operation)(**{**vars(self.operation), argument: token})
+        arguments = {**vars(self.operation), argument: token}
+        return type(self.operation)(**arguments)
 
     @classmethod
     def of(

@@ -1,4 +1,4 @@
-"""Look at a table: its definition, commits, files and segments, and its soundness."""
+"""Look at a table: its definition, commits, files and segments; and check its invariants."""
 
 from collections.abc import Iterator
 from dataclasses import field
@@ -31,7 +31,7 @@ class Describe(Operation[Row]):
 
 @declaration
 class History(Operation[list[Row]]):
-    """Return commits, newest first: at most `limit`, or all with 0 or without one."""
+    """Return commits, newest first: at most `limit`, or all with 0 or without a limit."""
 
     name: ClassVar[str] = "history"
 
@@ -48,9 +48,8 @@ class History(Operation[list[Row]]):
 class Commits(Operation[Iterator["Commit"]]):
     """Return commits as the log holds them, newest first.
 
-    `limit` is that of `history`.
-
-    Where a clock was repaired, they have their corrected times.
+    There are at most `limit` commits, or all with 0 or without a limit. Commit times that a clock
+    repair corrected are the corrected ones.
     """
 
     name: ClassVar[str] = "commits"
@@ -58,7 +57,7 @@ class Commits(Operation[Iterator["Commit"]]):
     limit: Limit | None = field(default=None, kw_only=False)
 
     def run(self, table: "OpenTable") -> Iterator["Commit"]:
-        """Read the log, as far as the caller goes."""
+        """Read the log, only as far as the caller iterates."""
         from opal_lake.inspect.describe import commits_of
 
         return commits_of(table, self.limit)
@@ -98,9 +97,10 @@ class ListSegments(Operation[list[Row]]):
 class Check(Operation["CheckedList"]):
     """Return every broken invariant of the format; an empty list if all hold.
 
-    A `sample`, as "1%", checks all metadata, and all rows of that share of the keys; each version
-    selects other keys. `quick` reads no data file. `all` also checks the files of savepoints and of
-    all readable versions. `looked_at` of the list names what was checked.
+    With a `sample`, such as "1%", all metadata is checked, and the rows of that share of the keys;
+    each version selects other keys. With `quick` no data file is read. With `all` the files of
+    savepoints and of all readable versions are checked, too. `looked_at` of the list names what was
+    checked.
     """
 
     name: ClassVar[str] = "check"
@@ -108,8 +108,8 @@ class Check(Operation["CheckedList"]):
     sample: Annotated[
         str | None,
         Help(
-            "check all metadata, but only the rows of some keys: a share, as 1%, or about this "
-            "many rows, as 100000; each version selects other keys",
+            "check all metadata, but only the rows of some keys: a share such as 1%, or a rough "
+            "number of rows such as 100000; each version selects other keys",
             "SHARE",
         ),
     ] = None

@@ -27,10 +27,10 @@ STEPS = ("compact", "zorder", "retain")
 
 @declaration
 class MaintenancePolicy(Compacting):
-    """The conditions under which steps of a maintenance are due.
+    """The conditions under which the steps of a maintenance are due.
 
-    An argument that is not given has the value of the table's property of that name. `grace` is not
-    a property: it is how long jobs and readers may take.
+    An argument that is not given has the value of the table's property of the same name. Only
+    `grace`, the time that jobs and readers may take, is not a property.
     """
 
     name: ClassVar[str] = "maintain"
@@ -50,8 +50,8 @@ class MaintenancePolicy(Compacting):
     look_back: Annotated[
         PolicySpan | None,
         Help(
-            "span of event time that stays readable, as 90d, or in the unit of the delta column; "
-            "rows that no event time in it shows are dropped"
+            "span of event time that stays readable, such as 90d, or a number in the unit of the "
+            "delta column; rows that are visible only before it are dropped"
         ),
     ] = None
     small_files: Annotated[
@@ -69,13 +69,15 @@ class MaintenancePolicy(Compacting):
     ] = None
     archive_after: Annotated[
         PolicySpan | None,
-        Help("partitions without rows younger than this are compressed harder, as 365d"),
+        Help("partitions without rows younger than this are compressed harder, such as 365d"),
     ] = None
-    archive_codec: Annotated[Codec | None, Help("codec of these partitions, as zstd:19")] = None
+    archive_codec: Annotated[Codec | None, Help("codec of these partitions, such as zstd:19")] = (
+        None
+    )
 
     @classmethod
     def plain(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the columns as a list, if they are a text as in the property: `a,b`."""
+        """Return the arguments with `zorder` as a list; it may be a text such as `a,b`."""
         columns = arguments.get("zorder")
         if not isinstance(columns, str):
             return arguments
@@ -85,10 +87,10 @@ class MaintenancePolicy(Compacting):
 
 @declaration
 class Maintain(MaintenancePolicy, Job):
-    """Run compaction, Z-order and retention, each if it is due by the properties.
+    """Run compaction, Z-order and retention, each if it is due by the table's properties.
 
-    The arguments replace properties. `delete=False` leaves retention out. A dry run only reports
-    which steps are due, and why.
+    Arguments replace properties of the same name. `delete=False` leaves retention out. A dry run
+    only reports which steps are due, and why.
     """
 
     delete: bool = True
@@ -123,18 +125,19 @@ class Maintain(MaintenancePolicy, Job):
         )
 
     def due_steps(self, table: "OpenTable") -> "list[Due]":
-        """Return what is due now, in the order in which to do it."""
+        """Return the steps that are due now, in the order in which they run."""
         from opal_lake.maintenance.due import due_steps
 
         return due_steps(table, self._policy_for(table), delete=self.delete)
 
     def job_of(self, step: str, arguments: Mapping[str, Any]) -> Job:
-        """Return the operation that does a step of `STEPS`."""
+        """Return the operation of a step of `STEPS`."""
         from opal_lake.operations.retain import Retain
         from opal_lake.operations.zorder import ZOrder
 
         if step == "compact":
-            return Compact(**{**Compacting.among(vars(self)), **arguments})
+            shared = Compacting.among(vars(self))
+            return Compact(**{**shared, **arguments})
         if step == "zorder":
             return ZOrder(**arguments)
         return Retain(**arguments)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class MetaGen(Job):
     """Make pending rows visible: find out which rows they replace or delete.
 
-    `partition_key` selects the rows that were ingested under it, `tokens` those of the ingests with
-    these tokens, `all` everything. Without any of them only rows that were ingested without a
-    partition key are selected. `token` is this job's own. Notes of the result name the rows that
-    stay pending.
+    `partition_key` selects the rows that were ingested under it, `tokens` the rows of the ingests
+    with these tokens, and `all` all pending rows. Without a selection these are the rows that were
+    ingested without a partition key. `token` is the token of this job. Notes of the result name the
+    rows that stay pending.
     """
 
     name: ClassVar[str] = "metagen"
@@ -43,13 +43,13 @@ class MetaGen(Job):
             named.append("all")
         if len(named) > 1:
             raise InvalidInputError(
-                f"metagen takes one of partition_key, tokens and all; given are {', '.join(named)}"
+                f"metagen takes only one of partition_key, tokens and all, got {', '.join(named)}"
             )
-        # Rather a mistake than the wish for rows without a partition key
+        # An empty list is more likely a mistake than a wish for rows without a partition key
         if given["tokens"] in ([], ()):
             raise InvalidInputError(
-                "metagen: tokens is empty; name at least one, or leave it out for rows that were "
-                "ingested without a partition key"
+                "metagen: tokens is empty; name at least one token, or leave tokens out to select "
+                "rows that were ingested without a partition key"
             )
 
     def run(self, table: "OpenTable") -> JobResult:

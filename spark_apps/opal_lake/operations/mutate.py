@@ -1,4 +1,4 @@
-"""Mutate: the operation on a folder of files, which needs no table."""
+"""Mutate: merge mutations into a folder of files; this needs no table."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -32,10 +32,11 @@ Backups = Annotated[int, Kind(_backups, "N", takes_number=True)]
 class Mutate(Job):
     """Merge files of inserts, updates and deletes into a folder of files, the master.
 
-    Fields are named, or given by their ordinals from 0. `order` is a field, or one of "file_suffix"
-    (the number after the last `_` of a file's name) and "file_position". The latest mutation of a
-    record wins; of equal ones the one that comes later in the files. `options` are those of Spark's
-    CSV for the master, `increment_options` and `output_options` what is different there.
+    A field is given by its name, or by its position, counted from 0. `order` is a field, or
+    "file_suffix" (the number after the last `_` of a file's name), or "file_position". The latest
+    mutation of a record wins; among equal ones the one that comes later in the files. `options` are
+    those of Spark's CSV for the master. `increment_options` and `output_options` add to them for
+    the increments and for the new master.
     """
 
     name: ClassVar[str] = "mutate"
@@ -86,18 +87,18 @@ class Mutate(Job):
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Raise InvalidInputError without a file to read, or without an id of records."""
+        """Raise InvalidInputError for empty `increments`, `ids` or `delete_prefix`."""
         for name, example in (("increments", "['incr/*.csv']"), ("ids", "['id']")):
             if given[name] is not None and not is_open(given[name]) and not given[name]:
                 raise InvalidInputError(
-                    f"mutate: {name} is empty; give a list, as {name}={example}"
+                    f"mutate: {name} is empty; give a list, for example {name}={example}"
                 )
-        # Every name begins with an empty text
+        # Every file name begins with the empty text
         if given["delete_prefix"] == "":
             raise InvalidInputError(
                 "delete_prefix='' would read every file as deletes; leave it out, or write 'del'"
             )
 
     def run(self, target: "Place") -> JobResult:  # type: ignore[override]  # a folder has no table
-        """Let the engine merge; `opal_folder` decides what is read and swapped."""
+        """Let the engine merge; `opal_folder` decides which files are read and replaced."""
         return target.merge(self)

@@ -1,4 +1,4 @@
-"""Read: the visible rows, as they are or were; and the rows of some keys."""
+"""Read: visible rows now or at a past moment, rows of keys, history, and changes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ExportFormat = Annotated[str, one_of("parquet", "csv", "json", "orc")]
 SHOWN_ROWS = 20
 VERSION = Help("as of this version")
-TIMESTAMP = Help("as of this commit time, as 2026-01-31T12:00:00+00:00", "TIME")
+TIMESTAMP = Help("as of this commit time, such as 2026-01-31T12:00:00+00:00", "TIME")
 EVENT_TIME = Help("rows valid at this time at the source, by the delta column", "VALUE")
 
 
@@ -27,12 +27,12 @@ EVENT_TIME = Help("rows valid at this time at the source, by the delta column", 
 class Read(RowsOperation):
     """Return the visible rows: now, as of a version, a commit time or an event time.
 
-    Both axes may be combined. `business_snapshot` reads the table as of its end; the open one is
-    read as it is now. `partition_key` selects the rows that were ingested under it, `after` those
-    that became visible after that version. `partition_key` with `net` selects all rows of this
-    partition key that no later row of the same partition key replaced or deleted, whatever other
-    partition keys brought. `where` selects rows for which a condition is true: files that cannot
-    hold one are not read.
+    An event time may be combined with a version or a commit time. `business_snapshot` reads the
+    table as of the end of a business snapshot, or as it is now if that is open. `partition_key`
+    selects the rows that were ingested under it, and `after` the rows that became visible after a
+    version. `partition_key` with `net` selects all rows of this partition key that no later row of
+    the same partition key replaced or deleted, whatever other partition keys brought. `where`
+    selects rows that meet a condition: files without such rows are skipped where possible.
     """
 
     name: ClassVar[str] = "read"
@@ -51,15 +51,16 @@ class Read(RowsOperation):
     ] = None
     after: int | None = None
     net: Annotated[
-        bool, Help("with a partition key: also rows that other keys replaced or deleted")
+        bool,
+        Help("with a partition key: also its rows that other partition keys replaced or deleted"),
     ] = False
 
     def run(self, table: "OpenTable") -> Any:
-        """Fix the version now; the engine reads its rows."""
+        """Choose the version now; return the engine's frame, which reads the rows."""
         return table.executor.rows(self.view(table))
 
     def view(self, table: "OpenTable") -> "View":
-        """Return the view that is read: which rows of which version."""
+        """Return the view to read: a version, and the selection of its rows."""
         from opal_lake.read.result_columns import check_columns
         from opal_lake.read.view import view_of
 
@@ -79,12 +80,10 @@ class Read(RowsOperation):
 
 @declaration
 class Get(Operation["pa.Table"]):
-    """Return the rows of some keys, as `[{"id": 7}, {"id": 9}]`, in their order.
+    """Return the rows of some keys, such as `[{"id": 7}, {"id": 9}]`, as an Arrow table.
 
-    The result is a table of Arrow.
-
-    A key without a row is left out. The key store finds them: nothing else of the table is
-    searched, and no task runs. `where` selects rows for which a condition is true.
+    The rows are in the order of the keys, and keys without a row are left out. The key store finds
+    the rows, so that no task runs. `where` selects rows that meet a condition.
     """
 
     name: ClassVar[str] = "get"
@@ -116,11 +115,11 @@ class Get(Operation["pa.Table"]):
 
 @declaration
 class HistoryView(RowsOperation):
-    """Return when each row was the valid one of its key.
+    """Return every row with the time in which it was the valid row of its key.
 
-    `valid_from` is its delta, `valid_until` the next row's, null if `is_current`. `deleted` is true
-    if the key had no valid row afterwards. With `keys`, as `[{"id": 7}]`, only their rows are read,
-    through the key store.
+    `valid_from` is the delta of the row, and `valid_until` the delta of the key's next row, or null
+    if `is_current`. `deleted` is true if the key had no valid row afterwards. With `keys`, such as
+    `[{"id": 7}]`, only the rows of these keys are read, through the key store.
     """
 
     name: ClassVar[str] = "history_view"
@@ -132,7 +131,7 @@ class HistoryView(RowsOperation):
     where: Where | None = None
 
     def run(self, table: "OpenTable") -> Any:
-        """Fix the version now; the engine reads its rows."""
+        """Choose the version now; return the engine's frame, which reads the rows."""
         from opal_lake.read.history_view import view_types
         from opal_lake.read.result_columns import check_columns
         from opal_lake.read.view import HistoryPlan
@@ -157,13 +156,14 @@ class HistoryView(RowsOperation):
 class Changes(RowsOperation):
     """Return the rows that the versions `start` to `end` changed, both included.
 
-    By default `end` is the newest. A bound is a version, a commit time, or the name of a savepoint,
-    which as `start` stands for the version after it; `start="latest"` is the next version.
-    `_change_type` says what happened to each row: `insert`, `delete`, or `update_preimage` and
-    `update_postimage`, for which `compute_updates=False` has `delete` and `insert`.
-    `mode="netChanges"` leaves out changes that later versions of the range undid. `_commit_version`
-    and `_commit_timestamp` say when it happened. `axis="event_time"` reports changes of the rows of
-    the history view: late rows that change only the past are among them.
+    A bound is a version, a commit time, or the name of a savepoint. A savepoint as `start` stands
+    for the version after it, and `start="latest"` for the version that is committed next. By
+    default `end` is the newest version. The column `_change_type` is `insert`, `delete`,
+    `update_preimage` or `update_postimage`. With `compute_updates=False` an update is a `delete`
+    and an `insert`. `_commit_version` and `_commit_timestamp` are those of the change.
+    `mode="netChanges"` leaves out changes that later versions of the range undid.
+    `axis="event_time"` reports changes of the rows of the history view, so also late rows that
+    change only the past.
     """
 
     name: ClassVar[str] = "changes"
@@ -171,14 +171,14 @@ class Changes(RowsOperation):
     start: Annotated[
         kinds.Bound,
         Help(
-            "the first version, or a commit time; latest: the next version; "
+            "the first version, or a commit time; latest: the version that is committed next; "
             "a savepoint: the version after it",
             "BOUND",
         ),
     ] = field(kw_only=False)
     end: Annotated[
         kinds.Bound | None,
-        Help("the last version; or a commit time, or a savepoint (default: the newest)", "BOUND"),
+        Help("the last version, a commit time, or a savepoint (default: the newest)", "BOUND"),
     ] = field(default=None, kw_only=False)
     mode: Annotated[
         kinds.ChangeMode, Help("netChanges leaves out changes that later versions undid")
@@ -193,22 +193,22 @@ class Changes(RowsOperation):
 
     @property
     def is_of_history(self) -> bool:
-        """True if it reports changes of the history instead of the current view."""
+        """True if the changes are those of the history instead of the current view."""
         return self.axis == kinds.CHANGE_AXES[1]
 
     @property
     def is_net(self) -> bool:
-        """True if it leaves out changes that later versions of the range undid."""
+        """True if changes that later versions of the range undid are left out."""
         return self.mode == kinds.NET
 
     def run(self, table: "OpenTable") -> Any:
-        """Fix the range now; the engine reads its rows."""
+        """Choose the versions now; return the engine's frame, which reads the changes."""
         from opal_lake.read.change_range import version_range
 
         return self.of_versions(table, version_range(table.log, self.start, self.end))
 
     def of_versions(self, table: "OpenTable", versions: "VersionRange") -> Any:
-        """Read the changes of a known range."""
+        """Return the changes of versions as a frame of the engine."""
         from opal_lake.read.changed_rows import FEED_TYPES
         from opal_lake.read.history_view import view_types
         from opal_lake.read.result_columns import check_columns
@@ -234,10 +234,10 @@ class Changes(RowsOperation):
 
 @declaration
 class Explain(Operation[dict[str, Any]]):
-    """Return which files a read opens and which it skips, and why.
+    """Return which files a read would open and which it would skip, and why.
 
-    Files are skipped by their bounds (of which condition), by event time, or because none of their
-    rows is visible. It also says how much of the table is in Z-order. It reads metadata only.
+    A file is skipped by its bounds and a condition, by event time, or because none of its rows is
+    visible. The result also says how much of the table is in Z-order. Only metadata is read.
     """
 
     name: ClassVar[str] = "explain"
@@ -248,7 +248,7 @@ class Explain(Operation[dict[str, Any]]):
     event_time: Annotated[Any, EVENT_TIME] = field(default=None, kw_only=False)
 
     def run(self, table: "OpenTable") -> dict[str, Any]:
-        """Plan the read."""
+        """Plan the read, and return the explanation."""
         from opal_lake.log.visibility import invalid_rows
         from opal_lake.read.explain import explain
         from opal_lake.read.read import event_time_of, file_filter
@@ -277,12 +277,14 @@ class Shown(Declared):
     @property
     def shown_rows(self) -> int:
         """The greatest number of rows to show."""
-        return SHOWN_ROWS if self.limit is None else self.limit
+        if self.limit is None:
+            return SHOWN_ROWS
+        return self.limit
 
 
 @declaration
 class ShowRows(Read, Shown):
-    """Show or export the rows of a table, as they are or were."""
+    """Show or export the rows of a table, as they are now or were at a past moment."""
 
     token_argument: ClassVar[str] = "token"
 
@@ -290,8 +292,9 @@ class ShowRows(Read, Shown):
 
     def at(self, version: int) -> Read:
         """Return the read of a known version."""
-        arguments = {**Read.among(vars(self)), "version": version}
-        return Read(**{**arguments, "timestamp": None, "business_snapshot": None})
+        arguments = Read.among(vars(self))
+        arguments.update(version=version, timestamp=None, business_snapshot=None)
+        return Read(**arguments)
 
 
 @declaration

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 @declaration
 class RebuildKeyStore(Job):
-    """Rebuild the key store from the data files, if runs of it are lost or damaged.
+    """Rebuild the key store from the data files, if some of its runs are lost or damaged.
 
-    After a failure the same call does the rest. Pending rows stay pending. Others may write
+    After a failure the same call continues. Pending rows stay pending. Other jobs may write
     meanwhile.
     """
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @declaration
 class ListRejected(Operation[list[dict[str, Any]]]):
-    """Return what each job rejected, the newest first.
+    """Return the rejected rows of each job, the newest job first.
 
-    That is how many rows, why, where, and a sample.
-
-    `state` is the state of the ingest: "waiting" rows can be replayed if `can_replay` is true.
+    A job's entry has the number of rows, the reasons, the files, and a few rows as examples.
+    `state` is the state of the ingest. Rows that are "waiting" can be replayed if `can_replay` is
+    true.
     """
 
     name: ClassVar[str] = "rejected"
@@ -31,15 +31,15 @@ class ListRejected(Operation[list[dict[str, Any]]]):
 
 @declaration
 class Replay(Operation[JobResult]):
-    """Ingest rejected rows again that can be read now, as after a column was added.
+    """Ingest again the rejected rows that can be read now, for example with an added column.
 
-    Each row is ingested once. The others stay rejected, and the result says why. Messages that a
-    stream put aside can be replayed if it has the format `json`, commits on its own and fills no
-    column from the message. Other rows cannot, since their text is not all that their source held.
-    Of rows with equal key, delta and tie-break, the replayed one counts.
+    Each row is ingested once. Rows that still cannot be read stay rejected, and the result says
+    why. Messages that a stream rejected can be replayed only if the stream has the format `json`,
+    commits on its own and fills no column from the message. Otherwise the stored text is not the
+    whole message. Among rows with equal key, delta and tie-break the replayed one counts.
 
-    `metadata` is by default that of the ingest that rejected the rows. With "batch" they are
-    pending under its partition key until a `metagen`.
+    `metadata` is by default that of the ingest that rejected the rows. With "batch" the rows are
+    pending under the partition key of that ingest until a `metagen`.
     """
 
     name: ClassVar[str] = "replay"
@@ -53,7 +53,7 @@ class Replay(Operation[JobResult]):
     ] = None
 
     def run(self, table: "OpenTable") -> JobResult:
-        """Read them in this process, whatever the engine: one commit for each ingest."""
+        """Replay in this process, whatever the engine; each ingest has its own commit."""
         from opal_lake.operations.ingest import Ingest
         from opal_lake.write.replay import replay
 

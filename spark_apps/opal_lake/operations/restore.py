@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 class Restore(Job):
     """Commit a new version that shows what an older one showed.
 
-    `version`, `timestamp` or `savepoint` selects the older one. All versions stay readable as
-    before; a dry run counts what would change. Rows that were pending then are pending again.
-    Properties, savepoints and the oldest readable event time stay as they are. So does the record
-    of applied ingests: a retry of an ingest that this undoes ingests nothing. `business_snapshots`
-    also takes back those that began or were finished since.
+    `version`, `timestamp` or `savepoint` selects the older version. All versions stay readable. A
+    dry run counts what would change. Rows that were pending as of the older version are pending
+    again. Properties, savepoints and the oldest readable event time do not change. Neither does the
+    record of applied ingests: a retry of an ingest that this undoes ingests nothing. With
+    `business_snapshots` the business snapshots that began or were finished since then are taken
+    back, too.
     """
 
     name: ClassVar[str] = "restore"
@@ -29,7 +30,7 @@ class Restore(Job):
     version: Annotated[Version | None, Help("restore this version", "N")] = None
     timestamp: Annotated[
         Moment | None,
-        Help("restore the table as of this commit time, as 2026-01-31T12:00:00+00:00", "TIME"),
+        Help("restore the table as of this commit time, such as 2026-01-31T12:00:00+00:00", "TIME"),
     ] = None
     savepoint: Annotated[str | None, Help("restore the version of this savepoint", "NAME")] = None
     business_snapshots: Annotated[
@@ -42,13 +43,13 @@ class Restore(Job):
         """Raise InvalidInputError unless exactly one version is selected."""
         named = [name for name in ("version", "timestamp", "savepoint") if given[name] is not None]
         if len(named) != 1:
-            selections = ", ".join(named) or "none"
+            selections = ", ".join(named) or "none of them"
             raise InvalidInputError(
-                f"restore needs one of version, timestamp and savepoint; given are {selections}"
+                f"restore needs one of version, timestamp and savepoint, got {selections}"
             )
 
     def run(self, table: "OpenTable") -> JobResult:
-        """Restore the state."""
+        """Commit the version that shows the older one."""
         from opal_lake.savepoints.restore import restore
         from opal_lake.savepoints.savepoint import savepoint_version
 

@@ -16,17 +16,16 @@ if TYPE_CHECKING:
 class Retain(Job):
     """Delete files that no recent version, no savepoint and no running job needs.
 
-    Versions of the last `window` are recent.
-
-    `window` is by default the table's property. Jobs and readers may take `grace`, by default a
-    day. A dry run lists the files that would be deleted.
+    Versions of the last `window` are recent; by default that is the table's property. `grace` is
+    the time that jobs and readers may take, by default a day. A dry run lists the files that would
+    be deleted.
     """
 
     name: ClassVar[str] = "retain"
 
     window: Annotated[
         Span | None,
-        Help("how long versions stay readable, as 30d or 12h (default: the table's property)"),
+        Help("how long versions stay readable, such as 30d (default: the table's property)"),
     ] = None
     grace: Annotated[Span | None, GRACE] = None
     dry_run: Annotated[bool, Help("change nothing; list what would be deleted")] = False
@@ -38,7 +37,7 @@ class Retain(Job):
         return self.run_with(table, no_progress)
 
     def run_with(self, table: "OpenTable", at_file: "AtFile") -> JobResult:
-        """Run, and report each deleted file to `at_file`: its number, of how many."""
+        """Run, and call `at_file` for each deleted file with its number and the total."""
         from opal_lake.engine.results import run_once
         from opal_lake.retention.retention import retain
 

@@ -1,4 +1,4 @@
-"""Savepoints and business snapshots: versions with a name. And the repair of times."""
+"""Savepoints and business snapshots, which are versions with a name; and clock repair."""
 
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @declaration
 class Savepoint(Operation[JobResult]):
-    """Keep a version readable until it is released, whatever the window.
+    """Keep a version, by default the newest, readable until the savepoint is released.
 
-    By default it is the newest.
-
-    With `move` an existing savepoint of this name moves to the version.
+    The table's window does not matter for it. With `move` an existing savepoint of this name moves
+    to the version.
     """
 
     title: ClassVar[str] = "savepoint"
 
-    name: str = field(kw_only=False)  # type: ignore[misc]  # of the savepoint
+    # The name of the savepoint, not of the operation
+    name: str = field(kw_only=False)  # type: ignore[misc]
     version: Annotated[Version | None, Help("the version to name (default: the newest)", "N")] = (
         field(default=None, kw_only=False)
     )
@@ -42,10 +42,11 @@ class Release(Operation[JobResult]):
 
     title: ClassVar[str] = "release"
 
-    name: str = field(kw_only=False)  # type: ignore[misc]  # of the savepoint
+    # The name of the savepoint, not of the operation
+    name: str = field(kw_only=False)  # type: ignore[misc]
 
     def run(self, table: "OpenTable") -> JobResult:
-        """Take the name away."""
+        """Remove the savepoint."""
         from opal_lake.savepoints.savepoint import release_savepoint
 
         return release_savepoint(table.log, self.name)
@@ -60,10 +61,11 @@ class FinishBusinessSnapshot(Operation[JobResult]):
 
     title: ClassVar[str] = "finish_business_snapshot"
 
-    name: str = field(kw_only=False)  # type: ignore[misc]  # of the business snapshot
+    # The name of the business snapshot, not of the operation
+    name: str = field(kw_only=False)  # type: ignore[misc]
 
     def run(self, table: "OpenTable") -> JobResult:
-        """Finish it."""
+        """Make the version a savepoint, and open the next business snapshot."""
         from opal_lake.savepoints.business_snapshot import finish_business_snapshot
 
         return finish_business_snapshot(table.log, self.name)

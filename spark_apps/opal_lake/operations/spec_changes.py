@@ -29,12 +29,11 @@ class SetProperties(Job):
 
 @declaration
 class AddColumns(Job):
-    """Add columns to the table, as `{"discount": "double"}`.
+    """Add columns to the table, for example `{"discount": "double"}`.
 
-    Existing rows have null in them.
-
-    Types are Spark's names, as `long`, `decimal(10,2)` or `timestamp`, or types of Arrow or Spark,
-    which may be nested. A column that the table has with the same type changes nothing.
+    Existing rows have null in the new columns. A type is Spark's name, such as `long`,
+    `decimal(10,2)` or `timestamp`, or a type of Arrow or Spark, which may be nested. A column that
+    the table already has with the same type changes nothing.
     """
 
     name: ClassVar[str] = "add_columns"

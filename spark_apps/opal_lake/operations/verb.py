@@ -46,17 +46,18 @@ class Framed(Generic[Frame]):
 class Operation(Declared, Generic[Result_co]):
     """An operation on a table: its arguments, and `run`, which does it."""
 
-    needs_table: ClassVar[bool] = True  # otherwise `run` takes a place, which may have no table
+    # If false, the argument of `run` is a place, which may have no table yet
+    needs_table: ClassVar[bool] = True
 
     def run(self, table: "OpenTable") -> Result_co:
-        """Run it on a table whose engine runs the tasks."""
+        """Run the operation on a table, whose engine runs the tasks."""
         raise NotImplementedError(f"{type(self).__name__} has no steps of its own")
 
     def look(self, table: "OpenTable") -> Result_co | None:
-        """Return the result if the table shows that nothing is to do; None otherwise.
+        """Return the result if there is nothing to do; None if the operation has to run.
 
-        A scheduler asks before it starts an engine. The look reads metadata only, changes nothing
-        that a reader sees, and raises what the job would raise.
+        A scheduler calls this before it starts an engine. The method reads metadata only, changes
+        nothing that a reader sees, and raises the errors of arguments that `run` would raise.
         """
         return None
 
@@ -67,9 +68,10 @@ class RowsOperation(Operation[Any]):
 
 @declaration
 class Job(Operation[JobResult]):
-    """An operation that changes a table, or reports on it, and has a JobResult.
+    """An operation that changes a table, or reports on it, and returns a JobResult.
 
-    The same `token` twice runs it once: the second call returns the result of the first.
+    Two calls with the same `token` run the operation once: the second call returns the result of
+    the first.
     """
 
     token_argument: ClassVar[str] = "token"
@@ -90,6 +92,8 @@ def rows_verb(
 
 
 def _method(operation: Any) -> Callable[..., Any]:
+    """Return a method with the signature, the docstring and the name of an operation."""
+
     def method(self: Any, *in_order: Any, **values: Any) -> Any:
         return operation(*in_order, **values).run(self)
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @declaration
 class ZOrder(Job):
-    """Sort rows so that a file holds close values of all these columns.
+    """Sort rows so that each file holds close values of all these columns.
 
-    Reads that filter by any of them open fewer files. It sorts the rows that are new since the last
-    time, and now and then larger parts of the table; `whole` sorts all. With `only_if_due` nothing
-    happens while the share of new rows is below the property `unclustered_share`. Upserts may run
+    Reads that filter by any of the columns open fewer files. New rows are sorted, and now and then
+    larger parts of the table. With `whole` all rows are sorted. With `only_if_due` nothing happens
+    while the share of unsorted bytes is below the property `unclustered_share`. Upserts may run
     meanwhile.
     """
 
@@ -30,17 +30,19 @@ class ZOrder(Job):
     target_mb: Annotated[MegaBytes | None, TARGET_MB] = None
     whole: Annotated[
         bool,
-        Help("sort all rows again, also those in this order already (default: only new rows)"),
+        Help("sort all rows, also those that have this order already (default: only new rows)"),
     ] = False
     only_if_due: Annotated[
-        bool, Help("do nothing unless enough rows are new, by the property unclustered_share")
+        bool, Help("do nothing unless enough rows are unsorted, by the property unclustered_share")
     ] = False
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
         """Raise InvalidInputError for `whole` with `only_if_due`."""
         if given["whole"] is True and given["only_if_due"] is True:
-            raise InvalidInputError("whole=True sorts all files, due or not; leave only_if_due out")
+            raise InvalidInputError(
+                "whole=True sorts all rows, due or not; leave out whole or only_if_due"
+            )
 
     def look(self, table: "OpenTable") -> None:
         """Raise InvalidInputError for a column that cannot be clustered by."""

@@ -258,7 +258,7 @@ def test_a_table_that_is_made_as_asked_is_left_to_the_job(spark: Commands, sourc
     "given, error",
     [
         ({"business_snapshot_column": "day"}, "day"),
-        ({"source": {"order": "changed_at"}}, "the table's delta column is 'at'"),
+        ({"source": {"order": "changed_at"}}, "is not the table's delta column, which is 'at'"),
     ],
 )
 def test_columns_that_the_table_lacks_are_refused(

@@ -226,7 +226,7 @@ NEW_TABLE = ["--schema", "id INT", "--key", "id", "--delta", "id"]
         ),
         (
             ["compact", "{uri}", "--look-back", "90", "--local"],
-            r"--look-back=90: the delta column is a TIMESTAMP",
+            r"--look-back must be a span of time such as .* the delta column is a TIMESTAMP",
         ),
         (
             ["changes", "{uri}", "--start", "0", "--end", "9"],
@@ -242,7 +242,7 @@ NEW_TABLE = ["--schema", "id INT", "--key", "id", "--delta", "id"]
         ),
         (
             ["create", "memory://x", *NEW_TABLE],
-            r"memory://x would be gone when this command ends; give a local path",
+            r"memory://x would be lost when this command ends; give a local path",
         ),
         (["create", "file:foo/bar", *NEW_TABLE], r"'file:foo/bar' has no / after 'file:': use"),
         (

@@ -50,7 +50,7 @@ def test_columns_are_added_by_name_and_type(uri: str, capsys: pytest.CaptureFixt
     assert "nothing to do" in capsys.readouterr().out
     for arguments, problem in (
         (["discount:long"], "is DOUBLE, not BIGINT"),
-        (["note"], "'note' has no type; write discount:double"),
+        (["note"], "'note' has no type; write NAME:TYPE such as discount:double"),
         (["n:long", "n:long"], "column 'n' is named twice"),
     ):
         assert main(["add-columns", uri, *arguments]) == INPUT

@@ -278,7 +278,7 @@ def test_a_job_too_large_for_this_process_says_what_to_install_or_runs_with_loca
     assert choice.endswith("on Spark (more than local_mb=0); --local runs it in this process")
     assert error == (
         "opal: opal compact needs Spark, which is not installed: "
-        "pip install 'opal-lake[spark]'; --local runs it in this process anyway"
+        "pip install 'opal-lake[spark]'; or add --local to run it in this process"
     )
     token = ("--token", "nightly")
     local = words("compact", "--local", *token, table=table)
@@ -300,7 +300,7 @@ def test_a_job_on_spark_without_a_java_says_what_to_install(
     assert done.returncode == INPUT
     error = done.stderr.splitlines()[-1]
     assert error.startswith("opal: Spark needs Java 17 to 24")
-    assert error.endswith("; --local runs it in this process anyway")
+    assert error.endswith("; or add --local to run it in this process")
 
 
 def heed_ctrl_c() -> None:
@@ -329,7 +329,7 @@ def test_ctrl_c_ends_a_job_in_this_process_and_changes_nothing(
         if job.wait() != OK:
             break
     assert job.returncode == STOPPED
-    assert "opal: stopped; what was not committed is not visible" in said
+    assert "opal: stopped; uncommitted work is not visible" in said
     assert table.snapshot_at().version == before
 
 

@@ -83,7 +83,9 @@ def test_changes_from_a_begin_that_expired_are_inserts(calls: list[Given]) -> No
 def test_a_mistake_of_a_function_is_named(calls: list[Given], table: Table) -> None:
     with pytest.raises(FunctionError, match="shop_consumer:broken failed: ZeroDivisionError"):
         Consume(function="shop_consumer:broken", after=0).run(table)
-    with pytest.raises(InvalidInputError, match="returned str; let it return nothing, or counts"):
+    with pytest.raises(
+        InvalidInputError, match="returned str; let the function return nothing, or counts"
+    ):
         Consume(function="shop_consumer:silent", after=0).run(table)
     with pytest.raises(InvalidInputError, match="has no function 'absent'"):
         Consume(function="shop_consumer:absent", after=0).run(table)

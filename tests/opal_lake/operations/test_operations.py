@@ -121,7 +121,7 @@ def test_values_are_stored_as_in_json_and_defaults_are_left_out(
         (
             "ingest",
             {"source": {}, "create": {"key": ["id"]}},
-            "create has no argument key; known are keys, delta",
+            "create has no argument key; its arguments are keys, delta",
         ),
         (
             "ingest",
@@ -132,12 +132,12 @@ def test_values_are_stored_as_in_json_and_defaults_are_left_out(
         (
             "ingest",
             {"source": "in.csv"},
-            "ingest: argument source must map names to values, and is a text",
+            "ingest: argument source must map names to values, got a text",
         ),
         (
             "changes",
             {"start": -1},
-            "start=-1 is not a valid start: give a version, as 8, a commit time, as",
+            "start=-1 is not a valid start; give a version such as 8, a commit time such as",
         ),
         (
             "changes",
@@ -158,7 +158,7 @@ def test_values_are_stored_as_in_json_and_defaults_are_left_out(
         (
             "consume",
             {"function": "shop:f", "partition_key": "mon", "rows": "changes"},
-            "rows='changes' needs versions",
+            "rows='changes' does not go with partition_key; give after",
         ),
         (
             "consume",
@@ -168,7 +168,7 @@ def test_values_are_stored_as_in_json_and_defaults_are_left_out(
         (
             "consume",
             {"function": "shop:f"},
-            "consume needs one of: partition_key='2026-11-01', or after=7",
+            "consume needs either partition_key, such as '2026-11-01', or after",
         ),
         ("compact", {"mode": "middle"}, "mode='middle' is unknown; use one of minor, major"),
         (
@@ -218,7 +218,7 @@ def test_values_are_stored_as_in_json_and_defaults_are_left_out(
         (
             "maintain",
             {"policy": {}},
-            "maintain has no argument policy; known are target_mb, zorder",
+            "maintain has no argument policy; its arguments are target_mb, zorder",
         ),
         (
             "set_properties",
@@ -228,7 +228,7 @@ def test_values_are_stored_as_in_json_and_defaults_are_left_out(
         (
             "read",
             {"writer_options": ["x"]},
-            "argument writer_options must map names to values, each a text, and is a list",
+            "argument writer_options must map names to values, each a text, got a list",
         ),
         (
             "read",
@@ -262,7 +262,7 @@ def test_a_bug_in_a_check_is_not_taken_for_a_wrong_argument() -> None:
         InvalidInputError, match="Buggy needs the field 'operation', 'table'; add it"
     ):
         Buggy.from_dict({})
-    with pytest.raises(InvalidInputError, match="Buggy has no field colour; known are counts"):
+    with pytest.raises(InvalidInputError, match="Buggy has no field colour; its fields are counts"):
         Buggy.from_dict({"operation": "metagen", "table": "t", "colour": "red"})
 
 
@@ -294,7 +294,7 @@ def test_a_declaration_is_frozen_and_equal_by_its_values() -> None:
 
 def test_none_stands_for_an_argument_that_is_not_given() -> None:
     assert Maintain(delete=None, dry_run=None) == Maintain()
-    with pytest.raises(InvalidInputError, match="ingest needs source, and it is None"):
+    with pytest.raises(InvalidInputError, match="ingest needs source, got None"):
         Ingest(source=None)
 
 

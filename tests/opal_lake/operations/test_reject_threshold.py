@@ -77,7 +77,8 @@ def test_above_it_nothing_is_committed_and_the_error_says_how_many_and_which(
 @pytest.mark.parametrize("threshold", [True, -1, 1.5, "", "5 rows", "101%", "-1%", "%", "٣", "5%%"])
 def test_a_wrong_threshold_is_refused_before_anything_is_read(table: Table, threshold: int) -> None:
     with pytest.raises(
-        InvalidInputError, match="write a number of rows, as 100, or a share of them, as '5%'"
+        InvalidInputError,
+        match="write a number of rows such as 100, or a percentage of them such as '5%'",
     ):
         table.ingest(*some_bad(0, 1), on_bad_rows="quarantine", reject_threshold=threshold)
 

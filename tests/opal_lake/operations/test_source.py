@@ -73,9 +73,9 @@ def test_unclear_endings_need_a_format(paths: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "data, message",
     [
-        ({}, "give one of them"),
-        ("a.csv", "give one of them"),
-        ({"files": ["a.csv"], "jdbc": {}}, "give one of them"),
+        ({}, "a source must be {'files': ...} or {'jdbc': ...}, got the keys"),
+        ("a.csv", "a source must be .*, got str"),
+        ({"files": ["a.csv"], "jdbc": {}}, "a source must be .*, got the keys"),
         ({"file": ["a.csv"]}, "did you mean 'files'"),
         (
             {"files": {"paths": ["a.csv"], "fromat": "csv"}},
@@ -85,34 +85,43 @@ def test_unclear_endings_need_a_format(paths: tuple[str, ...]) -> None:
         ({"files": {"format": "csv"}}, "paths"),
         ({"files": []}, "paths"),
         ({"files": [""]}, "paths"),
-        ({"files": 5}, "files must map names to values, as .*, and is int"),
+        ({"files": 5}, "files must map names to values, got int; write for example "),
         ({"files": {"paths": "a.csv", "options": {"sep": None}}}, "option 'sep'"),
-        ({"files": {"paths": "a.csv", "options": ["sep"]}}, "not list"),
-        ({"files": {"paths": "a.csv", "header": "no"}}, "header='no'; write True or False"),
+        ({"files": {"paths": "a.csv", "options": ["sep"]}}, "got list"),
+        (
+            {"files": {"paths": "a.csv", "header": "no"}},
+            "header='no' is not a flag; write True or False",
+        ),
         (
             {"files": {"paths": "a.csv", "header": False, "options": {"Header": True}}},
-            "header=False and the option header='true'",
+            "header=False contradicts the option header='true'",
         ),
         ({"files": {"paths": "a.csv", "columns": ["id"]}}, "add header=False"),
         (
             {"files": {"paths": "a.csv", "header": False, "columns": "id"}},
-            "columns='id'; give a list of names",
+            "columns='id' is not a list of names; give",
         ),
         (
             {"files": {"paths": "a.csv", "header": False, "columns": ["id", "id"]}},
             "columns names 'id' twice",
         ),
-        ({"files": {"paths": "a.csv", "deletes": ""}}, "deletes=''; write it as deletes='del\\*'"),
+        (
+            {"files": {"paths": "a.csv", "deletes": ""}},
+            "deletes='' is not a text; write for example deletes='del\\*'",
+        ),
         (
             {"files": {"paths": "a.csv", "deletes": "in/del*"}},
-            "names of files, without their folders",
+            "has a folder, and only names of files are compared",
         ),
-        ({"files": {"paths": "a.csv", "order": 5}}, "order=5; write it as order='file_suffix'"),
-        ({"jdbc": {"url": URL}}, "give one of them"),
-        ({"jdbc": {"url": URL, "table": "t", "query": "q"}}, "give one of them"),
+        (
+            {"files": {"paths": "a.csv", "order": 5}},
+            "order=5 is not a text; write for example order='file_suffix'",
+        ),
+        ({"jdbc": {"url": URL}}, "give either a table or a query"),
+        ({"jdbc": {"url": URL, "table": "t", "query": "q"}}, "give either a table or a query"),
         ({"jdbc": {"url": URL, "tabel": "t"}}, "did you mean 'table'"),
         ({"jdbc": {"table": "t"}}, "url"),
-        ({"jdbc": {"url": 5, "table": "t"}}, "must be text"),
+        ({"jdbc": {"url": 5, "table": "t"}}, "must be a text"),
         ({"jdbc": {"url": "postgresql://db/shop", "table": "t"}}, "jdbc:"),
         (
             {"jdbc": {"url": URL, "table": "t", "options": {"dbtable": "u"}}},

@@ -60,7 +60,7 @@ def test_wrong_arguments_are_named_by_the_method(table: Table) -> None:
         table.compact(foo=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"zorder\(\) missing the arguments 'columns'"):
         table.zorder()  # type: ignore[call-arg]
-    with pytest.raises(InvalidInputError, match="changes needs start, and it is None"):
+    with pytest.raises(InvalidInputError, match="changes needs start, got None"):
         table.changes(None)  # type: ignore[arg-type]
     for wrong in (5, ["a"], "window"):
         with pytest.raises(InvalidInputError, match="is not a mapping; write properties="):

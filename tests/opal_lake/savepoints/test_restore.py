@@ -94,8 +94,8 @@ def test_a_time_and_a_savepoint_name_versions_too(table: Table) -> None:
 @pytest.mark.parametrize(
     "named, error, said",
     [
-        ({}, InvalidInputError, "one of version, timestamp and savepoint; given are none"),
-        ({"version": 1, "savepoint": "a"}, InvalidInputError, "given are version, savepoint"),
+        ({}, InvalidInputError, "one of version, timestamp and savepoint, got none of them"),
+        ({"version": 1, "savepoint": "a"}, InvalidInputError, "got version, savepoint"),
         ({"version": 9}, NotFoundError, "has no version 9; the readable versions are 0 to 4"),
         ({"version": -1}, InvalidInputError, "version=-1 is not a version"),
         (

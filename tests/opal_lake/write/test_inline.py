@@ -30,7 +30,7 @@ def test_an_inline_ingest_does_not_return_the_result_of_a_batch_ingest() -> None
     table.ingest(*rows([("a", 1, 1)]), token="t")
     with pytest.raises(
         InvalidInputError,
-        match="version 1 ingested these rows in batch mode, and they wait for a metagen",
+        match="version 1 ingested these rows in batch mode, and they are pending",
     ):
         table.ingest(*rows([("a", 1, 1)]), token="t", metadata="inline")
     inline = table.ingest(*rows([("b", 1, 1)]), token="u", metadata="inline")

@@ -188,7 +188,7 @@ def run(spec: JobSpec[Any] | str) -> int:
         ('{"operation": "read", "table": "t", "secret": "x"}', "JobSpec has no field secret"),
         (
             '{"operation": "read", "table": "t", "arguments": {"wher": "id > 1"}}',
-            "read has no argument wher; known are limit, to",
+            "read has no argument wher; its arguments are limit, to",
         ),
         (
             '{"operation": "read", "table": "t", "arguments": {"version": "1"}}',

@@ -175,7 +175,7 @@ def test_a_token_calls_the_function_once(
             "shop_test_jobs:talk",
             {"after": 0},
             InvalidInputError,
-            "returned str; let it return nothing, or counts by name",
+            "returned str; let the function return nothing, or counts by name",
         ),
         (
             "shop_test_jobs:nothing",
@@ -187,7 +187,7 @@ def test_a_token_calls_the_function_once(
             "no_such_module:f",
             {"after": 0},
             InvalidInputError,
-            "No module named 'no_such_module'. Python looks in .*py_files=",
+            "No module named 'no_such_module'. Python searches .*py_files=",
         ),
         ("f", {"after": 0}, InvalidInputError, "write it as 'package.module:function'"),
         ("shop_test_jobs:note", {}, InvalidInputError, "consume needs one of"),
@@ -231,7 +231,9 @@ def test_changes_go_from_version_to_version(
     assert jobs.pop() == sorted([*tuesday, inserted[2]])
     run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=7)
     assert jobs.pop() == []
-    with pytest.raises(InvalidInputError, match="rows='changes' needs versions: give after=7"):
+    with pytest.raises(
+        InvalidInputError, match="rows='changes' does not go with partition_key; give after"
+    ):
         run(
             spark,
             table,

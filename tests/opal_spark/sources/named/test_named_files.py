@@ -332,7 +332,7 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     (
         {"a_1.csv": "1,a\n"},
         {"order": "name", "columns": ["id", "name", "at"]},
-        "order='name', and the table's delta column is 'at'",
+        "order='name' is not the table's delta column, which is 'at'",
     ),
     (
         {"a_1.csv": "1,a\n", "del_2.csv": "1\n"},
@@ -342,7 +342,7 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     (
         {"a_1.csv": "1,a\n"},
         {"order": "suffix"},
-        "order='suffix', and the table's delta column is 'at'",
+        "order='suffix' is not the table's delta column, which is 'at'",
     ),
     (
         {"a_1.json": '{"id": 1, "name": "a"}\n'},
@@ -410,7 +410,7 @@ def test_a_table_without_deletes_takes_no_files_of_them(
 ) -> None:
     bench = Bench(spark, tmp_path, deletes=None)
     bench.put("del_1.csv", "1\n")
-    with pytest.raises(InvalidInputError, match="deletes='false' if only files delete"):
+    with pytest.raises(InvalidInputError, match="deletes='false' if only such files delete rows"):
         bench.table.ingest(bench.files(deletes="del*"))
 
 
