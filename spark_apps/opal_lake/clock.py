@@ -1,4 +1,4 @@
-"""Clocks, which are arguments: no other module of this package reads the wall clock."""
+"""Clocks, which are arguments: no other module reads the wall clock."""
 
 import math
 import time

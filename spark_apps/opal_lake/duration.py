@@ -1,4 +1,4 @@
-"""Spans of time: texts such as 30d, 12h, 1h30m, 90s and 200ms, or Python's timedelta."""
+"""Spans of time: texts such as 30d, 12h, 1h30m and 200ms, or Python's timedelta."""
 
 import re
 from datetime import timedelta

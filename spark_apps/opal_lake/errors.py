@@ -47,7 +47,7 @@ class NotWrittenError(StorageError):
 
 
 class NoSpaceError(NotWrittenError):
-    """A write to a full disk or quota. Nothing was written: free space, then try again."""
+    """A write to a full disk or quota, of which nothing was written: free space first."""
 
 
 class ReadOnlyError(NotWrittenError):
@@ -90,7 +90,7 @@ class ReportError(OpalError):
 
 
 class FormatError(OpalError):
-    """Bytes of a table that are damaged or of an unknown format. The message names the file."""
+    """A file of a table that is damaged or of an unknown format; the message names it."""
 
 
 class PreReleaseError(FormatError):

@@ -1,4 +1,4 @@
-"""Exit codes of commands and apps, by which a scheduler decides whether to try again.
+"""Exit codes of commands and apps: a scheduler decides by them whether to retry.
 
 In Airflow `OpalSparkOperator._verdict` decides by them, and `hooks/causes.py` by signals and log
 lines. A lost race alone does not end a program: `commit_log` tries again first.

@@ -125,7 +125,7 @@ def commit_turn(version: int) -> int:
 
 
 def vouching_version(version: int) -> int | None:
-    """Return the voucher of a version: the last version before it with an earlier turn.
+    """Return the voucher of a version: the last one before it with an earlier turn.
 
     Retention deletes the voucher's commit first. So while that exists, the commit of the version
     was never deleted. Versions of turn 0 have no voucher.
@@ -160,7 +160,7 @@ def checkpoint_version(path: str) -> int | None:
 
 
 def section_path(version: int, write_id: str, section: str, after: int | None = None) -> str:
-    """Return the path of a section: a list as of a version, or its changes since `after`."""
+    """Return the path of a list as of a version, or of its changes since `after`."""
     return f"{SECTIONS}{_padded(version)}-{write_id}-{section}{_since(after)}.jsonl.zst"
 
 
@@ -196,7 +196,7 @@ def log_pages_start_after(last: int) -> str:
 
 
 def log_page_place(path: str) -> tuple[int, int, int] | None:
-    """Return the first version, the last version and the checksum of a page of the log.
+    """Return the first version, the last version and the checksum of a log page.
 
     Returns None for another file.
     """
@@ -305,7 +305,7 @@ def side_path(number: int, attempt: int) -> str:
 
 
 def result_path(token: str) -> str:
-    """Return the path of the stored result of a job that does not make exactly one commit."""
+    """Return the path of a job result that is not stored with a commit."""
     return f"{RESULTS}{_token_name(token)}.json"
 
 

@@ -1,4 +1,4 @@
-"""The limit of bad rows that an ingest puts into quarantine: a number, or a share of all rows."""
+"""The limit of bad rows that an ingest may put into quarantine."""
 
 import re
 from dataclasses import dataclass

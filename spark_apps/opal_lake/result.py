@@ -121,7 +121,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def checked_result(data: Any) -> dict[str, Any]:
-    """Return a result from a table's metadata, which is untrusted, with its fields checked.
+    """Return a result from a table's untrusted metadata, with its fields checked.
 
     Raises ValueError if a field has the wrong type. A field that this build does not know may have
     any type.

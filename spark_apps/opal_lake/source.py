@@ -1,4 +1,4 @@
-"""Sources of rows: files or a JDBC database, in the JSON of a JobSpec, without secrets.
+"""Sources of rows in the JSON of a JobSpec: files, or a JDBC database.
 
 `opal_spark.sources.read` reads each format in Spark.
 """
@@ -330,7 +330,7 @@ def _check_names(source: Files) -> None:
 
 
 def _options(kind: str, options: object) -> dict[str, str]:
-    """Return options as texts; raise InvalidInputError for other values and for secrets."""
+    """Return options as texts; raise InvalidInputError for secrets."""
     if not isinstance(options, Mapping):
         raise InvalidInputError(
             f"{kind}: options must map names to values, got {type(options).__name__}"
@@ -359,7 +359,7 @@ _SECRETS = {
 
 
 def _check_texts(source: Jdbc) -> None:
-    """Raise InvalidInputError for an argument that is not a text; only the URL is required."""
+    """Raise InvalidInputError for an argument that is not a text."""
     for name in ("url", "table", "query", "user_env", "password_env"):
         value = getattr(source, name)
         is_left_out = value is None and name != "url"
@@ -402,7 +402,7 @@ def format_of(path: str) -> str | None:
 
 
 def _advice(name: str, known: Collection[str]) -> str:
-    """Return the known name that is like an unknown one, or all known names, as advice."""
+    """Return advice for an unknown name: the known name like it, or all known names."""
     # Imported here, since every DAG file imports this module.
     from difflib import get_close_matches
 

@@ -208,7 +208,7 @@ def create_on(
 
 
 def _refuse_within_a_table(storage: Storage) -> None:
-    """Raise InvalidInputError if a folder above is a table, which would own these files.
+    """Raise InvalidInputError if a folder above is a table, the owner of its files.
 
     A folder that cannot be listed is skipped: the credentials may be for this table alone.
     """
@@ -227,7 +227,7 @@ def _refuse_within_a_table(storage: Storage) -> None:
 
 
 def _refuse_around_a_table(storage: Storage) -> None:
-    """Raise InvalidInputError if a folder below is a table, which the new one would contain.
+    """Raise InvalidInputError if a folder below the new table is a table.
 
     An empty root costs one listing. In a root with many files only the first ones are searched, and
     the first ones of the folders that retention lists. Retention spares a table that this misses.

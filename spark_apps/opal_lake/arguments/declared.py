@@ -349,7 +349,7 @@ def _notes(hint: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hint:
-    """The parts of an argument's type, which are cached because every ingest needs them.
+    """The parts of an argument's type, cached because every ingest needs them.
 
     `types` are the plain types, `kind` is the kind of value, and `nested` the declaration whose
     arguments the argument holds.
@@ -366,7 +366,7 @@ def _hint(hint: Any) -> _Hint:
 
 
 def _checked(operation: str, name: str, value: Any, hint: Any) -> Any:
-    """Return a value as JSON holds it; raise InvalidInputError if it does not fit `hint`."""
+    """Return a value as JSON holds it; raise InvalidInputError if it does not fit."""
     known = _hint(hint)
     if known.nested is not None:
         if isinstance(value, known.nested):
@@ -424,7 +424,7 @@ def _json_value(value: Any) -> Any:
 
 
 def _filled_in(value: Any, hint: Any) -> Any:
-    """Return the number or truth value that a template left as text; other values stay."""
+    """Return the number or truth value of a rendered template; other values stay."""
     if types_of(hint) == {bool}:
         return filled_in_flag(value)
     kind = kind_of(hint)

@@ -159,7 +159,7 @@ def percent(name: str, value: Any) -> int:
 
 
 def codec(name: str, value: Any) -> str:
-    """Return the codec of files; raise InvalidInputError unless it is zstd with a level."""
+    """Return the codec of files; raise InvalidInputError unless it is zstd."""
     if not isinstance(value, str) or not re.fullmatch(CODEC, value):
         raise InvalidInputError(
             f"{name}={value!r} is not a codec; write 'zstd:1' to 'zstd:22' "

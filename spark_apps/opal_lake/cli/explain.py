@@ -103,7 +103,7 @@ def _amount(files: int, size: int) -> str:
 
 
 def _orders(z_order: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield a name and a value for each Z-order of the table's files, then for the other files."""
+    """Yield a name and a value for each Z-order, then for the files without one."""
     for order in z_order["orders"]:
         amount = _amount(order["files"], order["bytes"])
         runs = count_text(order["runs"], "run")

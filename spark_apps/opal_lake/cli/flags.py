@@ -96,7 +96,7 @@ def _words_of(member: "Field[Any]", value: Any) -> list[str]:
 
 
 def _is_mapping(member: "Field[Any]") -> bool:
-    """Return whether an argument maps names to texts; its flag is repeated as NAME=VALUE."""
+    """Return whether an argument maps names to texts, given as --flag NAME=VALUE."""
     return Mapping[str, str] in types_of(member.type)
 
 

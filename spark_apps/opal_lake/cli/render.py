@@ -55,7 +55,7 @@ PLAIN = Style()
 
 
 def plain_text(value: Any) -> str:
-    """Return any value on one line, with escapes for characters that control a terminal."""
+    """Return any value on one line; characters that control a terminal are escaped."""
     match value:
         case None:
             return "-"
@@ -93,7 +93,7 @@ def size_text(size: int) -> str:
 
 
 def moment_text(value: Any) -> str:
-    """Return a value as text; a moment in ISO 8601 has a space for T, and Z for +00:00."""
+    """Return a value as text; a moment has a space instead of T, and Z for +00:00."""
     text = plain_text(value)
     if not _MOMENT.match(text):
         return text
@@ -179,7 +179,7 @@ def _line(
 def _fitting(
     columns: Sequence[Column], natural: Mapping[str, int], width: int | None
 ) -> list[Column]:
-    """Return the columns without as many optional ones as do not fit, from the last one on.
+    """Return the columns that fit: optional ones are left out, the last one first.
 
     `natural` are the widths of all columns by key, in cells.
     """
@@ -215,7 +215,7 @@ def _narrowed(natural: Sequence[int], columns: Sequence[Column], width: int | No
 
 
 def clipped(text: str, width: int, *, tail: bool = False) -> str:
-    """Return a text of at most `width` cells, with an ellipsis for the part that is cut off."""
+    """Return a text of at most `width` cells; an ellipsis stands for the rest."""
     if len_shown(text) <= width:
         return text
     if tail:
@@ -231,7 +231,7 @@ def _fitting_start(text: str, width: int) -> str:
 
 
 def len_shown(text: str) -> int:
-    """Return the width of a text in cells: wide characters take two, combining ones none."""
+    """Return the width of a text in cells: wide characters are two, combining ones 0."""
     if text.isascii():
         return len(text)
     return sum(map(_cells, text))

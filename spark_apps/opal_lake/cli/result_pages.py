@@ -75,7 +75,7 @@ def _target(result: JobResult) -> str:
 
 
 def took_text(result: JobResult, style: Style) -> str:
-    """Return the duration of a job for the end of a line; an empty text if it is unknown."""
+    """Return how long a job took, such as ` (0:07)`; an empty text if it is unknown."""
     total_ms = result.timings_ms.get("total")
     if total_ms is None:
         return ""

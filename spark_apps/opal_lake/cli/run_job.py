@@ -1,4 +1,4 @@
-"""Jobs of the command line, on the engine that the user chose or that fits the job.
+"""Jobs of the command line, on the engine that the user chose or that fits.
 
 `opal_spark` provides Spark: it sets `on_spark` of the verbs that may run on Spark.
 """
@@ -73,7 +73,7 @@ def _add_settings(group: Any, also: str) -> None:
 
 
 def spark_is_missing(what: str) -> NoSparkError:
-    """Return the error where Spark is not installed; `what` names the job that needs it."""
+    """Return the error that `what` needs Spark, which is not installed."""
     return NoSparkError(
         f"{what} needs Spark, which is not installed: pip install '{SPARK_PACKAGE}'"
     )
@@ -120,7 +120,7 @@ def _first_spark_option(args: argparse.Namespace, operation: AnyOperation) -> st
 
 
 def fits_spark(args: argparse.Namespace, table: "OpenTable", operation: AnyOperation) -> bool:
-    """Return whether the job is large enough for Spark; print the choice to standard error."""
+    """Return whether a job is large enough for Spark; print it to standard error."""
     from opal_lake.operations.engine_choice import choose_engine
 
     choice = choose_engine(table, operation)

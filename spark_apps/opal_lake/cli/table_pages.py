@@ -1,4 +1,4 @@
-"""Pages of text about a table, made of the values that `inspect/describe.py` returns."""
+"""Pages of text about a table, from the values that `inspect/describe.py` returns."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -160,7 +160,7 @@ def _contract_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _roles(description: Mapping[str, Any]) -> dict[str, str]:
-    """Return the roles of columns by name, such as `key 2` for the second of several keys."""
+    """Return the roles of columns by name, such as `key 2` for the second key."""
     columns_by_role = {
         "key": description["keys"],
         "delta": [description["delta"]] if description["keys"] else [],

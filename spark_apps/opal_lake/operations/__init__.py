@@ -38,7 +38,7 @@ NAMES = tuple(_DECLARED)
 
 
 def operation_named(name: object) -> "type[Job]":
-    """Return the declaration of the operation with a name; raise InvalidInputError without."""
+    """Return the declaration of an operation; raise InvalidInputError if unknown."""
     known = _DECLARED.get(name) if isinstance(name, str) else None
     if known is None:
         raise InvalidInputError(f"operation {name!r} is unknown; use one of {', '.join(NAMES)}")

@@ -59,7 +59,7 @@ class Compact(Compacting, Job):
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Raise InvalidInputError if `look_back` or `archive_codec` does not fit the others."""
+        """Raise InvalidInputError for a look-back or a codec that has no effect."""
         mode, look_back = given["mode"], given["look_back"]
         if mode == "minor" and look_back is not None:
             raise InvalidInputError(

@@ -112,7 +112,7 @@ class Change(Generic[TableT, FrameT]):
 
 @declaration
 class Consume(Job):
-    """Call a function with the rows of a partition key, or with the rows after a version.
+    """Call a function with the rows of a partition key, or those after a version.
 
     The result is stored after the function has returned: a repeat with the same token does not call
     the function again.
@@ -204,7 +204,7 @@ def load_function(name: str) -> Callable[[Any], Any]:
 
 
 def _checked(counts: object, function: str) -> dict[str, int]:
-    """Return the counts that a function returned; raise InvalidInputError for other values."""
+    """Return the counts that a function returned; refuse other values."""
     if counts is None:
         return {}
     if isinstance(counts, Mapping) and _are_counts(counts):

@@ -1,4 +1,4 @@
-"""The choice of an engine for a job, by the amount of data that the job would read.
+"""The choice of an engine for a job, by the amount of data that it would read.
 
 The amount is estimated from metadata: no data file is opened. The limit is the table's property
 `local_mb`.
@@ -98,7 +98,7 @@ class EngineChoice:
 
 
 def spark_only(operation: Operation[Any]) -> str:
-    """Return the name of the argument for which an operation needs Spark, or an empty text."""
+    """Return the argument for which an operation needs Spark, or an empty text."""
     if isinstance(operation, ShowRows | ShowChanges) and operation.to is not None:
         return "to"
     if isinstance(operation, Create) and operation.like is not None:
@@ -250,7 +250,7 @@ def _of_read(table: "OpenTable", operation: Read) -> Workload:
 
 
 def _of_changes(table: "OpenTable", operation: Changes) -> Workload:
-    """Count the rows that became visible or invisible, or those that the history reads."""
+    """Count the rows that became visible or invisible, or the rows of the history."""
     from opal_lake.read.change_range import version_range
     from opal_lake.read.changed_rows import FEED_TYPES
     from opal_lake.read.changes import plan_changes

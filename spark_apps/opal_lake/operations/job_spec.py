@@ -1,4 +1,4 @@
-"""A JobSpec: the operation that a scheduler wants a job to run, as JSON without secrets."""
+"""A JobSpec: the operation that a job has to run, as JSON without secrets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

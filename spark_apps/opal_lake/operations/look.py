@@ -1,4 +1,4 @@
-"""Look at a table: its definition, commits, files and segments; and check its invariants."""
+"""Look at a table: its definition, commits, files, segments, and invariants."""
 
 from collections.abc import Iterator
 from dataclasses import field

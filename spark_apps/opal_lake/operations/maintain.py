@@ -87,7 +87,7 @@ class MaintenancePolicy(Compacting):
 
 @declaration
 class Maintain(MaintenancePolicy, Job):
-    """Run compaction, Z-order and retention, each if it is due by the table's properties.
+    """Run compaction, Z-order and retention, each if it is due by the properties.
 
     Arguments replace properties of the same name. `delete=False` leaves retention out. A dry run
     only reports which steps are due, and why.

@@ -80,7 +80,7 @@ class Read(RowsOperation):
 
 @declaration
 class Get(Operation["pa.Table"]):
-    """Return the rows of some keys, such as `[{"id": 7}, {"id": 9}]`, as an Arrow table.
+    """Return the rows of some keys, such as `[{"id": 7}]`, as an Arrow table.
 
     The rows are in the order of the keys, and keys without a row are left out. The key store finds
     the rows, so that no task runs. `where` selects rows that meet a condition.

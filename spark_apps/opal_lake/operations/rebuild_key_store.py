@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @declaration
 class RebuildKeyStore(Job):
-    """Rebuild the key store from the data files, if some of its runs are lost or damaged.
+    """Rebuild the key store from the data files, if its runs are lost or damaged.
 
     After a failure the same call continues. Pending rows stay pending. Other jobs may write
     meanwhile.

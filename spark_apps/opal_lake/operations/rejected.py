@@ -31,7 +31,7 @@ class ListRejected(Operation[list[dict[str, Any]]]):
 
 @declaration
 class Replay(Operation[JobResult]):
-    """Ingest again the rejected rows that can be read now, for example with an added column.
+    """Ingest again the rejected rows that can be read now, as with an added column.
 
     Each row is ingested once. Rows that still cannot be read stay rejected, and the result says
     why. Messages that a stream rejected can be replayed only if the stream has the format `json`,

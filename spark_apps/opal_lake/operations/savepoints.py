@@ -1,4 +1,4 @@
-"""Savepoints and business snapshots, which are versions with a name; and clock repair."""
+"""Savepoints and business snapshots, which name versions; and clock repair."""
 
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, ClassVar
