@@ -19,7 +19,7 @@ SEED = os.environ.get("OPAL_SEED") or str(random.SystemRandom().randrange(1, 1 <
 
 
 @pytest.mark.slow
-def test_upserts_that_are_killed_come_through(tmp_path: Path) -> None:
+def test_killed_upserts_can_be_repeated(tmp_path: Path) -> None:
     tally = crash(tmp_path, 2, "7", ["local"], ["inline", "metagen"])
     assert sum(tally.kills.values()) == 2
     assert tally.failures == []
@@ -27,7 +27,7 @@ def test_upserts_that_are_killed_come_through(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.s3
-def test_any_job_that_is_killed_anywhere_comes_through(tmp_path: Path) -> None:
+def test_any_job_that_is_killed_anywhere_can_be_repeated(tmp_path: Path) -> None:
     print(f"OPAL_SEED={SEED}")
     tally = crash(tmp_path, 16, SEED, STORES)
     print(report(tally, STORES))
@@ -35,7 +35,7 @@ def test_any_job_that_is_killed_anywhere_comes_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_bootstrap_whose_driver_is_killed_comes_through(tmp_path: Path) -> None:
+def test_a_bootstrap_whose_driver_is_killed_can_be_repeated(tmp_path: Path) -> None:
     print(f"OPAL_SEED={SEED}")
     tally = Tally()
     crash_bootstraps(tmp_path, 1, ["no-links"], random.Random(SEED), tally)

@@ -27,7 +27,7 @@ def live(seed: int, steps: int) -> int:
     return comparisons
 
 
-def test_a_raced_life_is_the_model_s() -> None:
+def test_a_raced_life_agrees_with_the_model() -> None:
     live(SEED, 15)
 
 
@@ -40,5 +40,5 @@ def test_the_same_seed_makes_the_same_life() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(1, LIVES + 1))
-def test_raced_lives_are_the_model_s(number: int) -> None:
+def test_many_raced_lives_agree_with_the_model(number: int) -> None:
     live(SEED + number, STEPS)

@@ -88,14 +88,14 @@ def test_deltas_of_different_batches_never_meet() -> None:
             seen |= mine
 
 
-def test_a_wrong_row_is_named() -> None:
+def test_the_difference_reports_a_wrong_row() -> None:
     right = columns_from(arrow_of(columns_of(Batch(writer=1, turn=1, tick=1)))[0])
     wrong = {name: values.copy() for name, values in right.items()}
     wrong["price"][0] += 1
     assert "1 rows missing" in difference(wrong, right)
 
 
-def test_work_that_no_commit_names_is_seen(tmp_path: Path) -> None:
+def test_the_audit_reports_work_that_no_commit_names(tmp_path: Path) -> None:
     place = Place(folder=str(tmp_path), uri=str(tmp_path / "table"), options={}, began=0, keep_s=60)
     place.create()
     table, auditor = place.table("inline"), Auditor(table=place.table("audit"))

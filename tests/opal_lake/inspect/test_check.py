@@ -186,7 +186,7 @@ class BusyStore(MemoryStorage):
             yield stored
 
 
-def test_commits_that_come_during_a_check_are_no_finding(
+def test_commits_during_a_check_cause_no_finding(
     whole: tuple[Table, dict[str, Any]],
 ) -> None:
     table, _ = whole

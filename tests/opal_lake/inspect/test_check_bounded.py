@@ -39,7 +39,7 @@ def by_many_slots(table: OpenTable) -> list[Finding]:
 
 
 @pytest.mark.parametrize("what", FORGERIES)
-def test_many_slots_find_what_one_finds(what: str, forger: Forger) -> None:
+def test_many_slots_find_the_same_as_one_slot(what: str, forger: Forger) -> None:
     FORGERIES[what][1](forger)
     table = forger.table()
     by_one = shown_findings(check_table(table))
@@ -53,7 +53,7 @@ def test_an_entry_in_the_slot_of_another_key_is_found(forger: Forger) -> None:
     assert shown_findings(by_many_slots(forger.table())) == by_one
 
 
-def test_with_a_floor_an_entry_of_another_key_s_row_is_found_wherever_its_slot_is() -> None:
+def test_with_a_floor_an_entry_for_another_key_s_row_is_found_in_any_slot() -> None:
     """Up to the floor rows may be gone: an entry without a row alone is not a finding."""
     storage = table_with_a_floor()
     forger = Forger.of(storage)
@@ -81,14 +81,14 @@ def table_of(keys: int) -> tuple[MemoryStorage, Table]:
 
 
 @pytest.mark.parametrize("sample", ["100%", "37.5%", "10%", "0.01%", "25"])
-def test_a_sample_of_a_sound_table_finds_nothing_and_says_what_it_left_out(sample: str) -> None:
+def test_a_sample_of_a_sound_table_finds_nothing_and_lists_what_it_left_out(sample: str) -> None:
     _, table = table_of(200)
     checked = check(table, Check(sample=sample))
     assert checked.findings == ()
     assert bool(checked.left_out) is (sample != "100%")
 
 
-def test_each_key_is_looked_at_wholly_or_not_at_all_and_later_versions_look_at_others() -> None:
+def test_a_sample_checks_keys_wholly_and_later_versions_check_other_keys() -> None:
     """Every event is gone: a sample finds the updated rows of its keys."""
     storage, _ = table_of(400)
     forger = Forger.of(storage)
@@ -114,7 +114,7 @@ def test_each_key_is_looked_at_wholly_or_not_at_all_and_later_versions_look_at_o
     assert plan_sample("30%", table.snapshot_at()).start != before.start
 
 
-def test_a_share_of_the_circle_that_passes_its_end_is_looked_at_on_both_sides() -> None:
+def test_a_sample_that_passes_the_end_of_the_hash_circle_checks_both_sides() -> None:
     _, table = table_of(300)
     keys = replace(plan_sample("50%", table.snapshot_at()), start=(1 << 32) - (1 << 30))
     high = np.random.default_rng(3).integers(0, 1 << 64, 10_000, dtype=np.uint64)
@@ -148,14 +148,14 @@ def test_a_check_that_is_stopped_leaves_nothing_on_disk(
 
 
 @pytest.mark.parametrize("memory", ["10", "100m"])
-def test_what_is_no_bound_is_refused(memory: str) -> None:
+def test_an_invalid_amount_of_memory_is_refused(memory: str) -> None:
     _, table = table_of(1)
     with pytest.raises(InvalidInputError, match="memory"):
         check(table, Check(), memory=memory)
 
 
 @pytest.mark.parametrize("sample", ["0%", "101%", "ten"])
-def test_what_is_no_share_is_refused(sample: str) -> None:
+def test_an_invalid_sample_is_refused(sample: str) -> None:
     _, table = table_of(1)
     with pytest.raises(InvalidInputError, match="sample"):
         table.check(sample=sample)

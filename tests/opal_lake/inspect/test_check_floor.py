@@ -30,7 +30,7 @@ NO_DOUBTS = Doubts(
         (20, 20, 10, None),
     ],
 )
-def test_an_event_up_to_the_floor_may_differ_where_the_rule_s_is_there_too(
+def test_an_event_may_differ_from_the_rule_s_up_to_the_floor(
     expected: int, actual: int, floor: int | None, finding: str | None
 ) -> None:
     counts = FaultCounts()

@@ -50,7 +50,9 @@ __all__ = ["forger"]
 
 
 @pytest.mark.parametrize("segment, offset", [(NO_ROW, 3), (SEGMENT_1, NO_ROW), (SEGMENT_1, -5)])
-def test_what_follows_is_a_row_or_none(segment: int, offset: int, forger: Forger) -> None:
+def test_an_event_must_name_a_whole_next_row_or_none(
+    segment: int, offset: int, forger: Forger
+) -> None:
     log = decode_commit(forger.files[layout.commit_path(4)], "").actions.add_logs[0]
     original = decode_events(forger.files[log.path], log.path, log.events, with_next=True)
     data = encode_events(leading_to(segment, offset)(original))
@@ -107,7 +109,7 @@ def test_segments_that_were_ingested_before_the_log_begins_are_compared_too() ->
     ), named
 
 
-def test_nothing_is_rewritten_where_a_segment_has_fewer_rows_than_were_ingested() -> None:
+def test_a_rewrite_fails_if_a_segment_has_fewer_rows_than_were_ingested() -> None:
     """Rows beyond the end of the segment would get the ids of other rows."""
     table = create(MemoryStorage(), checkpoint_commits=100)
     table.ingest(*rows([("a", 1, 1), ("b", 1, 1), ("c", 1, 1)]), metadata="inline")
@@ -119,7 +121,7 @@ def test_nothing_is_rewritten_where_a_segment_has_fewer_rows_than_were_ingested(
         compact(forged)
 
 
-def test_the_last_row_id_is_given_out_and_none_behind_it(forger: Forger) -> None:
+def test_no_row_id_beyond_the_last_one_is_assigned(forger: Forger) -> None:
     forger.root(lambda root, _: replace(root, next_row_id=(1 << 63) - 2))
     table = forger.table()
     table.ingest(*rows([("x", 1, 1)]), metadata="inline")
@@ -224,7 +226,7 @@ def test_a_rewrite_has_a_side_file_with_its_rows_or_none(
     assert any(message in finding.message for finding in named), named
 
 
-def test_a_rewritten_file_does_not_say_its_row_ids_in_its_commit(rewritten: Forger) -> None:
+def test_a_rewritten_file_without_row_ids_in_its_commit_is_found(rewritten: Forger) -> None:
     path = rewritten.json(
         4, lambda body: body["actions"]["rewrite"]["add"][0].update(first_row_id=3)
     )
@@ -232,7 +234,7 @@ def test_a_rewritten_file_does_not_say_its_row_ids_in_its_commit(rewritten: Forg
     assert any("has a first_row_id in the commit" in finding.message for finding in named), named
 
 
-def test_a_file_of_a_side_file_does_not_say_its_row_ids(with_side: Forger) -> None:
+def test_a_rewritten_file_without_row_ids_in_a_side_file_is_found(with_side: Forger) -> None:
     def forge(body: Any) -> None:
         side = body["actions"]["rewrite"]["side"]
         items = [*decode_section(with_side.files[side[0]], side[0], lambda item: item)]
@@ -325,7 +327,7 @@ def days() -> Forger:
         ),
     ],
 )
-def test_business_snapshots_that_fall_are_found(
+def test_business_snapshots_in_falling_order_are_found(
     days: Forger, version: int, change: Callable[[Commit], Commit], says: str
 ) -> None:
     assert check_table(days.table()) == []
@@ -405,7 +407,7 @@ def with_first(entries: Entries, segment: Any, offset: Any) -> Entries:
 
 @pytest.mark.parametrize("floor", [None, 9])
 @pytest.mark.parametrize("what", HAUNTED)
-def test_what_is_left_of_discarded_rows_is_found(
+def test_events_and_entries_of_discarded_rows_are_found(
     withdrawn: Forger, what: str, floor: int | None
 ) -> None:
     """Rows up to a floor may have been dropped, but not these."""

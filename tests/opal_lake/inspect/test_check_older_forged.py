@@ -92,7 +92,7 @@ def with_another_row(entries: Entries) -> Entries:
         ("run", with_another_row, {"I20", "I21"}),
     ],
 )
-def test_what_does_not_fit_together_in_a_savepoint_is_named(
+def test_a_savepoint_whose_rows_and_events_contradict_is_reported(
     forger: Forger,
     kind: str,
     change: Callable[[Events], Events] | Callable[[Entries], Entries],
@@ -118,22 +118,22 @@ def test_a_check_compares_every_version(forger: Forger) -> None:
     assert (checked.findings, checked.left_out) == ((), ())
 
 
-def test_a_quick_check_names_itself_as_why_older_versions_are_not_compared(forger: Forger) -> None:
+def test_a_quick_check_reports_that_older_versions_were_not_compared(forger: Forger) -> None:
     _, older = check(opened(forger), Check(all=True, quick=True)).left_out
     assert "fit together in" in older
     assert older.endswith("a quick check reads metadata only")
 
 
 @pytest.mark.parametrize("tuning", [Tuning(compared_rows=40), Tuning(compared_versions=3)])
-def test_of_too_many_versions_some_are_compared(forger: Forger, tuning: Tuning) -> None:
+def test_only_some_of_too_many_versions_are_compared(forger: Forger, tuning: Tuning) -> None:
     checked = check(opened(forger), Check(all=True), tuning=tuning)
     assert checked.findings == ()
     [left_out] = checked.left_out
     assert "fit together in" in left_out
-    assert left_out.endswith("they are too many, or too large together, to compare each")
+    assert left_out.endswith("the versions are too many, or too large together, to compare each")
 
 
-def test_a_version_whose_events_come_late_is_named(forger: Forger) -> None:
+def test_a_version_with_late_events_is_reported(forger: Forger) -> None:
     """Later versions are right, and so is the log that merges both."""
     late: list[Events] = []
 
@@ -164,7 +164,7 @@ def test_a_version_whose_events_come_late_is_named(forger: Forger) -> None:
         ("run", with_another_row, "I21"),
     ],
 )
-def test_what_a_merge_did_not_take_over_is_named(
+def test_events_and_entries_that_a_merge_lost_are_reported(
     forger: Forger,
     kind: str,
     change: Callable[[Events], Events] | Callable[[Entries], Entries],

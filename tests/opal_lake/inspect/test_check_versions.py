@@ -101,7 +101,7 @@ def test_a_sound_table_has_sound_versions_and_each_file_is_read_once(
     assert checked.looked_at.files == len({path for path in data if path.startswith(layout.DATA)})
 
 
-def test_a_check_says_what_it_looked_at() -> None:
+def test_a_check_reports_its_extent() -> None:
     table = table_with_versions(MemoryStorage())
     head = table.snapshot_at()
     size = f"{len(head.files)} data file with {head.root.rows} rows"
@@ -117,7 +117,7 @@ def test_a_check_says_what_it_looked_at() -> None:
     assert quick.text.endswith("metadata only")
 
 
-def test_the_command_looks_at_all_versions(
+def test_the_command_checks_all_versions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uri = str(tmp_path / "table")

@@ -71,7 +71,7 @@ def test_counts_tell_visible_pending_and_all_rows_apart(table: Table) -> None:
     assert counts["bytes"] == sum(file["bytes"] for file in file_rows(table))
 
 
-def test_what_is_pending_is_described_by_partition_key(table: Table) -> None:
+def test_pending_rows_are_described_by_partition_key(table: Table) -> None:
     table.ingest(rows(range(30, 33), 3), [False] * 3, partition_key="2026-01-03")
     pending = describe(table)["pending"]
     assert [(key["partition_key"], key["rows"], key["segments"]) for key in pending] == [

@@ -100,7 +100,7 @@ def test_files_of_different_partitions_groups_and_pending_segments_stay_apart(
     assert check_table(table) == []
 
 
-def test_a_major_compaction_drops_what_no_readable_moment_shows(
+def test_a_major_compaction_drops_rows_that_no_readable_event_time_shows(
     request: pytest.FixtureRequest,
 ) -> None:
     table = filled(store(request))
@@ -162,7 +162,7 @@ def test_storage_after_many_full_updates_is_that_of_a_fresh_copy(
     assert check_table(table) == []
 
 
-def test_a_rewrite_that_loses_files_to_another_takes_what_is_left(
+def test_a_rewrite_that_loses_files_to_another_rewrites_the_other_files(
     request: pytest.FixtureRequest,
 ) -> None:
     table = filled(store(request), group_rows=8)
@@ -197,7 +197,7 @@ def test_upserts_go_on_during_a_rewrite_and_neither_repeats_its_work(
     assert check_table(table) == []
 
 
-def test_many_files_go_by_a_side_file(request: pytest.FixtureRequest) -> None:
+def test_a_rewrite_of_many_files_lists_them_in_a_side_file(request: pytest.FixtureRequest) -> None:
     table = create(store(request), segment_rows=1)
     values: list[Row] = [(f"k{number}", 1, number) for number in range(300)]
     upsert(table, values)
@@ -245,7 +245,7 @@ def test_cold_partitions_are_compressed_by_the_table_s_codec(
     assert sorted(file.codec for file in table.snapshot_at().files.values()) == ["", codec]
 
 
-def test_what_cannot_be_done_is_said() -> None:
+def test_an_impossible_compaction_names_the_reason() -> None:
     with pytest.raises(InvalidInputError, match="use one of minor, major"):
         Compact(mode="full")
     with pytest.raises(InvalidInputError, match="needs look_back, the span that stays readable"):
@@ -348,7 +348,7 @@ class NoCheckpoints(MemoryStorage):
         return super().put_if_absent(path, data)
 
 
-def test_a_compaction_that_is_done_stands_whatever_comes_of_its_checkpoint() -> None:
+def test_a_compaction_succeeds_though_its_checkpoint_fails() -> None:
     storage = NoCheckpoints()
     table = filled(storage, checkpoint_commits=1000)
     storage.closed = True

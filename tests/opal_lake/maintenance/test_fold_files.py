@@ -54,7 +54,7 @@ def test_a_row_is_written_again_about_once_a_tier() -> None:
     assert moved <= 128 * 3.5, "128 is between the third and the fourth power of four"
 
 
-def test_none_is_folded_where_the_table_says_so() -> None:
+def test_no_file_is_folded_with_fold_files_0() -> None:
     table = create(MemoryStorage(), fold_files=0)
     fill(table, upserts(40))
     assert len(table.snapshot_at().files) == 40
@@ -115,7 +115,7 @@ class FullStore(MemoryStorage):
 
 
 @pytest.mark.parametrize("error", [StorageError, ClockError, InvalidInputError, OSError])
-def test_an_upsert_stands_whatever_comes_of_folding(error: type[Exception]) -> None:
+def test_an_upsert_succeeds_though_folding_fails(error: type[Exception]) -> None:
     table = create(FullStore(error), fold_files=2)
     batches = upserts(12)
     fill(table, batches)

@@ -136,7 +136,7 @@ def test_cold_partitions_are_compressed_once() -> None:
     assert [step.operation for step in due(table, archive_codec="zstd:22")] == ["compact"]
 
 
-def test_what_is_given_counts_before_the_properties() -> None:
+def test_arguments_replace_the_properties() -> None:
     spec = new_table(window="3d", dead_share=50).snapshot_at().spec
     asked = Maintain(window="1d", zorder=["sku"], unclustered_share=0.5)
     policy = policy_of(spec, asked.policy)

@@ -69,7 +69,7 @@ def test_a_compaction_that_loses_all_its_files_forgets_nothing() -> None:
     assert check_table(table) == []
 
 
-def test_two_checkpoints_of_a_version_at_once_leave_one_that_holds() -> None:
+def test_two_concurrent_checkpoints_of_a_version_leave_a_valid_one() -> None:
     store = MemoryStorage()
     table = create(store, checkpoint_commits=1000)
     for number in range(40):  # more logs than bases are folded for
@@ -85,7 +85,7 @@ def test_two_checkpoints_of_a_version_at_once_leave_one_that_holds() -> None:
     assert check_table(table) == []
 
 
-def test_a_consumer_that_saw_all_there_is_goes_on_after_its_version_has_expired() -> None:
+def test_a_consumer_at_the_newest_version_continues_after_that_version_expired() -> None:
     clock = ManualClock()
     table = create_on(
         MemoryStorage(),

@@ -28,7 +28,9 @@ def rows_at(moment: int) -> list[Row]:
     return [(f"k{number}", moment, moment) for number in range(5)]
 
 
-def test_a_compaction_merges_what_hurried_ingests_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_merges_runs_that_hurried_ingests_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(merge, "HURRIED_ENTRIES", 10)
     batches = [5] * 5
     assert len(filled(batches, hurried=False).snapshot_at().runs) < 4
@@ -54,7 +56,7 @@ def test_without_a_compaction_hurried_ingests_merge_the_oldest_later(
     assert check_table(more) == []
 
 
-def test_maintenance_is_due_for_what_hurried_ingests_left_and_no_sooner(
+def test_maintenance_is_due_once_hurried_ingests_left_a_merge(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(merge, "HURRIED_ENTRIES", 10)

@@ -97,7 +97,7 @@ def assert_sound(table: Table, batches: list[list[Row]]) -> None:
 
 @pytest.mark.parametrize("slots", [1, 8])
 @pytest.mark.parametrize("harm", [lose, damage, lose_one])
-def test_a_table_whose_runs_are_harmed_is_sound_again(
+def test_a_rebuild_repairs_damaged_and_lost_runs(
     harm: Callable[[Storage, Table], None], slots: int, storage: Storage
 ) -> None:
     table = prepared(storage)
@@ -175,7 +175,7 @@ def work(table: Table, only: int | None = None) -> tuple[RebuildPlan, list[SlotO
 
 @pytest.mark.parametrize("fan_in", [2, 8])
 @pytest.mark.parametrize("winner", ["metagen", "inline", "both"])
-def test_what_others_commit_meanwhile_stays(winner: str, fan_in: int, storage: Storage) -> None:
+def test_commits_during_a_rebuild_stay(winner: str, fan_in: int, storage: Storage) -> None:
     """The winner, with a fan-in of 2, merges runs that the rebuild replaces."""
     create(storage, key_store_fan_in=fan_in)
     table, batches = reopen(storage), [FIRST, SECOND, THIRD]
@@ -224,7 +224,7 @@ def test_two_rebuilds_at_once_leave_a_sound_table(storage: Storage) -> None:
     assert_sound(table, [FIRST, SECOND])
 
 
-def test_a_rebuild_goes_on_where_the_last_one_died(storage: Storage) -> None:
+def test_a_rebuild_continues_where_the_last_one_died(storage: Storage) -> None:
     """A number is taken over also if rows were ingested meanwhile that are pending.
 
     It is not when rows were processed, or when a run is gone again.
@@ -266,7 +266,7 @@ def test_a_driver_that_was_thought_dead_loses(storage: Storage) -> None:
     assert_sound(table, [FIRST, SECOND])
 
 
-def test_a_record_that_is_damaged_is_done_again(storage: Storage) -> None:
+def test_the_slot_of_a_damaged_record_is_rebuilt_again(storage: Storage) -> None:
     table = prepared(storage)
     plan, _ = work(table, only=2)
     path = layout.rebuild_path(plan.state, plan.number, SLOTS, 0)

@@ -51,7 +51,7 @@ def read_share(table: Table) -> float:
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_reads_open_few_files_and_say_the_same(
+def test_reads_after_a_zorder_open_few_files_and_return_the_same_rows(
     request: pytest.FixtureRequest, file_format: str
 ) -> None:
     table = make(request.node.name, file_format=file_format)
@@ -80,7 +80,7 @@ def test_reads_open_few_files_and_say_the_same(
     assert check_table(table) == []
 
 
-def test_a_second_run_takes_what_is_new_and_runs_that_are_smaller(
+def test_a_second_zorder_rewrites_new_files_and_smaller_runs(
     request: pytest.FixtureRequest,
 ) -> None:
     table = make(request.node.name)
@@ -106,7 +106,7 @@ def test_a_second_run_takes_what_is_new_and_runs_that_are_smaller(
     assert check_table(table) == []
 
 
-def test_other_columns_are_another_order(request: pytest.FixtureRequest) -> None:
+def test_a_zorder_by_other_columns_rewrites_all_files(request: pytest.FixtureRequest) -> None:
     table = make(request.node.name)
     table.ingest(batch(0, 8_000, 1), metadata="inline")
     order(table, "x", "y")
@@ -114,7 +114,7 @@ def test_other_columns_are_another_order(request: pytest.FixtureRequest) -> None
     assert {cluster.columns for cluster in clusters(table) if cluster} == {(Y, X)}
 
 
-def test_places_are_clustered_by_themselves_in_several_commits(
+def test_partitions_are_clustered_separately_in_several_commits(
     request: pytest.FixtureRequest,
 ) -> None:
     table = make(request.node.name, partition_by=("day",), group_rows=9_000)

@@ -47,7 +47,7 @@ def grow_old(folder: Path, days: float) -> None:
         os.utime(path, (then, then))
 
 
-def test_retention_takes_what_killed_writers_left_once_it_is_older_than_the_grace(
+def test_retention_deletes_left_overs_that_are_older_than_the_grace(
     storage: Storage,
 ) -> None:
     table = Table.open(storage.uri)
@@ -86,7 +86,7 @@ def test_the_command_names_left_overs_and_finds_no_damage(
     assert "\nleft over: " in output.err
 
 
-def test_nothing_is_taken_behind_a_symbolic_link(tmp_path: Path) -> None:
+def test_retention_deletes_no_file_behind_a_symbolic_link(tmp_path: Path) -> None:
     store = open_storage(str(tmp_path / "table"))
     create(store)
     folder, elsewhere = tmp_path / "table" / HIDDEN, tmp_path / "elsewhere"

@@ -97,7 +97,7 @@ def test_a_snapshot_that_was_kept_too_long_has_expired(table: Table, use: Use) -
 
 
 @pytest.mark.parametrize("use", USES)
-def test_what_the_newest_version_lacks_is_damage(table: Table, use: Use) -> None:
+def test_a_missing_file_of_the_newest_version_is_damage(table: Table, use: Use) -> None:
     overtake(table)
     now = table.snapshot_at()
     table.storage.delete(
@@ -111,7 +111,7 @@ def test_what_the_newest_version_lacks_is_damage(table: Table, use: Use) -> None
     assert exit_code(raised.value) == DAMAGE
 
 
-def test_what_is_missing_of_a_table_that_let_nothing_expire_is_damage(table: Table) -> None:
+def test_a_missing_file_is_damage_if_no_version_has_expired(table: Table) -> None:
     old = table.snapshot_at()
     table.storage.delete([*old.files][:1])
     with pytest.raises(FormatError, match="restore the file from a backup"):

@@ -79,7 +79,7 @@ def test_versions_of_the_window_stay_and_the_others_expire(storage: Storage) -> 
     assert paths(storage, layout.CLAIMS)[0] == layout.claim_path(4)
 
 
-def test_a_window_keeps_what_was_read_at_its_begin(storage: Storage) -> None:
+def test_a_window_keeps_the_version_that_was_newest_at_its_begin(storage: Storage) -> None:
     """The version that was the newest then, even if it is far older."""
     history(storage, 3)
     table = at_hour(storage, 500)
@@ -101,7 +101,7 @@ def test_the_window_of_the_table_counts_when_none_is_given(storage: Storage) -> 
     assert table.snapshot_at().root.oldest_version == 12
 
 
-def test_nothing_to_do_is_no_commit(storage: Storage) -> None:
+def test_a_retention_with_nothing_to_do_commits_nothing(storage: Storage) -> None:
     table = history(storage, 5)
     assert table.retain(window="30d").version is None
     table.retain(window="2h", grace="1h")
@@ -118,7 +118,7 @@ def test_a_longer_window_brings_nothing_back(storage: Storage) -> None:
     assert table.snapshot_at().root.oldest_version == 10
 
 
-def test_a_dry_run_tells_what_a_run_does_and_changes_nothing(storage: Storage) -> None:
+def test_a_dry_run_lists_the_files_that_a_run_deletes_and_changes_nothing(storage: Storage) -> None:
     table = history(storage, 12)
     before = paths(storage)
     result = table.retain(window="3h", grace="1h", dry_run=True, token="t")
@@ -133,7 +133,7 @@ def test_a_dry_run_tells_what_a_run_does_and_changes_nothing(storage: Storage) -
     assert (again.repeated, dict(again.counts)) == (True, dict(done.counts))
 
 
-def test_traffic_of_streams_that_have_not_run_within_the_window_goes(storage: Storage) -> None:
+def test_traffic_of_streams_that_stopped_before_the_window_is_deleted(storage: Storage) -> None:
     table = history(storage, 5)
     document = layout.traffic_path(1, "orders")
     storage.put_if_absent(document, b"")
@@ -144,7 +144,7 @@ def test_traffic_of_streams_that_have_not_run_within_the_window_goes(storage: St
     assert document not in paths(storage)
 
 
-def test_what_merges_replaced_goes_once_no_version_reads_it(storage: Storage) -> None:
+def test_merged_logs_and_runs_are_deleted_once_no_version_reads_them(storage: Storage) -> None:
     table = history(storage, 20, key_store_fan_in=2)
     before = len(paths(storage, layout.KEY_STORE))
     result = table.retain(window="1h", grace="1h")
@@ -293,7 +293,7 @@ def test_a_table_that_lost_version_0_cannot_be_created_again(storage: Storage) -
     assert layout.commit_path(0) not in paths(storage)
 
 
-def test_a_token_is_remembered_when_what_came_of_it_has_expired(storage: Storage) -> None:
+def test_a_token_is_known_after_its_version_has_expired(storage: Storage) -> None:
     table = history(storage, 8)
     table.retain(window="1h", grace="1h")
     again = table.ingest(*rows(batch(2)), metadata="inline", token="t2")
@@ -319,7 +319,7 @@ def test_time_travel_by_commit_time_names_the_oldest_version(storage: Storage) -
 
 
 @pytest.mark.parametrize("argument,value", [("window", "soon"), ("grace", "-1d"), ("window", "")])
-def test_spans_that_are_none_are_refused(storage: Storage, argument: str, value: str) -> None:
+def test_invalid_spans_are_refused(storage: Storage, argument: str, value: str) -> None:
     with pytest.raises(InvalidInputError, match=f"{argument}='{value}' is not a duration"):
         history(storage, 1).retain(**{argument: value})  # type: ignore[arg-type]  # one of two texts
 

@@ -29,7 +29,7 @@ def _digests_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_what_may_be_read_equals_the_model_whatever_retention_did(file_format: str) -> None:
+def test_readable_versions_equal_the_model_after_random_retentions(file_format: str) -> None:
     @seed(SEED)
     @settings(
         max_examples=max(1, HISTORIES // 2),

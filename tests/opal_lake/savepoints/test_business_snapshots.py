@@ -177,7 +177,7 @@ def test_an_inline_ingest_waits_for_pending_rows_of_the_day_before() -> None:
     assert cities(table) == {"A": "Wuhan"}
 
 
-def test_an_inline_batch_of_the_next_day_takes_up_what_was_held_back_of_it() -> None:
+def test_an_inline_batch_of_the_next_day_processes_held_back_rows_of_that_day() -> None:
     table = create(drift="1h")
     table.ingest(
         arrow([("A", 1, "Beijing", FRIDAY), ("A", 2, "Wuhan", SATURDAY)]),
@@ -355,7 +355,7 @@ def test_a_stray_business_snapshot_without_rows_is_taken_back_too() -> None:
     assert check_table(table) == []
 
 
-def test_what_a_restore_took_back_another_one_brings_again() -> None:
+def test_a_second_restore_brings_back_business_snapshots_that_the_first_undid() -> None:
     table = create()
     for day, city in {FRIDAY: "Beijing", SATURDAY: "Wuhan", SUNDAY: "Xian"}.items():
         table.ingest(arrow([("A", 1, city, day)]), metadata="inline", business_snapshot=day)
@@ -546,7 +546,7 @@ def test_rows_that_became_late_between_two_tries_are_rejected_once(
     assert cities(table) == {"Z": "Beijing", "A": "Beijing", "C": "Xian", "D": "Rome", "E": "Rome"}
 
 
-def test_names_that_could_be_times_are_business_snapshots_where_a_table_has_such() -> None:
+def test_a_name_that_could_be_a_time_is_a_business_snapshot_if_the_table_has_them() -> None:
     table, hours = create(), [f"2023-11-15T0{hour}:00Z" for hour in range(4)]
     for number, hour in enumerate(hours[:3]):
         table.ingest(arrow([(hour, number, "Xian", "")]), metadata="inline", business_snapshot=hour)
@@ -587,7 +587,7 @@ def test_held_rows_do_not_wait_for_a_time_that_a_repair_took_back() -> None:
     assert check_table(table) == []
 
 
-def test_changes_say_what_is_wrong_with_a_business_snapshot() -> None:
+def test_changes_name_the_fault_of_a_business_snapshot() -> None:
     table = create(drift="1h")
     table.ingest(
         arrow([("A", 1, "Beijing", FRIDAY), ("A", 2, "Wuhan", SATURDAY)]),
@@ -620,7 +620,7 @@ BAD_NAMES = ["", "2022/07/15", "-2022", "20220715", "a" * 101, "2022-07-15\n", "
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_a_name_that_is_none_is_refused(name: object) -> None:
+def test_an_invalid_business_snapshot_name_is_refused(name: object) -> None:
     table = create()
     with pytest.raises(
         InvalidInputError,
@@ -654,7 +654,7 @@ def refused(
     assert table.snapshot_at().version == before
 
 
-def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
+def test_the_error_for_bad_input_names_valid_input_and_nothing_is_written() -> None:
     table = create(drift="1h")
     rows = arrow([("A", 1, "Beijing", SATURDAY)])
     table.ingest(rows, business_snapshot=SATURDAY)
@@ -719,7 +719,7 @@ def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
     )
 
 
-def test_a_column_of_dates_tells_the_business_snapshot() -> None:
+def test_a_column_of_dates_gives_the_business_snapshot() -> None:
     schema = pa.schema([("user", pa.string()), ("at", pa.int64()), ("day", pa.date32())])
     layout = TableLayout(keys=["user"], delta="at")
     table = create_on(MemoryStorage(), plan_spec(schema, layout), ManualClock(), CountingIds())

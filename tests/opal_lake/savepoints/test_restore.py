@@ -106,7 +106,7 @@ def test_a_time_and_a_savepoint_name_versions_too(table: Table) -> None:
         ({"timestamp": "1999-01-01T00:00:00Z"}, NotFoundError, "no readable version as of 1999"),
     ],
 )
-def test_what_cannot_be_restored_is_refused_and_nothing_is_written(
+def test_an_impossible_restore_is_refused_and_writes_nothing(
     table: Table, named: dict[str, object], error: type[Exception], said: str
 ) -> None:
     before = list(table.storage.list(""))
@@ -116,7 +116,7 @@ def test_what_cannot_be_restored_is_refused_and_nothing_is_written(
     assert list(table.storage.list("")) == before
 
 
-def test_what_is_shown_already_is_no_change(table: Table) -> None:
+def test_a_restore_of_rows_that_are_shown_already_commits_nothing(table: Table) -> None:
     table.compact()
     assert table.restore(version=4).version is None
     result = table.restore(version=4, token="t")
@@ -134,7 +134,9 @@ def test_what_is_shown_already_is_no_change(table: Table) -> None:
     assert table.restore(version=4, token="t").repeated
 
 
-def test_a_retry_restores_once_and_a_retry_of_what_was_undone_ingests_nothing(table: Table) -> None:
+def test_a_retry_restores_once_and_a_retry_of_an_undone_ingest_ingests_nothing(
+    table: Table,
+) -> None:
     table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="dye", application=("stream", 7))
     assert table.restore(version=4, token="back").version == 6
     table.ingest(*rows([("elk", 6, 60)]), metadata="inline")
@@ -147,7 +149,7 @@ def test_a_retry_restores_once_and_a_retry_of_what_was_undone_ingests_nothing(ta
     assert content(table) == latest([*BATCHES, [("elk", 6, 60)]])
 
 
-def test_a_repeat_of_what_a_restore_undid_says_so(table: Table) -> None:
+def test_a_repeat_of_an_undone_ingest_has_a_note(table: Table) -> None:
     first = table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="dye")
     table.restore(version=4)
     repeated = table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="dye")
@@ -163,7 +165,7 @@ def test_a_repeat_of_what_a_restore_undid_says_so(table: Table) -> None:
     assert table.ingest(*rows([("dye", 5, 50)]), token="dye") == replace(first, repeated=True)
 
 
-def test_a_repeat_of_what_a_restore_undid_reads_pages_of_the_log(storage: Storage) -> None:
+def test_a_repeat_of_an_undone_ingest_reads_pages_of_the_log(storage: Storage) -> None:
     table = create(storage, checkpoint_commits=10)
     table.ingest(*rows([("ax", 1, 1)]), metadata="inline", token="ax")
     table.restore(version=0)
@@ -175,7 +177,9 @@ def test_a_repeat_of_what_a_restore_undid_reads_pages_of_the_log(storage: Storag
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_repeat_says_why_its_rows_are_not_in_the_table(storage: Storage, seed: int) -> None:
+def test_the_note_of_a_repeat_names_why_its_rows_are_not_in_the_table(
+    storage: Storage, seed: int
+) -> None:
     """Repeats equal a model with the tokens and discarded tokens of each version."""
     random = Random(seed)
     table = create(storage)
@@ -204,7 +208,7 @@ def test_a_repeat_says_why_its_rows_are_not_in_the_table(storage: Storage, seed:
             assert (repeated.repeated, repeated.notes == ()) == (True, token in has)
 
 
-def test_pending_rows_are_pending_again_and_later_ones_go(table: Table) -> None:
+def test_a_restore_brings_back_pending_rows_and_removes_later_ones(table: Table) -> None:
     table.ingest(*rows([("dye", 5, 50)]))
     table.metagen()
     table.ingest(*rows([("elk", 6, 60)]))
@@ -219,7 +223,7 @@ def test_pending_rows_are_pending_again_and_later_ones_go(table: Table) -> None:
     assert check_table(table) == []
 
 
-def test_a_partition_key_of_what_an_earlier_restore_undid_stays_known(storage: Storage) -> None:
+def test_the_partition_key_of_an_undone_ingest_stays_known(storage: Storage) -> None:
     table = create(storage)
     pending = table.ingest(*rows([("ant", 1, 10)]), partition_key="2026-11-01")
     table.metagen(partition_key="2026-11-01")
@@ -246,7 +250,7 @@ def test_a_job_that_runs_meanwhile_fails_and_does_it_again(table: Table, storage
     assert check_table(table) == []
 
 
-def test_the_feed_tells_what_it_took_back_and_brought_again(table: Table) -> None:
+def test_the_feed_has_the_rows_that_a_restore_removed_and_brought_back(table: Table) -> None:
     table.restore(version=1)
     changes = {
         (row["_change_type"], row["sku"], row["price"]) for row in table.changes(5, 5).to_pylist()
@@ -316,7 +320,7 @@ def test_a_restore_that_changes_pending_rows_alone_does_not_change_the_view(tabl
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_retention_keeps_what_came_back(table: Table, late: bool) -> None:
+def test_retention_keeps_restored_files(table: Table, late: bool) -> None:
     """The state may be known without the restore itself."""
     table.compact()
     table.restore(version=2)
@@ -331,7 +335,7 @@ def test_retention_keeps_what_came_back(table: Table, late: bool) -> None:
     } == {"retain"}
 
 
-def test_what_expires_while_a_restore_runs_cannot_come_back(table: Table) -> None:
+def test_a_version_that_expires_during_its_restore_is_refused(table: Table) -> None:
     state = table.snapshot_at(1)
     table.retain(window="0s", grace="0s")
     with pytest.raises(
@@ -347,7 +351,7 @@ def test_reads_need_no_log_behind_the_checkpoint_of_a_restore(table: Table) -> N
     assert (checkpoint.version, checkpoint.root.epoch) == (5, 1)
 
 
-def test_what_came_back_and_went_again_is_gone(storage: Storage) -> None:
+def test_repeated_restores_show_the_rows_of_each_restored_version(storage: Storage) -> None:
     """A restore removes items of a part far below its own, also a second time."""
     table = create(storage, checkpoint_commits=1, fold_files=0, tuning=LISTS_IN_FILES)
     batches = [[(f"sku {number:02}", 1, number)] for number in range(24)]
@@ -370,7 +374,7 @@ def test_what_came_back_and_went_again_is_gone(storage: Storage) -> None:
         (lambda restored: replace(restored, version=6), "which is not older"),
     ],
 )
-def test_check_finds_a_restore_that_is_none(
+def test_check_finds_a_restore_that_differs_from_its_version(
     table: Table, damage: Callable[..., object], said: str
 ) -> None:
     table.restore(version=2)
@@ -384,7 +388,7 @@ def test_check_finds_a_restore_that_is_none(
     )
 
 
-def test_ten_at_once(tmp_path: Path) -> None:
+def test_ten_concurrent_restores_leave_the_rows_of_one_version(tmp_path: Path) -> None:
     """Each restores or reports that another was first; the table shows one version."""
     storage = open_storage(str(tmp_path / "t"))
     table = create(storage)
@@ -516,7 +520,7 @@ def test_restore_commits_nothing_if_a_file_that_it_brings_back_is_damaged(
     assert (table.snapshot_at().version, content(table)) == (newest, before)
 
 
-def test_restore_of_many_files_lists_them_and_names_what_is_missing(storage: Storage) -> None:
+def test_restore_of_many_files_lists_them_and_names_missing_ones(storage: Storage) -> None:
     table = create(storage, checkpoint_commits=4, fold_files=0)
     for hour in range(1, 40):
         table.ingest(*rows([(f"sku{hour}", hour, hour)]), metadata="inline")

@@ -91,7 +91,7 @@ def test_a_name_moves_to_another_version_in_one_commit(table: Table) -> None:
     assert table.snapshot_at().root.savepoints == {"a": 3}
 
 
-def test_what_is_released_goes_with_the_next_retention_unless_it_has_another_name(
+def test_the_next_retention_deletes_a_released_version_without_another_name(
     table: Table,
 ) -> None:
     table.savepoint("a", 1)
@@ -114,7 +114,7 @@ def test_what_is_released_goes_with_the_next_retention_unless_it_has_another_nam
 @pytest.mark.parametrize(
     "name", ["", "a b", "../x", "ä", "x" * 101, "-a", "latest", "3", 3, True, 5.5]
 )
-def test_names_are_plain_and_no_version(table: Table, name: object) -> None:
+def test_a_savepoint_name_is_plain_and_not_a_version(table: Table, name: object) -> None:
     said = "would look like a version" if name in ("latest", "3") else "cannot be called"
     if not isinstance(name, str):
         said = "argument name is"
@@ -122,7 +122,7 @@ def test_names_are_plain_and_no_version(table: Table, name: object) -> None:
         table.savepoint(name)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_versions_that_are_not_there_cannot_be_kept(table: Table) -> None:
+def test_missing_versions_cannot_become_savepoints(table: Table) -> None:
     with pytest.raises(NotFoundError, match="no version 9; the readable versions are 0 to 4"):
         table.savepoint("a", 9)
     expire_all(table)

@@ -198,7 +198,7 @@ def opened(table: OpalTable, where: str) -> int:
 
 
 @pytest.mark.parametrize("file_format", ["parquet", pytest.param("orc", marks=pytest.mark.slow)])
-def test_reads_open_few_files_and_say_the_same(
+def test_reads_after_a_zorder_open_few_files_and_return_the_same_rows(
     spark: SparkSession, tmp_path: Path, file_format: str
 ) -> None:
     table = points(spark, tmp_path, 10_000, file_format)
