@@ -15,8 +15,8 @@ def takes_arguments_of(
 ) -> Callable[[FunctionT], FunctionT]:
     """Return a decorator that adds a declaration's arguments to a signature.
 
-    The function gets them in its `**kwargs`. An `__init__` is decorated in the body of its class:
-    Airflow looks at the signature when the class is made.
+    The decorated function gets these arguments in its `**kwargs`. Decorate an `__init__` in the
+    body of its class: Airflow reads the signature when the class is made.
     """
 
     def decorate(function: FunctionT) -> FunctionT:
@@ -38,8 +38,8 @@ def with_arguments(
     """Return a signature with more keyword arguments, before `**kwargs`."""
     named = dict(own.parameters)
     # `**kwargs` is always the last parameter of a signature
-    _, rest = named.popitem()
-    if rest.kind is not inspect.Parameter.VAR_KEYWORD:
+    _, var_keyword = named.popitem()
+    if var_keyword.kind is not inspect.Parameter.VAR_KEYWORD:
         raise TypeError("a function with the arguments of a declaration must take **kwargs")
     more = [parameter for name, parameter in arguments.items() if name not in named]
-    return own.replace(parameters=[*named.values(), *more, rest])
+    return own.replace(parameters=[*named.values(), *more, var_keyword])

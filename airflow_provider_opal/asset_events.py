@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 class AssetEvents:
     """The two outlets of a table.
 
-    The events of the table's asset carry partition keys, those of its versions' asset carry
-    versions.
+    Events of `asset` carry partition keys. Events of `versions` carry version numbers.
     """
 
     asset: "Asset"
@@ -42,9 +41,9 @@ class AssetEvents:
     def emit(
         self, context: "Context", result: dict[str, Any], partition_keys: Sequence[str]
     ) -> None:
-        """Emit events that carry the version.
+        """Emit an event for each partition key, and one for the version of a result.
 
-        There is one for each key, or one with the key of the DAG run.
+        Without keys, Airflow gives the event of the table the key of the DAG run.
         """
         context["outlet_events"][self.asset].extra = _extra(result)
         if partition_keys:
@@ -52,7 +51,7 @@ class AssetEvents:
         self.emit_version(context, result)
 
     def emit_version(self, context: "Context", result: dict[str, Any]) -> None:
-        """Emit the event of the version alone, which names no partition key."""
+        """Emit only the event of the version, and none for a partition key."""
         context["outlet_events"][self.versions].extra = _extra(result)
         context["outlet_events"][self.versions].add_partitions(version_key(result["version"]))
 

@@ -25,8 +25,8 @@ _PART = re.compile(r"[\w.=-]+\Z", re.ASCII)
 def opal_asset(table: str, *, opal_conn_id: str = DEFAULT_CONN_ID, versions: bool = False) -> Asset:
     """Return the asset of a table.
 
-    Equal wherever it is made, since Airflow knows an asset by its name and its URI. The events of
-    a table's own asset carry partition keys; those of the asset with `versions=True` carry version
+    Airflow knows an asset by its name and its URI, so each call returns an equal asset. Events of
+    a table's asset carry partition keys. Events of its asset with `versions=True` carry version
     numbers.
     """
     uri = asset_uri(table, opal_conn_id, versions=versions)
@@ -36,7 +36,7 @@ def opal_asset(table: str, *, opal_conn_id: str = DEFAULT_CONN_ID, versions: boo
 def known_assets(given: Mapping[str, Any]) -> list[Asset]:
     """Return the asset of an operator's `table` and `opal_conn_id`.
 
-    Empty if only a run can fill in one of the two arguments.
+    The list is empty if one of the two arguments is a template.
     """
     table, opal_conn_id = given.get("table"), given.get("opal_conn_id", DEFAULT_CONN_ID)
     if table is None or is_templated(table) or is_templated(opal_conn_id):
@@ -45,7 +45,10 @@ def known_assets(given: Mapping[str, Any]) -> list[Asset]:
 
 
 def distinct(assets: Sequence[Any]) -> list[Any]:
-    """Return each asset once: a mapped task gets its own ones a second time."""
+    """Return the assets without repeats.
+
+    A mapped task gets the assets that its operator adds a second time.
+    """
     return [asset for position, asset in enumerate(assets) if asset not in assets[:position]]
 
 
@@ -93,14 +96,14 @@ def lakechime_asset(
 ) -> Asset:
     """Return the asset of the data-change events that a relay reports of a table.
 
-    Its events carry the values of the partition that changed, joined by '/'. The events of the
-    asset with `snapshots=True` carry ids of snapshots; a table without partitions has only that
-    one. Equal wherever it is made.
+    Its events carry the values of the partition that changed, joined by '/'. Events of the asset
+    with `snapshots=True` carry ids of snapshots. A table without partitions has events of the
+    second asset only. Each call with the same arguments returns an equal asset.
     """
     if is_templated(table) or is_templated(cluster):
         raise ValueError(
             f"table {table!r} of cluster {cluster!r} is a template, "
-            "but its asset must be known before a run: write the name"
+            "but its asset must be known before a run: write the names themselves"
         )
     uri = f"{FOREIGN_SCHEME}://{cluster}/{_path(table, 'cluster', cluster)}"
     if snapshots:
@@ -136,7 +139,8 @@ def normalised(uri: SplitResult) -> SplitResult:
     parts = [part for part in uri.path.split("/") if part]
     if not uri.netloc or not parts:
         raise ValueError(
-            "an Opal asset is written opal://<connection>/<table>, as opal://opal_default/"
-            "shop.orders, and one of LakeChime lakechime://<cluster>/<table>"
+            "an Opal asset is written opal://<connection>/<table>, for example "
+            "opal://opal_default/shop.orders. An asset of LakeChime is written "
+            "lakechime://<cluster>/<table>"
         )
     return uri._replace(path="/" + "/".join(parts))

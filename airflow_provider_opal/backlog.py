@@ -32,14 +32,13 @@ _DIGEST_CHARACTERS = 12
 def unconsumed_keys(
     table: Table, watermark: Watermark, since: datetime, until: datetime
 ) -> dict[str, int]:
-    """Return the keys with visible rows that are not consumed, and their versions.
+    """Return each key with unconsumed visible rows, and the last version that brought rows of it.
 
-    The version is the last one that brought rows of the key. Rows that became visible by `until`
-    count. The ingests since the last check at which all keys
-    were consumed are examined. The first check goes back to `since`, or to all keys where the log
-    does not reach that far. For a key whose version has expired the oldest version is given: it
-    has all rows of the key up to then. A key with pending rows is left out until they are
-    published or discarded: its consumers would otherwise read rows that nobody has checked.
+    Only rows that became visible by `until` count. The check examines the ingests since the last
+    check that found all keys consumed. The first check goes back to `since`, or examines all keys
+    if the log does not reach that far. If the version of a key has expired, the oldest version
+    stands for it, which has all earlier rows of the key. A key with pending rows is left out until
+    these rows are published or discarded: its consumers would otherwise read unchecked rows.
     """
     now = _state_at(table, until)
     if now is None:
@@ -95,8 +94,8 @@ def savepoint_of(consumer: str) -> str:
 def _may_expire_soon(table: Table, head: Snapshot, version: int) -> bool:
     """Return whether retention may soon let a readable version expire.
 
-    A version expires by the age of the next one. Soon is a quarter of the window, or of retention's
-    grace if that is shorter.
+    The age of the next version decides when a version expires. Soon means: that age is at least a
+    quarter of the window, or of retention's grace if the grace is shorter.
     """
     if not is_readable(head.root, version) or version == head.version:
         return False
@@ -135,9 +134,10 @@ def _fresh_ingests(visible: Ingests, before: Ingests) -> dict[str, frozenset[int
 def _ingests_before(
     table: Table, visible: Ingests, checked: Checked | None, since: datetime
 ) -> tuple[int, Ingests]:
-    """Return the version of the last check, and its ingests.
+    """Return the version of the last check, and the ingests that were visible at it.
 
-    If the version has expired: 0, and the ingests whose numbers that check had passed.
+    If that version has expired, return 0 and the visible ingests up to the number that the check
+    stored.
     """
     if checked is None:
         first = _state_at(table, since)
@@ -151,7 +151,10 @@ def _ingests_before(
 
 
 def _last_versions(table: Table, versions: range, fresh: Ingests) -> dict[str, int]:
-    """Return the last version that brought rows of each key, as far as logged."""
+    """Return the last of the versions that brought rows of each key.
+
+    Keys without such a version in the log are left out.
+    """
     if not fresh:
         return {}
     key_of_number = {}
@@ -176,22 +179,24 @@ def _made_visible(commit: Commit) -> Iterator[int]:
 
 
 def _settled_number(oldest: Snapshot) -> int:
-    """Return the number up to which no ingest is running.
+    """Return the ingest number up to which every ingest is settled in the oldest version.
 
-    Earlier ingests have ended before the oldest version, or are pending in it.
+    An ingest is settled if it has ended and its rows are not pending.
     """
     before_pending = [segment_part(segment) - 1 for segment in oldest.pending]
     return min([oldest.root.greatest_number, *before_pending])
 
 
 def _checked(
-    now: int, before: Checked | None, versions: Iterable[int | None], number: int
+    newest: int, before: Checked | None, unconsumed: Iterable[int | None], number: int
 ) -> Checked:
-    """Return the version up to which all keys were consumed.
+    """Return a check with the version up to which all keys were consumed.
 
-    `versions` are the last versions of unconsumed keys, None for a version that has expired. The
-    result does not advance while such a key is open.
+    `unconsumed` are the last versions of unconsumed keys. None stands for an expired version: then
+    the check stays at the version of the check before.
     """
     last = 0 if before is None else before.version
-    candidates = [last if version is None else version - 1 for version in versions]
-    return Checked(version=max(last, min(candidates, default=now)), number=number)
+    settled = newest
+    for version in unconsumed:
+        settled = min(settled, last if version is None else version - 1)
+    return Checked(version=max(last, settled), number=number)

@@ -25,11 +25,11 @@ _FOLDER = "dags"
 
 
 def commands(verbs: Verbs) -> None:
-    """Register the verb (an `opal.commands` entry point)."""
+    """Register the verb `dag`. This is an entry point of `opal.commands`."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         "dag",
-        help="check, show and begin pipelines in YAML",
-        description="Check, show and begin Airflow pipelines that are written in YAML.",
+        help="check, show and create pipelines in YAML",
+        description="Check, show and create Airflow pipelines that are written in YAML.",
         epilog=exit_code_lines(),
     )
     parser.set_defaults(
@@ -39,11 +39,11 @@ def commands(verbs: Verbs) -> None:
     _add_lint(actions)
     _add_render(actions)
     schema = _add(
-        actions, "schema", "print the JSON schema of the files, for editors", schema_action
+        actions, "schema", "print the JSON Schema of the files for editors", schema_action
     )
-    schema.epilog = "example:\n  opal dag schema > dags/opal-v1.schema.json"
-    new = _add(actions, "new", "write a file to begin with; never overwrite a file", new_action)
-    new.add_argument("name", metavar="NAME", help="name of the pipeline, e.g. orders")
+    schema.epilog = _epilog("opal dag schema > dags/opal-v1.schema.json")
+    new = _add(actions, "new", "write a first file for a new pipeline", new_action)
+    new.add_argument("name", metavar="NAME", help="name of the pipeline, for example orders")
     new.add_argument(
         "--folder",
         type=Path,
@@ -51,7 +51,7 @@ def commands(verbs: Verbs) -> None:
         metavar="FOLDER",
         help="folder to write to (default: the current folder)",
     )
-    new.epilog = "example:\n  opal dag new orders --folder dags"
+    new.epilog = _epilog("opal dag new orders --folder dags")
 
 
 def _add_lint(actions: Verbs) -> None:
@@ -68,12 +68,12 @@ def _add_lint(actions: Verbs) -> None:
     lint.add_argument(
         "--lake",
         action="store_true",
-        help="also compare with the tables, through Airflow's connections",
+        help="also compare the files with the real tables, through Airflow's connections",
     )
     lint.add_argument(
         "--json", action="store_true", help="for programs: print only JSON to standard output"
     )
-    lint.epilog = f"example:\n  opal dag lint dags --lake\n\n{exit_code_lines()}"
+    lint.epilog = _epilog("opal dag lint dags --lake")
 
 
 def _add_render(actions: Verbs) -> None:
@@ -87,7 +87,12 @@ def _add_render(actions: Verbs) -> None:
     render.add_argument(
         "--json", action="store_true", help="for programs: print only JSON to standard output"
     )
-    render.epilog = "example:\n  opal dag render dags/shop.opal.yaml"
+    render.epilog = _epilog("opal dag render dags/shop.opal.yaml")
+
+
+def _epilog(example: str) -> str:
+    """Return the end of a help text: an example, and the exit codes."""
+    return f"example:\n  {example}\n\n{exit_code_lines()}"
 
 
 def _add(
@@ -125,14 +130,18 @@ def lint_action(args: argparse.Namespace) -> int:
         _print_report(report)
     if report.of_kind("error"):
         return FINDINGS
-    return RETRY if report.of_kind("unreachable") else OK
+    if report.of_kind("unreachable"):
+        return RETRY
+    return OK
 
 
 def _print_report(report: "Report") -> None:
     style = Style.of(sys.stdout)
     for problem in report.problems:
-        is_warning = problem.kind == "warning"
-        print(style.warn(f"warning: {problem}") if is_warning else str(problem))
+        if problem.kind == "warning":
+            print(style.warn(f"warning: {problem}"))
+        else:
+            print(problem)
     errors = len(report.of_kind("error", "unreachable"))
     files = count_text(report.files, "file")
     pipelines = count_text(report.pipelines, "sound pipeline")
@@ -175,7 +184,8 @@ def new_action(args: argparse.Namespace) -> int:
 
 
 def _default_path() -> Path:
-    return Path(_FOLDER) if Path(_FOLDER).is_dir() else Path()
+    folder = Path(_FOLDER)
+    return folder if folder.is_dir() else Path()
 
 
 def _need_airflow() -> None:
@@ -183,6 +193,6 @@ def _need_airflow() -> None:
     os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "CRITICAL")
     if find_spec("airflow") is None:
         raise InvalidInputError(
-            "opal dag needs Airflow, whose rules it checks, and Airflow is not installed here; "
+            "opal dag checks the rules of Airflow, and Airflow is not installed here: "
             "pip install airflow-provider-opal"
         )

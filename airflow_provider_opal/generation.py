@@ -25,18 +25,27 @@ MAX_EARLIER = 100
 
 
 def generation_of(context: "Context") -> str:
-    """Return the id of the task instance at its first try; record a new generation.
+    """Return the id of the current generation; store a new generation.
 
-    The id is unique, also when a DAG run was deleted and created again with the same name.
+    The id is that of the task instance at the generation's first try. It is unique even if a DAG
+    run was deleted and created again with the same name.
     """
-    store, now = context["task_state_store"], _seen(context)
+    store = context["task_state_store"]
+    now = _seen(context)
     stored: Any = store.get(GENERATION)
-    generation: dict[str, Any] = {"id": str(context["ti"].id), **now, "ended": False, "earlier": []}
+    earlier: list[str] = []
+    is_retry = False
     if isinstance(stored, dict):
-        if _was_cleared(stored, now, context["task"].retries or 0):
-            generation["earlier"] = [*stored["earlier"], stored["id"]][-MAX_EARLIER:]
-        else:
-            generation = {**stored, "tries": now["tries"]}
+        is_retry = not _was_cleared(stored, now, context["task"].retries or 0)
+        earlier = [*stored["earlier"], stored["id"]][-MAX_EARLIER:]
+    generation: dict[str, Any] = {
+        "id": str(context["ti"].id),
+        **now,
+        "ended": False,
+        "earlier": earlier,
+    }
+    if is_retry:
+        generation = {**stored, "tries": now["tries"]}
     if generation != stored:
         store.set(GENERATION, generation, retention=NEVER_EXPIRE)
     return str(generation["id"])
@@ -63,6 +72,7 @@ def end_generation(context: "Context") -> None:
 
 
 def _seen(context: "Context") -> dict[str, Any]:
+    """Return the values by which a later try recognizes a clear."""
     ti = context["ti"]
     return {
         "max_tries": ti.max_tries,
@@ -72,6 +82,7 @@ def _seen(context: "Context") -> dict[str, Any]:
 
 
 def _was_cleared(stored: dict[str, Any], now: dict[str, Any], retries: int) -> bool:
+    """Return whether the task was cleared since the stored values were seen."""
     if stored["max_tries"] != now["max_tries"] or stored["clears"] != now["clears"]:
         return True
     if not stored["ended"] or now["tries"] <= stored["tries"]:

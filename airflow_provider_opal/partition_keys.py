@@ -26,7 +26,7 @@ def cron_of(schedule: str) -> str:
     cron = PRESETS.get(schedule, schedule)
     if cron.startswith("@"):
         raise ValueError(
-            f"schedule={schedule!r} makes no partitions; "
+            f"the schedule {schedule!r} makes no partition keys; "
             f"use a cron expression or one of {', '.join(PRESETS)}"
         )
     return cron
@@ -35,9 +35,10 @@ def cron_of(schedule: str) -> str:
 def format_of(cron: str, timezone: str = "UTC") -> str:
     """Return the shortest format in which the moments of a schedule differ.
 
-    It has no colons, which paths of Hadoop cannot hold. Outside UTC it has the offset: an hour
-    that comes twice when summer time ends has two offsets.
+    The format has no colons, which Hadoop's paths cannot contain. Outside UTC it has the offset: an
+    hour that occurs twice when summer time ends has two offsets.
     """
+    # An incomplete expression counts as one with stars
     minute, hour = (*cron.split(), "*", "*")[:2]
     offset = "" if timezone == "UTC" else "%z"
     if not _NUMBER.match(minute):
@@ -57,15 +58,15 @@ def check_keys(cron: str, partition_key_format: str, timezone: str = "UTC") -> N
     key = first.strftime(partition_key_format)
     if key == second.strftime(partition_key_format):
         raise ValueError(
-            f"partition_key_format={partition_key_format!r} gives the runs of {first} and {second} "
-            f"one key, {key!r}; "
-            f"include more of the time, as {format_of(cron, timezone)!r}"
+            f"partition_key_format {partition_key_format!r} gives the runs of {first} and {second} "
+            f"the same key {key!r}; "
+            f"include more of the time, for example {format_of(cron, timezone)!r}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedInterval:
-    """The keys of a schedule and their intervals, as `keyed_schedule` makes them."""
+    """A schedule of `keyed_schedule`, which knows the interval of each of its keys."""
 
     cron: str
     timezone: str
@@ -85,7 +86,7 @@ class KeyedInterval:
         )
 
     def bounds(self, key: str) -> tuple[datetime, datetime]:
-        """Return the moment of the key and the schedule's next one.
+        """Return the start and the end of a key's interval, in UTC.
 
         Raises ValueError if the schedule does not make such a key.
         """
@@ -96,10 +97,14 @@ class KeyedInterval:
             start = datetime.strptime(key, self.partition_key_format)  # noqa: DTZ007  # zone: below
         except ValueError as error:
             raise ValueError(
-                f"the partition key {key!r} is not one of the schedule's, "
-                f"which are written as {self.partition_key_format!r}"
+                f"the partition key {key!r} does not have the format "
+                f"{self.partition_key_format!r} of the schedule; "
+                "trigger the DAG with a key in that format"
             ) from error
-        # A format with an offset says the zone itself; the schedule counts in its own
-        start = start.astimezone(zone) if start.tzinfo else start.replace(tzinfo=zone)
+        if start.tzinfo is None:
+            start = start.replace(tzinfo=zone)
+        else:
+            # The format has an offset. The schedule counts in its own zone
+            start = start.astimezone(zone)
         ends: datetime = croniter(self.cron, start).get_next(datetime)
         return start.astimezone(UTC), ends.astimezone(UTC)

@@ -14,11 +14,12 @@ _NAME = (
     r"(?:access|account|private|encryption|api)[._-]?key"
 )
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
-# A secret within another option, as -Djavax.net.ssl.keyStorePassword=...
+# A secret within another option, such as -Djavax.net.ssl.keyStorePassword=...
 _SECRET_INSIDE = re.compile(rf"(?:{_NAME})[\w.-]*\s*=", re.IGNORECASE)
 _ONLY_NAMED = re.compile(r"[._-](?:env|file|path|provider|class)$", re.IGNORECASE)
 # Airflow's own masking has the same limit: a shorter secret would mask words in every line
 _MIN_MASKED_CHARACTERS = 5
+# Values of settings with a secret's name that are not secrets
 _NO_SECRETS = {"false"}
 MASK = "***"
 
@@ -29,12 +30,15 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a name is that of a secret, not of its source (password_env)."""
+    """Return whether a setting with this name holds a secret.
+
+    A name such as `password_env` only says where a secret is.
+    """
     return bool(_SECRET_NAME.search(name)) and not _ONLY_NAMED.search(name)
 
 
 def without_secrets(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings that may be shown, and the secret ones."""
+    """Return two mappings: the settings that may be shown, and the secret ones."""
     shown, hidden = {}, {}
     for name, value in settings.items():
         if is_secret(name, value):

@@ -10,9 +10,9 @@ _TEMPLATE = re.compile(r"\{[{%]")
 
 
 def is_templated(value: Any) -> bool:
-    """Return whether a DAG run fills in the value.
+    """Return whether the value is known only in a DAG run.
 
-    That is a text with a template in it, an XComArg, or the argument of a mapped group.
+    Such a value is a text with a template in it, an XComArg, or the argument of a mapped group.
     """
     if isinstance(value, str):
         return bool(_TEMPLATE.search(value))

@@ -1,7 +1,7 @@
 """A consumer's progress on a table.
 
-It is stored with the table's asset or in LakeChime. What a DAG run was given is stored with the
-DAG run.
+It is stored with the table's asset or in LakeChime. The range that a DAG run works on is stored
+with the DAG run.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,9 +24,9 @@ NEVER = -1  # instead of a version: nothing was seen or consumed
 
 
 def wait_for_table(state: State) -> bool:
-    """Record that a consumer exists before its table.
+    """Record that a consumer waits for a table that does not exist yet.
 
-    Returns False if that was recorded already.
+    Returns False if this was recorded before.
     """
     if was_waited_for(state):
         return False
@@ -35,7 +35,7 @@ def wait_for_table(state: State) -> bool:
 
 
 def was_waited_for(state: State) -> bool:
-    """Return whether it was recorded that the consumer exists before the table."""
+    """Return whether `wait_for_table` has recorded the consumer."""
     return state.get("waited") is not None
 
 
@@ -43,7 +43,8 @@ def was_waited_for(state: State) -> bool:
 class Checked:
     """The state that a check of all keys reached.
 
-    All keys were consumed up to a version, and, if it has expired, all ingests up to a number.
+    All keys were consumed up to `version`. If that version has expired, all ingests up to `number`
+    count as consumed.
     """
 
     version: int
@@ -54,7 +55,7 @@ class Checked:
 class Watermark:
     """One consumer's progress on one table.
 
-    A table that was dropped and created again is another table.
+    A table that was dropped and created again counts as another table.
     """
 
     context: "Context"
@@ -72,7 +73,7 @@ class Watermark:
         consumer: str | None,
         lakechime_conn_id: str | None = None,
     ) -> "Watermark":
-        """Return the task's watermark, by the consumer's name or its default."""
+        """Return the watermark of a consumer; by default the task's own consumer."""
         asset = opal_asset(table, opal_conn_id=opal_conn_id)
         name = consumer or default_consumer(context)
         table_id = OpalHook(opal_conn_id).table(table).snapshot_at().root.table_id
@@ -80,18 +81,21 @@ class Watermark:
         return cls(context=context, asset=asset, consumer=name, table_id=table_id, state=state)
 
     def given(self) -> dict[str, Any] | None:
-        """Return what this DAG run was given at an earlier try, or before it was cleared."""
+        """Return the work that an earlier try of this DAG run stored, or None.
+
+        A try before a clear of the DAG run counts, too.
+        """
         return given_to(self.context)
 
-    def give(self, what: Mapping[str, Any]) -> dict[str, Any]:
-        """Store what this try and all later ones of this DAG run work on."""
-        return give_to(self.context, what)
+    def give(self, work: Mapping[str, Any]) -> dict[str, Any]:
+        """Store the versions that this try and all later tries of the DAG run work on."""
+        return give_to(self.context, work)
 
     def seen(self, first: Callable[[], int]) -> int:
-        """Return the last version that was seen.
+        """Return the last version that the consumer has seen.
 
-        A new consumer begins at the version that `first` returns. It is stored now, so that later
-        versions count as new.
+        A new consumer begins at the version that `first` returns. This version is stored now, so
+        that later versions count as new.
         """
         if self.seen_version == NEVER:
             # Before the update, which may run several times if another writer comes between
@@ -111,7 +115,7 @@ class Watermark:
 
     @property
     def begun_version(self) -> int | None:
-        """The end of the range that a DAG run began and none has finished."""
+        """The end of a range that a DAG run began and no DAG run finished, or None."""
         begun: int | None = self._own(self.state.get(SEEN)).get("begun")
         return begun
 
@@ -133,14 +137,14 @@ class Watermark:
         self.state.update(SEEN, raise_version)
 
     def consumed_version(self, partition_key: str) -> int:
-        """Return the version as of which this key's rows were consumed last, or NEVER."""
+        """Return the version as of which a key's rows were last consumed, or NEVER."""
         stored = self.state.get(f"consumed/{partition_key}")
         if not isinstance(stored, dict) or stored["table"] != self.table_id:
             return NEVER
         return int(stored["version"])
 
     def has_consumed(self, partition_key: str, ingests: int) -> bool:
-        """Return whether this key's rows of so many ingests were consumed."""
+        """Return whether the rows of at least `ingests` ingests of a key were consumed."""
         stored = self.state.get(f"consumed/{partition_key}")
         if not isinstance(stored, dict) or stored["table"] != self.table_id:
             return False
@@ -170,7 +174,7 @@ class Watermark:
 
     @property
     def redelivered(self) -> dict[str, Any]:
-        """The version that was emitted again for each key, and the time of it."""
+        """For each key: the version that was emitted again, and when it was emitted."""
         stored = self.state.get("told")
         return dict(stored) if isinstance(stored, dict) else {}
 

@@ -1,9 +1,10 @@
-"""Claims of runs on events. LakeChime records a claim in one step, so it survives a killed run.
+"""Claims of runs on events. LakeChime stores a claim in one step, so it survives a killed run.
 
-The watermark of a consumer is a number: it cannot say whose step it was. So a run first claims its
-range, by compare-and-set under the key `claims`. Then the watermark moves over it, by the run or by
-the next one that looks. A claim stays until its run has stored its range with itself. A run that
-was killed in between finds its range by the claim; a run without a claim has none.
+The watermark of a consumer is a number, and does not say which run moved it. So a run first claims
+its range, by compare-and-set under the key `claims`. Then the run moves the watermark over the
+range; if the run was killed, the next one does. The claim stays until its run has stored the range
+in Airflow. A run that was killed before that finds its range by the claim. A run without a claim
+has no range.
 """
 
 from collections.abc import Mapping
@@ -14,17 +15,18 @@ if TYPE_CHECKING:
     from lakechime import LakeChime, Watermark
 
 CLAIMS = "claims"
-# Claims of runs that were killed at just this moment and never tried again. The value of a
-# watermark has a maximum size.
+# Only runs that were killed right after their claim and never tried again leave claims. The value
+# of a watermark has a maximum size.
 MAX_CLAIMS = 200
 NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """The last claimed step, and the claims of runs by their tokens.
+    """The last claimed step of a consumer, and the claims of runs by their tokens.
 
-    The step leads from the watermark's revision `at` to the seq `to`.
+    The step leads from the watermark's revision `at` to the seq `to`. `revision` is the revision
+    of these claims in LakeChime.
     """
 
     at: int = NOWHERE
@@ -34,6 +36,7 @@ class Claims:
 
     @classmethod
     def read(cls, client: "LakeChime", consumer: str) -> "Claims":
+        """Read the claims of a consumer; return empty ones if none are stored."""
         stored: Any = client.watermark(consumer, CLAIMS)
         if stored is None:
             return cls()
@@ -46,9 +49,10 @@ class Claims:
         to: int,
         runs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Claim the step from a watermark, for a run or for nobody.
+        """Claim the step from the watermark `before` to the seq `to`.
 
-        Raises ConflictError if anything was claimed since these claims were read.
+        `runs` holds the claim of a run by its token. Without it the step belongs to no run. Raises
+        ConflictError if another step was claimed since these claims were read.
         """
         all_runs = {**self.runs, **(runs or {})}
         self._put(client, before.consumer, at=before.revision, to=to, runs=all_runs)
@@ -69,6 +73,7 @@ class Claims:
         to: int,
         runs: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        newest: Any = dict(list(runs.items())[-MAX_CLAIMS:])
+        newest_items = list(runs.items())[-MAX_CLAIMS:]
+        newest: Any = dict(newest_items)
         value = {"at": at, "to": to, "runs": newest}
         client.put_watermark(consumer, CLAIMS, value, expected=self.revision)

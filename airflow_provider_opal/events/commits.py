@@ -1,6 +1,6 @@
 """The registration of an Opal table's commits in LakeChime, by its jobs.
 
-The table's log is the outbox: the next job registers what a job could not.
+The table's log is the outbox: the next job registers the commits that a job could not register.
 """
 
 from threading import Thread
@@ -26,7 +26,8 @@ def register_commits(
 ) -> None:
     """Register the table's commits that are not registered yet.
 
-    It never fails, and waits for `patience_s` at most: a warning reports what is left to do.
+    This never fails, and waits for at most `patience_s`. A warning reports commits that are not
+    registered.
     """
     try:
         hook = LakeChimeHook(lakechime_conn_id)
@@ -35,7 +36,7 @@ def register_commits(
         address = hook.address.shown
     except Exception as error:  # noqa: BLE001  # the commit exists, and must not count as failed
         log.warning(
-            "%s: its commits are not registered in LakeChime %s: %s",
+            "the commits of %s are not registered in LakeChime %s: %s. The next job registers them",
             table,
             lakechime_conn_id,
             error,
@@ -53,8 +54,8 @@ def register_commits(
     failure = outcome[0] if outcome else f"no answer within {patience_s:.0f} s"
     if failure is not None:
         log.warning(
-            "%s: its commits are not registered in LakeChime %s (%s) yet, "
-            "the next job registers them: %s",
+            "the commits of %s are not registered in LakeChime %s (%s) yet: %s. "
+            "The next job registers them",
             table,
             lakechime_conn_id,
             address,

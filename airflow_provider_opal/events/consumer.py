@@ -33,7 +33,8 @@ HandOver = Callable[[Sequence["DataChangeEvent"]], Any]
 class EventConsumer:
     """The consumer of a task: its name, its events, and how many it takes at once.
 
-    `acknowledges`: the events that it takes count as processed.
+    With `acknowledges` its watermark passes the events that it takes. Otherwise an
+    AcknowledgeOperator moves the watermark later. `mirrors` show the watermark in Airflow's UI.
     """
 
     context: "Context"
@@ -48,16 +49,18 @@ class EventConsumer:
     mirrors: Sequence[AssetState] = ()
 
     def take(self, hand_over: HandOver) -> Range | None:
-        """Return the range of this run, or None if nothing matches.
+        """Return the range of this run, or None if no event matches.
 
-        It is the range that the run got before, or the events that match since the watermark. They
-        are handed over first, then claimed (`events/claims.py`), and stored as the run's own last.
-        A run that is second to claim them takes them back, and begins again.
+        If an earlier try of the run got a range, it is returned again. Otherwise the range has the
+        matching events after the watermark. The run first hands these events over, then claims
+        them (`events/claims.py`), and last stores the range as its own. If another run has claimed
+        them first, this run takes the events back and begins again.
         """
         from lakechime import ConflictError
 
         note = given_to(self.context) or {}
-        if "to" in note and (note.get("taken") or not self.acknowledges):
+        is_own = note.get("taken") or not self.acknowledges
+        if "to" in note and is_own:
             return self._repeat(note, hand_over)
         run = str(note.get("run") or uuid4().hex)
         while True:
@@ -92,9 +95,9 @@ class EventConsumer:
         return self._confirm(note) if self.acknowledges else _span(note)
 
     def _confirm(self, note: Range) -> Range:
-        """Make a claimed range permanently the run's own.
+        """Store a claimed range as the run's own, and drop the claim.
 
-        The watermark passes it, and the run stores it, so that the claim is no longer needed.
+        The watermark passes the range first.
         """
         from lakechime import ConflictError
 
@@ -107,7 +110,7 @@ class EventConsumer:
                 return _span(note)
 
     def _settled(self) -> tuple[Claims, "Watermark"]:
-        """Return the claims, and the watermark, which has passed the last of them."""
+        """Return the claims and the watermark, after it has passed the last claimed step."""
         from lakechime import ConflictError
 
         while True:
@@ -129,7 +132,7 @@ class EventConsumer:
                 self._settled()
 
     def _events(self, given: Range) -> list["DataChangeEvent"]:
-        """Return the events of a range that match, or fail if some of them have expired."""
+        """Return the matching events of a range; fail if some of them have expired."""
         from lakechime import Interest
         from lakechime.triggers.reader import read_all
 
@@ -139,16 +142,16 @@ class EventConsumer:
         if len(events) < given.get("events", 0):
             tables = ", ".join(table for _, table in self.tables)
             raise AirflowFailException(
-                f"this run was given {given['events']} events after {given['from']} up to "
-                f"{given['to']}, and only {len(events)} of them are left: the others have expired. "
-                f"Read the tables whole ({tables}), and keep events longer than runs are cleared"
+                f"this run had {given['events']} events after {given['from']} up to "
+                f"{given['to']}, but only {len(events)} of them are left: the others have expired. "
+                f"Read {tables} as a whole, and keep events for longer than runs may be cleared"
             )
         return events
 
     def watermark(self) -> "Watermark":
-        """Return the watermark; that of a new consumer is stored at its start.
+        """Return the watermark; store that of a new consumer at its `start`.
 
-        Events that come later then count as new.
+        Events after the stored watermark count as new.
         """
         from lakechime import ConflictError
 
@@ -188,7 +191,7 @@ class EventConsumer:
 
 
 class Begun(Protocol):
-    """A consumer's name, the tables that it waits for, and its start."""
+    """A consumer with a name, the tables that it waits for, and its start."""
 
     @property
     def consumer(self) -> str: ...
@@ -208,8 +211,8 @@ def check_expired(consumer: Begun, seen: int, expired: int) -> None:
     if seen < expired and (seen > 0 or consumer.start == "head"):
         names = ", ".join(name for _, name in consumer.tables)
         raise AirflowFailException(
-            f"consumer {consumer.consumer!r} has missed events: it has seen those up to {seen}, "
-            f"and retention deleted those up to {expired}. Read the whole of {names}. Then give "
+            f"consumer {consumer.consumer!r} has missed events: it has seen events up to {seen}, "
+            f"and retention has deleted events up to {expired}. Read {names} as a whole. Then give "
             "the consumer another name (consumer=), so that it begins at its start"
         )
 
@@ -228,16 +231,16 @@ def _span(given: Range) -> Range:
 def check_interest(
     client: "LakeChime", consumer: str, tables: Sequence[Sequence[str]], tags: Mapping[str, str]
 ) -> None:
-    """Fail if a consumer waits for other events than before.
+    """Fail if a consumer waits for other tables or tags than before.
 
-    They belong to its watermark, which has passed events of other tables that nobody saw.
+    Its watermark has already passed events of the new tables, which the consumer never saw.
     """
     interest: Any = {"tables": sorted([*table] for table in tables), "tags": dict(tags)}
     stored = _stored_interest(client, consumer, interest)
     if stored != interest:
         raise AirflowFailException(
-            f"consumer {consumer!r} has followed {stored} until now, and is asked for {interest}, "
-            "whose earlier events it never saw. Give it another name (consumer=)"
+            f"consumer {consumer!r} has followed {stored} until now, and now has to follow "
+            f"{interest}. It would miss earlier events: give it another name (consumer=)"
         )
 
 
@@ -254,10 +257,10 @@ def _stored_interest(client: "LakeChime", consumer: str, interest: Any) -> Any:
 
 
 def seq_of(watermark: "Watermark") -> int:
-    """Return the seq of a watermark, or fail if its value is of another kind."""
+    """Return the seq of a watermark; fail if its value is not a number."""
     if not isinstance(watermark.value, int) or isinstance(watermark.value, bool):
         raise AirflowFailException(
-            f"the watermark of consumer {watermark.consumer!r} is {watermark.value!r}, which is "
-            "not a seq of events; give the consumer another name (consumer=)"
+            f"the watermark of consumer {watermark.consumer!r} is {watermark.value!r}, and not the "
+            "seq of an event; give the consumer another name (consumer=)"
         )
     return watermark.value

@@ -1,4 +1,4 @@
-"""The way of data-change events to tasks: plain dicts in XCom, and environment variables."""
+"""The forms in which tasks get data-change events: plain dicts in XCom, and variables."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,8 @@ def hand_over(
 ) -> list[dict[str, Any]]:
     """Push the variables for tasks' `env=`, and return the events as plain dicts.
 
-    `partition` and `tags` are the filter that found the events. They name them where these are too
-    many for a variable.
+    `partition` and `tags` are the filter that found the events. If the events are too many for a
+    variable, the variables hold this filter instead.
     """
     from lakechime.triggers.environment import Query, event_variables
 

@@ -18,7 +18,7 @@ MAX_KEY = 250  # Airflow's own limit
 
 
 def table_pairs(tables: Sequence[Any], cluster: str = DEFAULT_CLUSTER) -> list[tuple[str, str]]:
-    """Return (cluster, table) of each; a name alone is a table of `cluster`."""
+    """Return each table as (cluster, table); `cluster` is that of a table without one."""
     pairs = []
     for table in tables:
         if isinstance(table, str):
@@ -29,7 +29,7 @@ def table_pairs(tables: Sequence[Any], cluster: str = DEFAULT_CLUSTER) -> list[t
 
 
 def foreign_assets(tables: Sequence[tuple[str, str]]) -> list["Asset"]:
-    """Return the assets of tables, without templates and invalid names."""
+    """Return the assets of tables; leave out templates and invalid names."""
     assets = []
     for cluster, table in tables:
         with suppress(ValueError):
@@ -52,14 +52,17 @@ def _value_text(value: Any) -> str:
 def asset_keys(event: "DataChangeEvent") -> tuple[str | None, str | None]:
     """Return the keys of an event's partition and snapshot.
 
-    They are None where they are missing, or where Airflow does not accept them.
+    A key is None if the event has none, or if Airflow does not accept it.
     """
     partition = None if event.partition is None else partition_key(event.partition)
     return _allowed(partition), _allowed(event.snapshot_id)
 
 
 def _allowed(key: str | None) -> str | None:
-    return key if key is not None and key.strip() and len(key) <= MAX_KEY else None
+    """Return a partition key that Airflow accepts, or None."""
+    if key is None or len(key) > MAX_KEY or not key.strip():
+        return None
+    return key
 
 
 def checked_tables(tables: Any) -> list[Any]:
@@ -70,7 +73,8 @@ def checked_tables(tables: Any) -> list[Any]:
             "write ['shop.orders'], or [('prod', 'shop.orders')] with their clusters"
         )
     for table in tables:
-        if not isinstance(table, str) and not (isinstance(table, Sequence) and len(table) == 2):
+        is_pair = isinstance(table, Sequence) and len(table) == 2
+        if not isinstance(table, str) and not is_pair:
             raise ValueError(
                 f"{table!r} is not a table; "
                 "write 'shop.orders', or ('prod', 'shop.orders') with its cluster"
@@ -79,11 +83,11 @@ def checked_tables(tables: Any) -> list[Any]:
 
 
 def checked_partition(partition: Any) -> list[Any]:
-    """Return a partition as a list of one value a level, or raise ValueError."""
+    """Return a partition as a list with a value for each level, or raise ValueError."""
     if isinstance(partition, str) or not isinstance(partition, Sequence) or len(partition) == 0:
         raise ValueError(
             f"partition={partition!r} is not a list of values; "
-            "write one a level, as ['{{ partition_key }}', 'DE']"
+            "write one value for each level, such as ['{{ partition_key }}', 'DE']"
         )
     return list(partition)
 
@@ -104,8 +108,8 @@ def checked_mode(mode: str) -> str:
     """Return a mode, 'any' or 'all', or raise ValueError."""
     if mode not in MODES and not is_templated(mode):
         raise ValueError(
-            f"mode={mode!r} is unknown; use 'any' (of the tables) or 'all'; "
-            "a sensor's may be Airflow's 'poke' or 'reschedule', too"
+            f"mode={mode!r} is unknown; use 'any' (of the tables) or 'all'. "
+            "A sensor also accepts Airflow's modes 'poke' and 'reschedule'"
         )
     return mode
 
@@ -118,7 +122,7 @@ def interests_of(
     tags: Mapping[str, str] | None = None,
     mode: str = "any",
 ) -> list["Interest"]:
-    """Return one interest for all tables, or with mode 'all' one for each of them."""
+    """Return one interest for all tables, or with mode 'all' one for each table."""
     from lakechime import Interest
 
     pairs = tuple((cluster, table) for cluster, table in tables)

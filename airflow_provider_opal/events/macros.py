@@ -1,7 +1,7 @@
 """Macros for templates, such as `macros.lakechime.encode_events` of the plugin.
 
-A DAG may also take them by `DAG(user_defined_macros={"encode_events": encode_events})`. They are
-LakeChime's own, so that a job on a cluster, which has no Airflow, decodes what a template encoded.
+A DAG may also get them by `DAG(user_defined_macros={"encode_events": encode_events})`. They call
+LakeChime's functions, so a job on a cluster without Airflow can decode the events of a template.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def encode_events(events: "Iterable[DataChangeEvent | Mapping[str, Any]] | None") -> str:
     """Return the events of a task as one argument of a command.
 
-    A template gets them by `ti.xcom_pull(task_ids='fetched_events')`.
+    A template gets the events by `ti.xcom_pull(task_ids='fetched_events')`.
     """
     from lakechime.triggers import argument
 
@@ -24,9 +24,9 @@ def encode_events(events: "Iterable[DataChangeEvent | Mapping[str, Any]] | None"
 def decode_events(
     argument: str, client: "LakeChime | None" = None
 ) -> "tuple[DataChangeEvent, ...]":
-    """Return the events of an argument.
+    """Return the events that `encode_events` put into an argument.
 
-    `client` is needed where the events were too many for an argument.
+    Give a `client` for an argument that had room only for a query of its events.
     """
     from lakechime.triggers import argument as codec
 
@@ -36,11 +36,11 @@ def decode_events(
 def event_variables(
     events: "Iterable[DataChangeEvent | Mapping[str, Any]] | None",
 ) -> dict[str, str]:
-    """Return events as environment variables, LAKECHIME_EVENTS and others."""
+    """Return environment variables that hold events: LAKECHIME_EVENTS and others."""
     from lakechime import DataChangeEvent as Event
     from lakechime.triggers import environment
 
-    parsed = [
-        event if isinstance(event, Event) else Event.from_json(event) for event in events or ()
-    ]
-    return environment.event_variables(parsed)
+    def parsed(event: "Event | Mapping[str, Any]") -> Event:
+        return event if isinstance(event, Event) else Event.from_json(event)
+
+    return environment.event_variables([parsed(event) for event in events or ()])

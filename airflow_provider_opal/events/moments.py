@@ -29,8 +29,8 @@ def moment_ms(name: str, value: Any) -> int:
 
 
 _HINT = (
-    "write milliseconds since 1970, as '{{ data_interval_start.int_timestamp * 1000 }}', "
-    "or 2026-11-01T00:00:00Z"
+    "write milliseconds since 1970, such as '{{ data_interval_start.int_timestamp * 1000 }}', "
+    "or a text such as 2026-11-01T00:00:00Z"
 )
 
 
@@ -42,9 +42,9 @@ def _parsed(name: str, value: Any, text: str) -> datetime:
 
 
 def newest_tick(ticks: Sequence[Any]) -> int | None:
-    """Return the number of the newest past moment, or None before the first one.
+    """Return the number of the newest moment that has passed, or None before the first one.
 
-    `ticks` are the first moment in milliseconds, the frequency and its unit.
+    `ticks` holds the first moment in milliseconds since 1970, the frequency and its unit.
     """
     from lakechime.triggers.schedule import tick_number
 
@@ -53,7 +53,7 @@ def newest_tick(ticks: Sequence[Any]) -> int | None:
 
 
 async def next_tick(ticks: Sequence[Any]) -> None:
-    """Sleep until the next moment."""
+    """Sleep until the next moment of `ticks`, which are those of `newest_tick`."""
     from lakechime.triggers.schedule import tick_at, tick_number
 
     start_ts, frequency, unit = ticks

@@ -1,10 +1,10 @@
-"""The poller, with one look at LakeChime a poll for all waiters of this process.
+"""The poller, which looks at LakeChime once a poll for all waiters of this process.
 
 A triggerer runs a thousand triggers in one event loop. If each asked for its own events, that would
-be a thousand queries a poll; so all triggers of a connection wait for one poller. One query
-(`find`) answers all new waiters, each from its own seq. After that, one query a poll reads the new
-events of all tables (`tail`), and they are matched here. Only the waiters are stored: a triggerer
-that is killed and started again finds by `after` what came meanwhile.
+be a thousand queries a poll. So all triggers of a connection wait for one poller. One query
+(`find`) answers all new waiters, each from its own seq. After that, one query a poll (`tail`) reads
+the new events of all tables, and the poller matches them with the waiters. It stores nothing: the
+triggers of a triggerer that starts again know the seq `after` which they wait.
 """
 
 import asyncio
@@ -36,7 +36,8 @@ PAGE = 1000
 class Waiter:
     """A wait for the first event after `interest.after`.
 
-    A waiter that does not stay gets an answer immediately.
+    Its answer is the seq of that event. A waiter with `stays=False` gets None at the first look
+    if no such event exists.
     """
 
     interest: "Interest"
@@ -56,7 +57,10 @@ class Waiter:
 
     @property
     def waits_for_partition(self) -> bool:
-        """A flag: any event of a partition is enough. If one expired, no other may come."""
+        """True if any event of a partition is enough.
+
+        If the event has expired, no other one may follow.
+        """
         return self.partition is not None and not self.interest.tags
 
     def answer_with(self, seq: int | None) -> None:
@@ -70,7 +74,7 @@ class Waiter:
 
 @dataclass(slots=True, kw_only=True)
 class Poller:
-    """The poller of one connection. It runs as long as somebody waits."""
+    """The poller of one connection. It runs as long as there are waiters."""
 
     conn_id: str
     longest_pause_s: float = LONGEST_PAUSE_S
@@ -114,7 +118,7 @@ class Poller:
         return await future
 
     async def _run(self) -> None:
-        """Poll until nobody waits; an error that does not pass fails all waiters."""
+        """Poll until no waiter is left; a permanent error fails all waiters."""
         client: LakeChime | None = None
         failures = 0
         try:
@@ -152,11 +156,11 @@ class Poller:
         self.polls += 1
 
     async def _find(self, client: "LakeChime") -> None:
-        """Answer the new waiters, or put them among those who wait."""
+        """Look for the events of the new waiters; let the unanswered ones wait."""
         new = list(self._new)
         answers = await self._first_seqs(client, new)
         if not self._waiting:
-            # Otherwise the cursor of the others stays: they may see an event twice, and miss none
+            # With earlier waiters the cursor stays: they may see an event twice, but miss none
             self._cursor = answers.head
         # More waiters may have come during the query
         self._new = self._new[len(new) :]
@@ -173,7 +177,8 @@ class Poller:
         """Fail new waiters whose events expired before they looked."""
         behind = []
         for waiter in new:
-            # A waiter from the beginning misses nothing, but an expired partition comes no more
+            # A waiter from the beginning misses nothing, unless it waits for a partition, whose
+            # expired event may have been the only one
             can_miss = waiter.interest.after > 0 or waiter.waits_for_partition
             if can_miss and not waiter.answer.done():
                 behind.append((waiter, waiter.interest.after))
@@ -182,9 +187,9 @@ class Poller:
             await self._fail_expired(client, behind, page.expired)
 
     async def _first_seqs(self, client: "LakeChime", new: Sequence[Waiter]) -> "Found":
-        """Return the first seqs of new waiters, by one query.
+        """Return the first matching seq of each new waiter, by one query.
 
-        If that is refused, each waiter is asked for separately, so that only an invalid one fails.
+        If LakeChime refuses the query, each waiter gets its own, so that only an invalid one fails.
         """
         from lakechime import Found, InvalidEventError
 
@@ -235,7 +240,7 @@ class Poller:
     ) -> None:
         """Fail waiters whose tables lost events before these were matched.
 
-        Each waiter comes with the seq up to which events were matched.
+        `waiters` holds pairs of a waiter and the seq up to which its events were matched.
         """
         lost: dict[tuple[tuple[TableName, ...], str | None], int] = {}
         for waiter, seen in waiters:
@@ -260,16 +265,16 @@ class Poller:
                 if waiter.partition is not None:
                     names = f"partition {waiter.partition} of {names}"
                 error = RuntimeError(
-                    f"events after {seen} up to {lost[key]} of {names} have expired before they "
-                    "were looked at. "
-                    "Read the tables whole, and keep events for longer than anybody waits"
+                    f"events after {seen} up to {lost[key]} of {names} expired before anything "
+                    "looked at them. Read the tables as a whole, and keep events for longer than "
+                    "a consumer may be paused"
                 )
                 waiter.fail(error)
 
     def _answer_or_keep(self, waiter: Waiter, seq: int | None) -> None:
-        """Answer a waiter, or put it among those who wait.
+        """Answer a waiter, or let it wait for the events of its tables.
 
-        A waiter that does not stay, and has no answer yet, is answered by the caller.
+        The caller answers a waiter that does not stay and has no answer yet.
         """
         if seq is not None:
             waiter.answer_with(seq)
@@ -293,7 +298,7 @@ class Poller:
         return bool(self._new or self._waiting)
 
     def _waiters(self) -> list[Waiter]:
-        """Return each waiter once, also one for several tables."""
+        """Return the waiting waiters, each once even if it waits for several tables."""
         by_id: dict[int, Waiter] = {}
         for waiters in self._waiting.values():
             for waiter in waiters:
@@ -324,7 +329,7 @@ def _unanswered(waiters: Sequence[Waiter]) -> list[Waiter]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether the next poll may succeed: a database or service may come back."""
+    """Return whether a later poll may succeed: the database or service may be back then."""
     from lakechime import UnavailableError
 
     return isinstance(error, UnavailableError | OSError)

@@ -1,7 +1,7 @@
 """The range of a consumer's run, and the start and the name of a new consumer.
 
-Airflow's `[state_store] clear_on_success` (off by default) deletes the range of a run. A cleared
-run then gets what is newest.
+Airflow's `[state_store] clear_on_success` (off by default) deletes the range of a run. Then a
+cleared run gets the newest range.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def checked_start(start: Start) -> Start:
     if start not in ("head", "all") and not is_number:
         raise ValueError(
             f"start={start!r} is unknown; "
-            "use 'head', 'all' or the number of the last version that counts as seen"
+            "use 'head', 'all' or the number of the last version or event that counts as seen"
         )
     return start
 
@@ -34,13 +34,16 @@ def default_consumer(context: "Context") -> str:
 
 
 def given_to(context: "Context") -> dict[str, Any] | None:
-    """Return what this run got at an earlier try, or before it was cleared."""
+    """Return the range that an earlier try of this run stored, or None.
+
+    A try before a clear of the run counts, too.
+    """
     stored = context["task_state_store"].get(GIVEN)
     return dict(stored) if isinstance(stored, dict) else None
 
 
 def give_to(context: "Context", given: Mapping[str, Any]) -> dict[str, Any]:
-    """Store what this try and all later ones of this run get, and return it."""
+    """Store the range of this try and all later tries of the run, and return it."""
     stored = dict(given)
     context["task_state_store"].set(GIVEN, stored, retention=NEVER_EXPIRE)
     return stored

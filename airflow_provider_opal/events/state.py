@@ -1,9 +1,9 @@
 """The stores of a consumer's progress: Airflow's state store of the table's asset, or LakeChime.
 
-Airflow's store can get and set, and belongs to one Airflow. LakeChime holds across Airflow
-databases, and changes a value only if it is still the one that was read. So two consumers of one
-name never take a step back, wherever they run. What is in LakeChime is shown in Airflow's store,
-too.
+Airflow's store can only get and set, and belongs to one Airflow. Several Airflows can share
+LakeChime, which changes a value only if it is still the one that was read. So two consumers of one
+name never move a watermark back, wherever they run. Values in LakeChime are also shown in Airflow's
+store.
 """
 
 import logging
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# From the stored value, or None without one, to the value to store, or None to leave it
+# A function from the stored value (None if there is none) to the value to store (None: no change)
 Change = Callable[[Any], Any]
 
 
@@ -116,7 +116,7 @@ def show(mirror: AssetState | None, kind: str, value: Any) -> None:
         mirror.show(kind, value)
     except Exception as error:  # noqa: BLE001  # only for display: Airflow may not know the asset
         log.warning(
-            "%s of %s is stored in LakeChime, and Airflow cannot show it: %s",
+            "%r of consumer %s is stored in LakeChime, but Airflow cannot show it: %s",
             kind,
             mirror.consumer,
             error,

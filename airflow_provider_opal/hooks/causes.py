@@ -1,6 +1,7 @@
-"""Causes of a failed spark-submit that its last lines do not name, each with its remedy.
+"""Causes of a failed spark-submit, each with its remedy.
 
-They are for the last line of a task's error. `opal_lake.exit_codes` has the exit codes of the apps.
+spark-submit's own last lines do not name these causes, so a task's error ends with them.
+`opal_lake.exit_codes` has the exit codes of the apps.
 """
 
 import re
@@ -16,7 +17,7 @@ _NO_WORKERS = re.compile(
     r"|Exceeded maximum.*executor"
 )
 
-# As `opal_spark.engine.java` looks for it; this package does not import that one
+# The versions that `opal_spark.engine.java` looks for; this package may not import it
 _JAVA = "Java 17 to 24"
 _GET_JAVA = "pip install 'airflow-provider-opal[java]'"
 _GET_SPARK = "pip install airflow-provider-opal"
@@ -25,7 +26,7 @@ _GET_SPARK = "pip install airflow-provider-opal"
 def cause_in(line: str, master: str, conn_id: str) -> str | None:
     """Return the cause that a line of Spark's log names, or None.
 
-    Each line is looked at, since it may have left the buffer when the job ends.
+    Call this for each line as it is logged: the buffer of the last lines may lose it later.
     """
     if _NO_MASTER.search(line):
         return (
@@ -45,7 +46,8 @@ def cause_in(line: str, master: str, conn_id: str) -> str | None:
     return None
 
 
-# What a worker lacks for any job, each with its remedy. Nothing was submitted yet.
+# Lines of spark-submit that report a missing part of the worker's Spark, each with the remedy. In
+# these cases nothing was submitted
 _LACKS = (
     (
         re.compile(r"^JAVA_HOME is not set"),
@@ -54,8 +56,8 @@ _LACKS = (
     (
         re.compile(r"/bin/java: (No such file or directory|not found|cannot execute)"),
         (
-            "JAVA_HOME of the Airflow worker {host} leads to no Java: "
-            f"correct it, or remove it and {_GET_JAVA}"
+            "JAVA_HOME of the Airflow worker {host} does not lead to a Java: "
+            f"correct JAVA_HOME, or unset it and {_GET_JAVA}"
         ),
     ),
     (
@@ -76,7 +78,10 @@ _LACKS = (
 
 
 def lack_in(line: str) -> str | None:
-    """Return what this machine lacks by a line of spark-submit: a retry fails again."""
+    """Return what this machine lacks according to a line of spark-submit, or None.
+
+    A retry on this machine would fail again.
+    """
     for pattern, text in _LACKS:
         if pattern.search(line):
             return text.format(host=socket.gethostname())
@@ -101,7 +106,8 @@ def cause_of_end(status: int | None) -> str | None:
     if number == signal.SIGTERM:
         return (
             f"the driver on {host} was ended by SIGTERM: "
-            "the worker was restarted, or somebody killed the process"
+            "the worker was restarted, or somebody killed the process. "
+            "Clear the task to run it again"
         )
     return None
 

@@ -1,10 +1,10 @@
-"""Connections of the type `kafka`, as of Airflow's Kafka provider, which need not be installed.
+"""Connections of the type `kafka`, which Airflow's Kafka provider defines.
 
-The extra holds settings of librdkafka: {"bootstrap.servers": "...", "security.protocol": "..."}.
-Host and port may name the servers instead, login and password the user of SASL. The extra may also
-have `schema.registry.url` and `schema.registry.basic.auth.user.info` (user:password), as
-Confluent's clients call them. Settings of consumer groups, as group.id, are left out: others may
-share the connection.
+That provider need not be installed. The extra of a connection holds settings of librdkafka:
+{"bootstrap.servers": "...", "security.protocol": "..."}. Host and port may name the servers
+instead, and login and password the user of SASL. The extra may also have Confluent's settings
+`schema.registry.url` and `schema.registry.basic.auth.user.info` (user:password). Settings of
+consumer groups, such as group.id, are ignored: other programs may share the connection.
 """
 
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ _SERVERS, _REGISTRY, _LOGIN = (
     "schema.registry.url",
     "schema.registry.basic.auth.user.info",
 )
-# Settings that a stream sets itself. ISOLATION stays: it would change which messages are read, and
-# is refused.
+# Settings that a stream sets itself. ISOLATION is not ignored: it would change which messages are
+# read, and the stream refuses it
 _LEFT_OUT = {*OWN_SETTINGS, "client.id"} - {ISOLATION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaAccess:
-    """The addresses and settings of Kafka and its registry, with secrets."""
+    """The addresses of Kafka and its registry, and their settings with secrets."""
 
     bootstrap_servers: str
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +38,10 @@ class KafkaAccess:
     registry_login: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of a process: everybody on the machine sees command lines."""
+        """Return the environment variables for a process.
+
+        Everybody on the machine can read a command line, so secrets are not in it.
+        """
         settings = "\n".join(f"{name}={value}" for name, value in self.settings.items())
         variables = {"OPAL_KAFKA_SETTINGS": settings}
         if self.registry_login:
@@ -47,9 +50,9 @@ class KafkaAccess:
 
 
 def kafka_access(kafka_conn_id: str | None, bootstrap_servers: str | None = None) -> KafkaAccess:
-    """Return the access of a connection, or of servers that need none.
+    """Return the access by a connection, or by servers that need no connection.
 
-    Raises ValueError if neither names the servers.
+    Raises ValueError if no servers are named.
     """
     if kafka_conn_id is None:
         if not bootstrap_servers:
@@ -63,13 +66,14 @@ def kafka_access(kafka_conn_id: str | None, bootstrap_servers: str | None = None
     except AirflowNotFoundException as error:
         raise AirflowNotFoundException(
             f"the Kafka connection {kafka_conn_id!r} does not exist; "
-            f'add it (type kafka, extra {{"{_SERVERS}": "host:9092"}}), or name another with '
-            "kafka_conn_id=, or the servers with bootstrap_servers="
+            f'add it (type kafka, extra {{"{_SERVERS}": "host:9092"}}), name another connection '
+            "with kafka_conn_id=, or name the servers with bootstrap_servers="
         ) from error
     return access_of(connection, bootstrap_servers)
 
 
 def access_of(connection: Any, bootstrap_servers: str | None = None) -> KafkaAccess:
+    """Return the access that a connection describes; `bootstrap_servers` override its own."""
     extra = {}
     for name, value in connection.extra_dejson.items():
         if value is not None and not isinstance(value, dict | list):
@@ -90,7 +94,8 @@ def access_of(connection: Any, bootstrap_servers: str | None = None) -> KafkaAcc
     for name, value in {**user, **extra}.items():
         if value and name not in _LEFT_OUT:
             settings[name] = str(value)
-    mask([*settings.items(), ("registry.password", (login or "").partition(":")[2])])
+    _, _, registry_password = (login or "").partition(":")
+    mask([*settings.items(), ("registry.password", registry_password)])
     return KafkaAccess(
         bootstrap_servers=servers, settings=settings, registry=registry, registry_login=login
     )

@@ -24,7 +24,7 @@ _DIALECTS = {"postgres": _POSTGRES, "postgresql": _POSTGRES}
 _SERVICES = ("http", "https")
 _HINT = (
     "write postgresql://host:5432/database, http://host:8765, https://host "
-    "or the absolute path of an SQLite file, as /data/lakechime.db"
+    "or the absolute path of an SQLite file, such as /data/lakechime.db"
 )
 
 
@@ -47,11 +47,11 @@ class Address:
 class LakeChimeHook(BaseHook):
     """Access to data-change events: in SQLite, in PostgreSQL, or through the service.
 
-    The connection's host is a URL, the path of an SQLite file, or the host of a PostgreSQL server,
-    whose database is `schema`. The password of a service is the bearer token. If
-    `lakechime_default` does not exist, LAKECHIME_URL names the store, or else it is
-    AIRFLOW_HOME/lakechime.db. That is enough on one machine; workers on several machines need a
-    connection.
+    The connection's host is a URL, the path of an SQLite file, or the host of a PostgreSQL server
+    whose database is the connection's schema. The password of a service is its bearer token. If
+    `lakechime_default` does not exist, the variable LAKECHIME_URL names the store. Without this
+    variable the store is AIRFLOW_HOME/lakechime.db, which is enough for one machine. Workers on
+    several machines need a connection.
     """
 
     conn_name_attr = "lakechime_conn_id"
@@ -74,22 +74,22 @@ class LakeChimeHook(BaseHook):
             raise AirflowNotFoundException(
                 f"the LakeChime connection {self.lakechime_conn_id!r} does not exist; "
                 "add it (type lakechime), or name another with lakechime_conn_id=. "
-                f"As its host, {_HINT}"
+                f"For its host, {_HINT}"
             ) from error
         if connection.conn_type not in (self.conn_type, "", None):
             raise ValueError(
                 f"the connection {self.lakechime_conn_id!r} is of type {connection.conn_type!r}, "
-                "and that of data-change events is of type 'lakechime'; "
+                "and data-change events need one of type 'lakechime'; "
                 "name another with lakechime_conn_id="
             )
         if connection.password:
             mask_secret(connection.password)
-            # As it stands in the URL of a database
+            # A URL of a database contains the password in this form
             mask_secret(quote(connection.password, safe=""))
         try:
             return address_of(connection)
         except ValueError as error:
-            raise ValueError(f"the connection {self.lakechime_conn_id!r}: {error}") from None
+            raise ValueError(f"the connection {self.lakechime_conn_id!r} {error}") from None
 
     def get_conn(self) -> "LakeChime":
         """Return an open client: use it as a context manager, or close it."""
@@ -119,7 +119,7 @@ class LakeChimeHook(BaseHook):
 
 
 def default_address() -> Address:
-    """Return the address of events without a connection."""
+    """Return the address of the events if no connection exists."""
     from lakechime.location import default_url
 
     url = default_url()
@@ -129,10 +129,13 @@ def default_address() -> Address:
 
 
 def address_of(connection: Any) -> Address:
-    """Return the address that a connection describes, or raise ValueError."""
+    """Return the address that a connection describes.
+
+    Raises ValueError; its message goes on after the connection's name.
+    """
     host = str(connection.host or "").strip()
     if not host:
-        raise ValueError(f"it has no host; {_HINT}")
+        raise ValueError(f"has no host; {_HINT}")
     if host.startswith("/"):
         return Address(url=f"sqlite:///{host}")
     scheme, separator, rest = host.partition("://")
@@ -145,13 +148,14 @@ def address_of(connection: Any) -> Address:
         return Address(url=url, token=connection.password or None)
     dialect = _DIALECTS.get(scheme.partition("+")[0])
     if dialect is None:
-        raise ValueError(f"the scheme {scheme!r} is unknown; {_HINT}")
+        raise ValueError(f"has the unknown scheme {scheme!r}; {_HINT}")
     # A scheme such as postgresql+asyncpg names its driver
     driver = scheme if "+" in scheme else dialect
     return Address(url=f"{driver}://{_with_login(rest, connection)}")
 
 
 def _with_port(rest: str, port: int | None) -> str:
+    """Return the part of a URL after its scheme, with a port if it has none."""
     netloc, slash, path = rest.partition("/")
     host = netloc.rpartition("@")[2]
     if port and ":" not in host:
@@ -160,14 +164,17 @@ def _with_port(rest: str, port: int | None) -> str:
 
 
 def _with_login(rest: str, connection: Any) -> str:
-    """Return a URL's rest, with login, port and database from the connection."""
+    """Return the part of a URL after its scheme, completed from a connection.
+
+    The connection may add login, port and database.
+    """
     rest = _with_port(rest, connection.port)
     netloc, _, path = rest.partition("/")
     path = path or str(connection.schema or "")
     if not path:
         raise ValueError(
-            "it names no database; "
-            "write postgresql://host:5432/database, or give the database as schema"
+            "names no database; "
+            "write postgresql://host:5432/database, or give the database as its schema"
         )
     if "@" not in netloc and connection.login:
         login = quote(connection.login, safe="")

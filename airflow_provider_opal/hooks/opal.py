@@ -34,16 +34,16 @@ class Lake:
     create_root: bool = False
 
     def uri(self, table: str) -> str:
-        """Return a table's address: that of `shop.orders` is `<root>/shop/orders`.
+        """Return the address of a table, `<root>/shop/orders` for `shop.orders`.
 
-        A path or a URI stands for itself.
+        A path or a URI is returned unchanged.
         """
         if "://" in table or table.startswith("/"):
             return table
         if not self.root:
             raise ValueError(
-                f"table {table!r} is relative, but the connection has no root; "
-                "set its root, or give the table's whole path"
+                f"table {table!r} needs the root of the lake, but the connection has none; "
+                "set the connection's host to the root, or give the table's whole path"
             )
         if not self.root.startswith("/") and "://" not in self.root:
             raise ValueError(
@@ -57,9 +57,9 @@ class Lake:
         return bool(self.root) and uri.startswith(f"{self.root.rstrip('/')}/")
 
     def missing_root(self) -> str | None:
-        """Return what is wrong with a root that is not a folder of this machine, or None.
+        """Return a message about a local root that is not a folder on this machine, or None.
 
-        Only a local root can be checked: S3 has no folders, so a missing prefix is an empty one.
+        A root on S3 cannot be checked: S3 has no folders.
         """
         from opal_lake.storage.uris import local_root, split_scheme
 
@@ -114,7 +114,7 @@ class OpalHook(BaseHook):
         if connection.conn_type not in (self.conn_type, "", None):
             raise ValueError(
                 f"the connection {self.opal_conn_id!r} is of type {connection.conn_type!r}, "
-                "and a lake's is of type 'opal'; name another with opal_conn_id="
+                "and a lake needs one of type 'opal'; name another with opal_conn_id="
             )
         extra: dict[str, Any] = connection.extra_dejson
         given = {
@@ -134,14 +134,14 @@ class OpalHook(BaseHook):
         )
 
     def get_conn(self) -> Lake:
-        """Return the lake, under the name that Airflow calls."""
+        """Return the lake. Airflow calls this method of every hook."""
         return self.lake
 
     def table(self, table: str) -> "Table":
         """Open a table, or raise NotFoundError.
 
-        A missing root fails the task without retries. Otherwise a caller would create the table in
-        the wrong place, or wait for it forever.
+        A missing root raises AirflowFailException, which forbids retries. Otherwise a caller would
+        create the table in the wrong place, or wait for it forever.
         """
         from opal_lake.errors import NotFoundError, StorageError
         from opal_lake.table import Table
@@ -164,7 +164,7 @@ class OpalHook(BaseHook):
             raise
 
     def exists(self, table: str) -> bool:
-        """Return whether the table exists by now."""
+        """Return whether the table exists."""
         from opal_lake.errors import NotFoundError
 
         try:
@@ -180,15 +180,17 @@ class OpalHook(BaseHook):
     def versions_after(
         self, table: str, seen: int, most: int | None = None, *, feed: bool = False
     ) -> tuple[int, int] | None:
-        """Return the range (seen, newest] of versions that changed the view, or None.
+        """Return the next range of versions that changed the view, or None if none is new.
 
-        It has at most `most` such versions. For a `feed` their commits must not have expired.
+        The range is (seen, last]: it begins after the first number and ends with the second one. At
+        most `most` of its versions changed the view. With `feed` none of its commits may have
+        expired.
         """
         opened = self.table(table)
         head = opened.snapshot_at().version
         if seen > head:
             raise AirflowFailException(
-                f"version {seen} of {opened.uri} has been seen, but the newest is {head}: "
+                f"the consumer has seen version {seen} of {opened.uri}, but the newest is {head}: "
                 "the table was created again, or restored from a backup. "
                 "Give the consumer another name (consumer=) to start over"
             )
@@ -213,9 +215,10 @@ class OpalHook(BaseHook):
         return is_readable(self.table(table).snapshot_at().root, version)
 
     def ingests_as_of(self, table: str, key: str, version: int | None) -> tuple[int, int]:
-        """Return a version, and how many visible ingests of the key it holds.
+        """Return the version to read, and the number of visible ingests of a key in it.
 
-        The default is the newest version; the oldest stands for an expired one.
+        The version is the given one, the newest version for None, or the oldest version if the
+        given one has expired.
         """
         from opal_lake.log.version_window import is_readable
         from opal_lake.read.read import visible_ingests
@@ -225,12 +228,13 @@ class OpalHook(BaseHook):
         if version is None or version == head.version:
             state = head
         else:
-            is_expired = version < head.root.oldest_version and not is_readable(head.root, version)
-            state = opened.snapshot_at(head.root.oldest_version if is_expired else version)
+            oldest = head.root.oldest_version
+            is_expired = version < oldest and not is_readable(head.root, version)
+            state = opened.snapshot_at(oldest if is_expired else version)
         return state.version, len(visible_ingests(state).get(key, ()))
 
     def keys_published(self, table: str, after: int, until: int) -> list[str]:
-        """Return the partition keys of which commits made rows visible, after a version."""
+        """Return the partition keys whose rows became visible after a version, up to another."""
         from opal_lake.ids import segment_part
 
         opened = self.table(table)
@@ -241,7 +245,7 @@ class OpalHook(BaseHook):
         return sorted(key for key, ingests in partitions.items() if ingests & numbers)
 
     def settled_version(self, table: str, until: datetime) -> int | None:
-        """Return the last version up to a moment that changed the view, or None."""
+        """Return the last version committed by `until` that changed the view, or None."""
         # The newest come first
         for commit in self.table(table).commits():
             if commit.changes_view and _time(commit) <= until:
@@ -249,7 +253,7 @@ class OpalHook(BaseHook):
         return None
 
     def find_result(self, table: str, operation: str, token: str) -> "JobResult | None":
-        """Return the result of a job by its token, if it committed."""
+        """Return the result of the job with a token, or None if it has not committed."""
         from opal_lake.engine.results import find_result
         from opal_lake.errors import NotFoundError
 
@@ -267,10 +271,7 @@ class OpalHook(BaseHook):
         try:
             root = self.lake.root
             if not root:
-                return (
-                    True,
-                    "The connection has no root: every table has to be named by its whole path",
-                )
+                return True, "The connection has no root: name every table by its whole path"
             self.lake.uri("any")  # raises for a relative root
             problem = self.lake.missing_root()
             if problem is not None:
@@ -290,10 +291,11 @@ def _changed(table: "Table", versions: Iterable[int]) -> Iterator[int]:
 
 
 def oldest_after(table: "Table", seen: int, *, feed: bool = False) -> int:
-    """Return the oldest version, or fail if changes after the seen one expired.
+    """Return the oldest version of a table; fail if changes after the seen version expired.
 
-    After version 0, the empty table, all rows are new. A savepoint keeps the rows of its version,
-    and so what is new since then. A feed needs the commits in between, too.
+    After version 0, the empty table, all rows are new, so nothing is lost. If a savepoint keeps the
+    seen version, the new rows can be found by comparison. A feed also needs the commits after the
+    seen version.
     """
     from opal_lake.log.version_window import is_readable
 
@@ -312,8 +314,8 @@ def oldest_after(table: "Table", seen: int, *, feed: bool = False) -> int:
     if feed:
         next_step = f" and start={oldest}: it begins with the changes after that version"
     raise AirflowFailException(
-        f"version {seen} of {table.uri} has been seen, and {viewed}, which changed rows after it, "
-        "has expired: the changes in between can no longer be read. "
+        f"the consumer has seen version {seen} of {table.uri}. Version {viewed}, which changed "
+        "rows after it, has expired: the changes in between can no longer be read. "
         f"Give the consumer another name (consumer=){next_step}. "
         "Also give the table and its maintenance a longer window than consumers may be paused: "
         f"opal set {table.uri} window=30d"

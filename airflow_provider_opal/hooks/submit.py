@@ -62,42 +62,45 @@ class OpalSubmitHook(SparkSubmitHook):
     on_ui: Callable[[str], None] = staticmethod(lambda url: None)
     on_history: Callable[[str], None] = staticmethod(lambda url: None)
 
-    # Secrets, which are neither logged nor shown; see `hiding`
+    # Secrets, which `hiding` sets. They are masked in all logs
     _secrets: tuple[str, ...] = ()
     _hidden_environment: Mapping[str, str] = MappingProxyType({})
 
-    # The cause of the coming failure, as a line of the log names it
+    # The cause of a failure that a line of the log has named
     _cause: str | None = None
 
-    # What spark-submit misses on this machine, so that nothing was submitted
+    # A message about what spark-submit lacks on this machine. Then nothing was submitted
     lack: str | None = None
 
     @property
     def is_client(self) -> bool:
-        """A flag: the driver runs next to spark-submit, on this machine."""
+        """True if the driver runs on this machine, next to spark-submit."""
         return bool(self._connection["deploy_mode"] != "cluster")
 
     @property
     def is_local(self) -> bool:
-        """A flag: the workers run on this machine, too."""
+        """True if driver and workers run on this machine."""
         return str(self._connection["master"]).startswith("local")
 
     @property
     def is_yarn_cluster(self) -> bool:
-        """A flag: the driver runs in YARN."""
+        """True if the driver runs in YARN."""
         return bool(self._is_yarn_cluster_mode)
 
     def app_status(self, failure: Exception | None) -> int | None:
         """Return the app's exit code, if Spark reports it."""
         if self.is_client:
             return None if self._submit_sp is None else self._submit_sp.returncode
-        # That of a remote driver is only in the log
+        # The exit code of a remote driver is only in the log
         report = "\n".join([*self._last_submit_log_lines, str(failure or "")])
         statuses = _APP_STATUS.findall(report)
-        return int("".join(statuses[-1])) if statuses else self._spark_exit_code
+        if not statuses:
+            return self._spark_exit_code
+        # YARN and Kubernetes have a group each, of which one is empty
+        return int("".join(statuses[-1]))
 
     def cause(self, failure: Exception | None) -> str | None:
-        """Return why the job failed and what to do about it, or None if unknown."""
+        """Return why the job failed and what to do about it, or None if the cause is unknown."""
         from airflow_provider_opal.hooks.causes import cause_of_end, cause_of_start
 
         return (
@@ -120,12 +123,12 @@ class OpalSubmitHook(SparkSubmitHook):
         return None
 
     def check_master(self) -> None:
-        """Fail for a master that spark-submit refuses with a stack trace, or misreads."""
+        """Fail if spark-submit would refuse the master with a stack trace, or misread it."""
         master = self._connection["master"]
         if not _MASTER.fullmatch(master):
             raise AirflowFailException(
-                f"the Spark connection {self._conn_id!r} leads to the master {master!r}, which "
-                "Spark does not know. Set its host to local[2], spark://host:7077, yarn or "
+                f"the Spark connection {self._conn_id!r} names the master {master!r}, which Spark "
+                "does not know. Set the connection's host to local[2], spark://host:7077, yarn or "
                 "k8s://https://host:6443, without a prefix"
             )
         if not self.is_client and (self.is_local or master.startswith("spark://")):
@@ -136,31 +139,31 @@ class OpalSubmitHook(SparkSubmitHook):
             )
 
     def doubts(self, application: str) -> Iterator[str]:
-        """Yield warnings of what the cluster may lack.
+        """Yield warnings about packages and files that the cluster may lack.
 
-        They are not errors: its nodes may have everything, or Spark's own settings may provide it.
+        These are not errors: the nodes may have them, or Spark's own settings may provide them.
         """
         if self.is_local or self._properties_file:
             return
         has_packages = any(name in self._conf for name in _PACKAGES)
         if not (self._archives or self._py_files or has_packages):
             yield (
-                "the Python workers of the cluster need opal_lake and pyarrow. Unless they are "
-                "installed there, build an archive with `opal pack`, and give what it prints: "
-                "archives='environment.tar.gz#environment', and in conf "
+                "the Python workers of the cluster need opal_lake and pyarrow. If the nodes do not "
+                "have them, build an archive with `opal pack` and give the arguments that it "
+                "prints: archives='environment.tar.gz#environment', and in conf "
                 f"{_PYTHON}='./environment/bin/python'"
             )
         is_remote_pod = self._is_kubernetes and not self.is_client
         if is_remote_pod and "://" not in application and _UPLOAD not in self._conf:
             yield (
-                f"the driver's pod cannot see {application}. Set {_UPLOAD} in conf, "
-                "or name the app in the image: app='local:///path/to/opal_spark/submit/app.py'"
+                f"the driver's pod cannot see {application}. Set {_UPLOAD} in conf, or give the "
+                "path of the app in the image: app='local:///path/to/opal_spark/submit/app.py'"
             )
 
     def track_on_yarn(self) -> bool:
-        """Poll YARN's resource manager for the application's state, if it is configured.
+        """Poll YARN's resource manager for the application's state, if its address is known.
 
-        Returns whether the connection names its address.
+        Returns whether the connection names the address.
         """
         extra = self.get_connection(self._conn_id).extra_dejson
         self._yarn_track_via_rm_api = self._yarn_track_via_rm_api or bool(
@@ -171,7 +174,7 @@ class OpalSubmitHook(SparkSubmitHook):
     def find_modules_in(self, folders: Iterable[str]) -> None:
         """Let the driver and local workers import modules of these folders.
 
-        A cluster needs them by other means.
+        In cluster mode this does nothing: the modules have to be in `py_files` or in an archive.
         """
         if not self.is_client:
             return
@@ -184,13 +187,13 @@ class OpalSubmitHook(SparkSubmitHook):
         self._env_vars = variables
 
     def follow(self, external_id: str) -> None:
-        """Follow the application of an earlier try, so that a kill reaches it."""
+        """Remember YARN's application of an earlier try, so that a kill reaches it."""
         if self._is_yarn_cluster_mode:
             self._yarn_application_id = external_id
 
     @contextmanager
     def hiding(self, conf: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[None]:
-        """Pass secret settings to Spark and secret variables to its driver in a block."""
+        """Pass secret settings to Spark, and secret variables to its driver, within a block."""
         given = self._properties_file
         self._hidden_environment = environment
         self._secrets = mask([*conf.items(), *environment.items()])
@@ -215,14 +218,14 @@ class OpalSubmitHook(SparkSubmitHook):
             driver_python = os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable)
             self._conf = {"spark.pyspark.driver.python": driver_python, **self._conf}
         command: list[str] = super()._build_spark_submit_command(application)
-        # Here and no earlier: Airflow's method replaces the environment by `env_vars`
+        # Not earlier: Airflow's method replaces the environment by `env_vars`
         self._env = {**self._own_environment(), **(self._env or {}), **self._hidden_environment}
         return command
 
     def _own_environment(self) -> dict[str, str]:
-        """Return the variables of Java, and of this Python for what runs on this machine."""
+        """Return the variables for Java, and for the Python of processes on this machine."""
         environment = java_environment()
-        # Elsewhere YARN would carry the path of this Python to the cluster
+        # For processes on other machines, YARN would carry the path of this Python to the cluster
         names = []
         if self.is_client:
             names.append("PYSPARK_DRIVER_PYTHON")
@@ -271,8 +274,8 @@ class OpalSubmitHook(SparkSubmitHook):
             yield self.redacted(line)
 
     def on_kill(self) -> None:
-        """End the whole process group, and what Airflow's hook ends."""
-        # A driver on a cluster comes first: Airflow's hook ends it only while spark-submit runs
+        """End the whole process group, and the processes that Airflow's hook ends."""
+        # First a driver on a cluster: Airflow's hook ends it only while spark-submit runs
         process = self._submit_sp
         is_running = process is not None and process.poll() is None
         if not self.is_client:
@@ -284,7 +287,7 @@ class OpalSubmitHook(SparkSubmitHook):
 
 
 def java_environment() -> dict[str, str]:
-    """Return the variables of the `java` extra's Java, if no other is installed."""
+    """Return the variables for the Java of the `java` extra; none if another is installed."""
     if "JAVA_HOME" in os.environ or shutil.which("java"):
         return {}
     answer = subprocess.run(
@@ -294,7 +297,7 @@ def java_environment() -> dict[str, str]:
         check=False,
     )
     if answer.returncode != 0:
-        # This is not an error: Spark's own settings may still name one
+        # This is not an error: Spark's own settings may still name a Java
         _log.warning("%s", answer.stderr.strip())
         return {}
     return {"JAVA_HOME": answer.stdout.strip()}
@@ -302,9 +305,9 @@ def java_environment() -> dict[str, str]:
 
 @contextmanager
 def properties_file(conf: Mapping[str, str], given: str | None) -> Iterator[str | None]:
-    """Yield a temporary file of secret properties, after those of a given file.
+    """Yield the path of a temporary file: the properties of a given file, then secret ones.
 
-    Only this user can read it.
+    Only this user can read the file. Without secret properties, yield the given path.
     """
     if not conf:
         yield given
@@ -327,15 +330,16 @@ def _escaped(value: str) -> str:
 
 
 def process_identity(pid: int) -> dict[str, Any]:
-    """Return an identity that no later process, here or on another machine, has."""
+    """Return an identity that no later process has, on this or another machine."""
     return {"host": socket.gethostname(), "pid": pid, "started": _started(pid)}
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, in a form that only comparison understands."""
+    """Return when a process started, as a text to compare, or None if it does not run."""
     try:
-        # The 22nd field, counted after the name, which may hold spaces
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        # The name in brackets may contain spaces. The start is the 20th field after it
+        _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        return fields.split()[19]
     except (OSError, IndexError):
         answer = subprocess.run(
             ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
@@ -358,7 +362,7 @@ def end_left_over(process: Mapping[str, Any]) -> bool:
 
 
 def end_group(leader: int, is_gone: Callable[[], bool]) -> None:
-    """End a process group by SIGTERM, and what is left after a while by SIGKILL."""
+    """End a process group by SIGTERM, and after some seconds the rest of it by SIGKILL."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGTERM)
     waited_s = 0.0

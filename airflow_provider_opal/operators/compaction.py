@@ -12,13 +12,13 @@ class CompactionOperator(WholeTableOperator):
     The default of `target_mb` is the table's property. All rows stay readable, and no row id
     changes.
 
-    `mode="major"` also drops rows that were not valid at any moment of the last `look_back`, and
-    raises the table's floor to the begin of it: earlier event times can no longer be read.
-    `look_back` is a duration ("30d"), or a number if the delta column holds numbers. Partitions
-    without rows of the time since `archive_after` are compressed harder.
+    `mode="major"` also drops rows that were not valid at any moment of the last `look_back`.
+    Afterwards event times before that span can no longer be read. `look_back` is a duration
+    ("30d"), or a number if the delta column holds numbers. Partitions whose rows are all older than
+    `archive_after` are compressed harder.
 
     With `only_if_due` the table's thresholds (`small_files`, `dead_share`) decide whether to
-    compact, and the result gives the reason, or says that nothing is due.
+    compact. The result gives the reason, or says that nothing is due.
     """
 
     declared = Compact

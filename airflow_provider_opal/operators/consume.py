@@ -1,6 +1,6 @@
 """ConsumeOperator: a function of the user gets the new rows of a table, in a Spark job.
 
-`watermark` stores what was consumed.
+`watermark` stores which versions and keys were consumed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ NAME_HINT = (
 
 
 def check_rows(rows: str, by: str) -> None:
-    """Raise ValueError if a consumer cannot get such rows.
+    """Raise ValueError for unknown `rows`, and for changes by partition.
 
     Changes are known only from version to version.
     """
@@ -50,19 +50,19 @@ def check_rows(rows: str, by: str) -> None:
 class ConsumeOperator(DeclaredOperator):
     """A task that calls a function with the new rows of a table.
 
-    `function` ("package.module:function") gets a `Change`: the table, and the rows that are new.
+    `function` ("package.module:function") gets a `Change`: the table, and its new rows.
 
     - By partition: the rows that were ingested under the run's partition key. They are read as of
-      the version in the run's event, which is the one that the key's MetaGen made.
+      the version that the key's MetaGen made, which is in the run's event.
     - By version: all rows that became visible since the consumer's last run, version after version
       without a gap. `start`, as in SnapshotTriggerSensor, says where a new consumer begins. Allow
       one run at a time (`max_active_runs=1`).
 
-    The first try of a DAG run fixes its rows: retried or cleared, the run gets the same rows. If
-    the version of a key has expired, its rows are read as of the oldest version. The rows are
-    acknowledged after success. By version, the range of a failed run comes again with the next
-    run, before the newer versions and separate from them: the function is then called twice. Two
-    calls get the same range of versions, or ranges that do not overlap.
+    The first try of a DAG run fixes its rows: a retry or a cleared run gets the same rows. If the
+    version of a key has expired, its rows are read as of the oldest version. The rows are
+    acknowledged after success. By version, the next run repeats the range of a failed run, and
+    then calls the function again with the newer versions. So two calls get the same range of
+    versions, or ranges that do not overlap.
 
     The progress of a consumer is stored with the table's asset in Airflow, or, with
     `lakechime_conn_id`, in LakeChime, which several Airflow databases can share.
@@ -92,7 +92,7 @@ class ConsumeOperator(DeclaredOperator):
         if by not in BY:
             raise ValueError(
                 f"by={by!r} is unknown; use 'partition' (the rows of a partition key) "
-                "or 'version' (all since the last run)"
+                "or 'version' (the rows of all versions since the last run)"
             )
         check_rows(kwargs.get("rows", "visible"), by)
         super().__init__(table=table, lakechime_conn_id=lakechime_conn_id, **kwargs)
@@ -105,11 +105,13 @@ class ConsumeOperator(DeclaredOperator):
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments, checked as far as they are known before the run.
 
-        The run adds the arguments that name the new rows; an example stands for them here.
+        The run adds the argument that names the new rows; the check uses an example of it.
         """
-        new_rows = {"after": 0} if given["rows"] == "changes" else {"partition_key": ""}
-        checked = super().checked({**given, **new_rows})
-        return {name: value for name, value in checked.items() if name not in new_rows}
+        example: dict[str, Any] = {"partition_key": ""}
+        if given["rows"] == "changes":
+            example = {"after": 0}
+        checked = super().checked({**given, **example})
+        return {name: value for name, value in checked.items() if name not in example}
 
     @classmethod
     def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
@@ -118,11 +120,11 @@ class ConsumeOperator(DeclaredOperator):
 
     @property
     def asset(self) -> "Asset":
-        """The asset of the table; ValueError while the table is a template."""
+        """The asset of the table. Raises ValueError while the table is a template."""
         return opal_asset(self.table, opal_conn_id=self.opal_conn_id)
 
     def needs_key(self, context: "Context") -> bool:
-        """Return whether a key is needed: only by partition, not by version."""
+        """Return whether the run needs a partition key: by version it never does."""
         return self.by == "partition" and super().needs_key(context)
 
     def execute(  # type: ignore[override]  # as the parent's
@@ -149,7 +151,10 @@ class ConsumeOperator(DeclaredOperator):
         return self._by_partition(context, watermark, str(key))
 
     def job(self, context: "Context") -> "JobSpec[Any]":
-        """Return the job; by version its token names the range, since a run may have two."""
+        """Return the job.
+
+        By version its token contains the end of the range, because a run may have two ranges.
+        """
         spec = super().job(context)
         if spec.operation.after is None:
             return spec
@@ -182,7 +187,7 @@ class ConsumeOperator(DeclaredOperator):
         return result
 
     def _upstream_version(self, context: "Context") -> int | None:
-        """Return the last version of upstream MetaGens and inline ingests, if any."""
+        """Return the newest version that an upstream MetaGen or inline ingest returned, or None."""
         versions = []
         for task in self.upstream_list:
             is_emitter = (
@@ -212,20 +217,21 @@ class ConsumeOperator(DeclaredOperator):
         return result
 
     def _next_range(self, watermark: Watermark) -> dict[str, int] | None:
-        """Return the range of versions since the last run, or None if nothing is new.
+        """Return the range of versions since the last run, or None if no version is new.
 
-        A range that an earlier run left unfinished comes first, unchanged. So no two ranges of a
-        consumer overlap, and a function can repeat its work on one of them.
+        If an earlier run left its range unfinished, "begun" is the end of that range, which is
+        consumed first and unchanged. So no two ranges of a consumer overlap, and a function can
+        repeat its work on one of them.
         """
         seen = watermark.seen(partial(first_version, self.start, self.opal_conn_id, self.table))
         begun, are_changes = watermark.begun_version, self.arguments["rows"] == "changes"
         if begun is not None and not self.opal.is_readable(self.table, begun):
             if are_changes and begun <= self.opal.head(self.table):
                 raise AirflowFailException(
-                    f"the last run did not finish the changes up to version {begun}, which has "
-                    "expired since. The same changes cannot be read again, and other changes could "
-                    "make the function repeat work. "
-                    "Start over with another consumer="
+                    f"the last run did not finish the changes up to version {begun}, and this "
+                    "version has expired. The same changes cannot be read again, and other changes "
+                    "could make the function repeat work. "
+                    "Start over with another name of the consumer (consumer=)"
                 )
             begun = None
         versions = self.opal.versions_after(self.table, seen, feed=are_changes)
@@ -238,14 +244,16 @@ class ConsumeOperator(DeclaredOperator):
         return watermark.give({"from": seen, "to": newest})
 
     def _nothing(self, context: "Context", note: str, version: int | None = None) -> dict[str, Any]:
+        """Finish the task without a job, with a note instead."""
         from opal_lake.result import JobResult
 
         uri = self.opal.lake.uri(self.table)
         result = JobResult(operation="consume", table=uri, version=version, notes=(note,))
         return self.finish(context, result)
 
-    def _run(self, context: "Context", **what: Any) -> dict[str, Any]:
-        self.arguments = {**self.arguments, **what}
+    def _run(self, context: "Context", **new_rows: Any) -> dict[str, Any]:
+        """Run the job with the arguments that name the new rows."""
+        self.arguments = {**self.arguments, **new_rows}
         return super().execute(context)
 
     def _watched_hook(self, context: "Context") -> OpalSubmitHook:
@@ -255,7 +263,7 @@ class ConsumeOperator(DeclaredOperator):
 
 
 def module_folders(context: "Context") -> list[str]:
-    """Return the folders of a DAG's own modules: that of its file, and its bundle."""
+    """Return the folders of a DAG's own modules: the folder of its file, and its bundle."""
     folders = [str(Path(context["dag"].fileloc).parent)]
     bundle = getattr(context["ti"], "bundle_instance", None)
     if bundle is not None:
@@ -266,18 +274,25 @@ def module_folders(context: "Context") -> list[str]:
 def event_version_of(
     context: "Context", table_uri: str, partition_key: str
 ) -> tuple[int | None, bool]:
-    """Return the version of a key in the events, and whether it is redelivered.
+    """Return the newest version of a key in the run's events, and whether it is redelivered.
 
-    It is redelivered if all events are redeliveries by a ReconcileOperator. A DAG run may wait for
-    other tables too: the events of those are ignored.
+    It is redelivered if all events are redeliveries by a ReconcileOperator. Events of other tables
+    that the DAG run waits for are ignored.
     """
-    extras = []
+    extras: list[dict[str, Any]] = []
     for asset, events in (context.get("triggering_asset_events") or {}).items():
         uri = getattr(asset, "uri", "")
         if uri == table_uri or uri.startswith(f"{table_uri}/told/"):
             extras += [event.extra or {} for event in events]
-    redelivered = [extra["versions"].get(partition_key) for extra in extras if "versions" in extra]
-    emitted = [extra.get("version") for extra in extras]
-    versions = [version for version in [*redelivered, *emitted] if isinstance(version, int)]
-    is_redelivery = bool(extras) and len(redelivered) == len(extras)
+    versions: list[int] = []
+    is_redelivery = bool(extras)
+    for extra in extras:
+        version = extra.get("version")
+        if "versions" in extra:
+            # A redelivery has the versions of all its keys
+            version = extra["versions"].get(partition_key)
+        else:
+            is_redelivery = False
+        if isinstance(version, int):
+            versions.append(version)
     return max(versions, default=None), is_redelivery

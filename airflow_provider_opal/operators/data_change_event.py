@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 Moment = datetime | int | str
-# The clock of the events may stand still for a while: do not ask without a pause
+# A pause between two queries, because the clock of the events may stand still for a while
 MIN_WAIT_S = 0.05
 
 
@@ -33,8 +33,8 @@ class DataChangeEventOperator(BaseOperator):
     `"{{ data_interval_start.int_timestamp * 1000 }}"`.
 
     Each event is in exactly one of successive spans, no matter when they are read: no event gets a
-    time of a span that has ended. So a span must have ended. The task waits up to a minute for its
-    end, and fails if it lasts longer.
+    time of a span that has ended. So the task waits up to a minute for the end of its span, and
+    fails if the end is later.
 
     `.environment` holds the same events as variables, for other tasks' `env=` and `env_vars=`.
     With `skip_when_empty` a span without events skips the task, and those downstream.
@@ -94,22 +94,21 @@ class DataChangeEventOperator(BaseOperator):
             tags = checked_tags(self.tags)
         except ValueError as error:
             raise AirflowFailException(str(error)) from error  # a retry would not help
-        what: dict[str, Any] = {"cluster": self.cluster, "partition": partition, "tags": tags}
+        filters: dict[str, Any] = {"cluster": self.cluster, "partition": partition, "tags": tags}
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
             try:
-                answer = client.events_between(self.dataset, start_ts, end_ts, **what)
+                answer = client.events_between(self.dataset, start_ts, end_ts, **filters)
                 # By the clock that gives events their times, not by the worker's
                 while answer.covered_until_ts < end_ts:
                     self._wait((end_ts - answer.covered_until_ts) / 1000)
-                    answer = client.events_between(self.dataset, start_ts, end_ts, **what)
+                    answer = client.events_between(self.dataset, start_ts, end_ts, **filters)
             except InvalidEventError as error:
                 raise AirflowFailException(str(error)) from error
         if answer.covered_from_ts > start_ts:
             raise AirflowFailException(
-                f"events of {self.dataset} registered from {self.start_time} on have expired: "
-                f"those before {answer.covered_from_ts} ms may be missing from the span. Read the "
-                "whole table, or begin the span at that time. Keep events longer than the oldest "
-                "run that may be cleared"
+                f"events of {self.dataset} between {self.start_time} and "
+                f"{answer.covered_from_ts} ms may have expired. Read the whole table, or begin the "
+                "span at the later time. Keep events for longer than runs may be cleared"
             )
         events = [registered.event for registered in answer.events]
         span = f"from {self.start_time} to {self.end_time}"
@@ -119,10 +118,11 @@ class DataChangeEventOperator(BaseOperator):
         return hand_over(context, events, partition=partition, tags=tags)
 
     def _wait(self, left_s: float) -> None:
+        """Wait until the end of the span; fail if it is too far in the future."""
         if left_s > self.longest_wait_s:
             raise AirflowException(
-                f"end_time={self.end_time!s} is {left_s:.0f} s in the future: neither this run nor "
-                "the next one would see the events that are registered until then. "
-                "End the span when the run begins, as data_interval_end does"
+                f"end_time={self.end_time!s} is {left_s:.0f} s in the future: no run would see the "
+                "events that are registered until then. "
+                "End the span when the run begins, for example at data_interval_end"
             )
         sleep(max(left_s, MIN_WAIT_S))

@@ -1,4 +1,4 @@
-"""DeclaredOperator: the base of operators whose arguments are those of a declared operation."""
+"""DeclaredOperator: the base of operators that take the arguments of a declared operation."""
 
 import inspect
 from collections.abc import Collection, Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DeclaredOperator(OpalSparkOperator):
-    """The operator of an operation, which a subclass names with `declared`.
+    """An operator of one operation, which a subclass names with `declared`.
 
     Its `__init__` takes `table`, the arguments of the declaration, and those of OpalSparkOperator.
     A subclass that has further arguments writes an `__init__` with only these.
@@ -52,19 +52,20 @@ class DeclaredOperator(OpalSparkOperator):
         hidden = (cls.declared.token_argument, *cls.left_out)
         arguments = {}
         for name, parameter in inspect.signature(cls.declared).parameters.items():
-            if name not in hidden:
-                default = cls.defaults.get(name, parameter.default)
-                arguments[name] = parameter.replace(
-                    kind=inspect.Parameter.KEYWORD_ONLY, default=default
-                )
+            if name in hidden:
+                continue
+            default = cls.defaults.get(name, parameter.default)
+            arguments[name] = parameter.replace(
+                kind=inspect.Parameter.KEYWORD_ONLY, default=default
+            )
         return arguments
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments, checked as a job would, except templates."""
+        """Return the arguments after the checks of the operation; templates are not checked."""
         return self.declared.checked(self.declared.among(given), is_templated)
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
-        """Return the arguments; those that templates filled in are checked now."""
+        """Return the arguments; check the values that templates have filled in."""
         return self.declared.checked(self.declared.filled_in(self.arguments))
 
 

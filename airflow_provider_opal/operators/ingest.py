@@ -1,6 +1,6 @@
 """IngestOperator: rows of files or of a database go into a table.
 
-They are pending until the table's MetaGen, or visible immediately.
+The rows are pending until the table's MetaGen, or visible immediately.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class CreateTable(NewTable):
     """The definition of a new table.
 
-    Without a `schema` (as 'id BIGINT, at TIMESTAMP') its columns are those of the first source.
+    `schema` has the form 'id BIGINT, at TIMESTAMP'. Without it the table gets the columns of the
+    first source.
     """
 
     def __post_init__(self) -> None:
@@ -45,35 +46,32 @@ class CreateTable(NewTable):
 class IngestOperator(DeclaredOperator):
     """A task that appends the rows of a source.
 
-    `create` makes the table if it does not exist, and fails with the differences if it was made
-    otherwise. `on_bad_rows="quarantine"` ingests the good rows and quarantines the bad ones, up to
-    `reject_threshold`, as 100 or "5%". `on_empty="accept"` accepts a source without files or rows
-    and changes nothing. `on_new_columns="add"` adds the source's new columns to the table, and
-    "ignore" leaves them out. Consumers know the rows by the run's partition key, or by `partition`
-    (a template; give the MetaGenOperator the same).
+    `create` makes the table if it does not exist. If the table exists with another definition, the
+    task fails with the differences. `on_bad_rows="quarantine"` ingests the good rows and puts the
+    bad ones aside, up to `reject_threshold`, such as 100 or "5%". `on_empty="accept"` accepts a
+    source without files or rows and changes nothing. `on_new_columns="add"` adds the source's new
+    columns to the table, and "ignore" leaves them out. Consumers know the rows by the run's
+    partition key, or by `partition` (a template; give the MetaGenOperator the same value).
 
     The rows become visible with the table's MetaGenOperator. With `metadata="inline"` this task
-    makes them visible: it needs no MetaGen and has the outlets of a MetaGenOperator, and saves one
-    shuffle and one commit. A table may switch at any time; pending rows then wait for one more
-    MetaGen.
+    makes them visible itself: it has the outlets of a MetaGenOperator, and saves one shuffle and
+    one commit. A table may switch at any time; pending rows then need one more MetaGen.
 
-    A clear ingests again. Rows of the cleared try that are still pending, because no MetaGen has
-    published them, are discarded in the same commit: rows that were removed from the source are
-    gone.
+    A cleared task ingests again. Rows of the earlier try that are still pending are discarded in
+    the same commit. So rows that were removed from the source are gone.
 
-    `business_snapshot`, as "{{ partition_key }}", names the business snapshot of the rows, or
-    `business_snapshot_column` names the column that holds it. Business snapshots never go back: a
-    run for a finished one fails.
+    `business_snapshot`, such as "{{ partition_key }}", names the business snapshot of the rows.
+    Instead, `business_snapshot_column` names a column that holds it for each row. A run for a
+    finished business snapshot fails.
 
-    `source` may be the output of a task that returns a path, a list of paths, or a source as
-    {"files": ...} or {"jdbc": ...}, and be mapped over:
+    `source` may be the output of a task that returns a path, a list of paths, {"files": ...} or
+    {"jdbc": ...}. It may also be mapped over:
     `IngestOperator.partial(task_id="ingest", table="shop.orders").expand(source=paths())`.
     """
 
     declared = IngestSource
     defaults: ClassVar = {"on_empty": "fail"}
-    # Known only to the run (`partition` or the run's key, the tokens of earlier tries), or not
-    # offered to tasks
+    # The run adds `partition_key` and `replaces`; the others are not offered to tasks
     left_out = ("deleted", "application", "positions", "partition_key", "replaces")
 
     def __init__(self, *, table: str, partition: str | None = None, **kwargs: Any) -> None:
@@ -89,11 +87,11 @@ class IngestOperator(DeclaredOperator):
 
         A source that is a mapping stays one, so that the secrets in it are found.
         """
-        rest = dict(given)
-        create, source = rest.pop("create"), rest.pop("source")
+        other_arguments = dict(given)
+        create, source = other_arguments.pop("create"), other_arguments.pop("source")
         if not is_templated(source) and not isinstance(source, Mapping):
             source = source_arguments(source)
-        arguments = {"source": source, **super().checked(rest)}
+        arguments = {"source": source, **super().checked(other_arguments)}
         if create is not None:
             new_table = create if isinstance(create, CreateTable) else CreateTable(**create)
             arguments["create"] = new_table.to_arguments()
@@ -133,7 +131,7 @@ class IngestOperator(DeclaredOperator):
         return self._is_inline
 
     def advice(self) -> str | None:
-        """Return how to create a missing table, the most frequent failure."""
+        """Return a hint if the table does not exist and the ingest may not create it."""
         if "create" in self.arguments or self.opal.exists(self.table):
             return None
         return (
@@ -142,18 +140,18 @@ class IngestOperator(DeclaredOperator):
         )
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
-        """Return the arguments with the run's partition key and earlier tokens.
+        """Return the arguments with the run's partition key and the tokens of earlier tries.
 
-        After a clear, rows of an earlier try that no MetaGen has published are replaced. A retry
-        has the token of the try before, and applies once.
+        The ingest replaces the pending rows of the tries before a clear. A retry has the token of
+        the try before it, so its job is applied once.
         """
         key = context.get("partition_key")
         source = source_arguments(self.arguments["source"])
         secret_paths = secret_arguments(source, "source")
         if secret_paths:
             raise ValueError(
-                f"{', '.join(secret_paths)} holds a secret; put it into an environment variable, "
-                "and name that: password_env="
+                f"{', '.join(secret_paths)} holds a secret; put the secret into an environment "
+                "variable, and name the variable with password_env="
             )
         arguments = {**self.arguments, "source": source}
         if key is not None:
@@ -165,10 +163,10 @@ class IngestOperator(DeclaredOperator):
 
 
 def source_arguments(source: Any) -> dict[str, Any]:
-    """Return a source as a JobSpec holds it.
+    """Return a source in the form of a JobSpec.
 
-    `source` is a Files or a Jdbc, a mapping of either, a path, or a list of paths. Templates in it
-    may wait for their run.
+    `source` is a Files or a Jdbc, a mapping of either, a path, or a list of paths. It may contain
+    templates.
     """
     if isinstance(source, str | list | tuple):
         source = Files(source)
@@ -184,7 +182,7 @@ def source_arguments(source: Any) -> dict[str, Any]:
 
 
 def _with_kind(source: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a source under the name of its kind, also if only its fields are given."""
+    """Return a mapping {"files": ...} or {"jdbc": ...}, also for a mapping of the fields alone."""
     if "paths" in source:
         return {"files": source}
     if "url" in source:

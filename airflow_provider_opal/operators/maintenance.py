@@ -18,14 +18,14 @@ class MaintenanceOperator(WholeTableOperator):
     """A task that runs the maintenance that is due for a table.
 
     The steps are minor or major compaction, Z-order by `zorder`, and retention by `window`. The
-    default of each argument is the table's property of the same name. By default these set no
-    `zorder`, no `look_back` and no `archive_after`: nothing is clustered, no history is dropped,
-    and no old partition is compressed harder.
+    default of each argument is the table's property of the same name. A table has no `zorder`,
+    `look_back` and `archive_after` at first: then nothing is clustered, no history is dropped, and
+    no old partition is compressed harder.
 
     A step is due at a threshold: `small_files` of a partition, `dead_share` (percent of the rows)
     or `unclustered_share` (percent of the bytes). `grace` is the longest time that jobs and
     readers may take, as in RetentionOperator. `delete=False` leaves retention out. With `dry_run`
-    nothing is done, and the result names what would be.
+    the result names the steps that are due, and nothing is done.
 
     The task skips while the table does not exist.
     """
@@ -35,7 +35,7 @@ class MaintenanceOperator(WholeTableOperator):
     def execute(  # type: ignore[override]  # as the parent's
         self, context: "Context"
     ) -> dict[str, Any]:
-        """Run what is due; skip if the table has no first rows yet."""
+        """Run the steps that are due; skip if the table does not exist yet."""
         self.check_key(context)
         from opal_lake.errors import NotFoundError
 
@@ -46,5 +46,5 @@ class MaintenanceOperator(WholeTableOperator):
         return super().execute(context)
 
     def rehearse(self, table: "Table") -> "JobResult":
-        """Return what is due, and why."""
+        """Return a result that names the steps that are due, and why."""
         return table.maintain(**self.arguments)

@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 
 class MetaGenOperator(DeclaredOperator):
-    """A task that makes pending rows visible.
+    """A task that makes pending rows visible, and decides which row of each key is valid.
 
-    It decides which row of each key is valid.
     It takes the rows of one partition key: `partition_key`, by default the key of the DAG run. In a
     run without a key it takes the rows that were ingested without one. `tokens` takes the rows of
-    some ingests (templates, as `["{{ ti.xcom_pull('ingest')['token'] }}"]`), `all=True` every
-    pending row. A check between ingest and MetaGen is therefore safe: rows that failed it stay
+    some ingests (templates, such as `["{{ ti.xcom_pull('ingest')['token'] }}"]`). `all=True` takes
+    every pending row. So a check between ingest and MetaGen is safe: rows that fail the check stay
     pending, even if other runs publish meanwhile. The task log names the keys that stay pending,
     and for how long. The pipelines of `opal_dag` with business snapshots use `all=True`: a later
     run publishes the rows that were held back. Put no check between the tasks of such a pipeline.
 
     The table's asset is an outlet of this task, not of the ingest, whose rows are not visible yet.
     Its events carry the partition keys that were published. A second outlet, the asset of the
-    table's versions, gets an event keyed by the version, for consumers by version. With a template
-    in `table`, or mapped over tables, the task gets these outlets when it runs, and the events
+    table's versions, gets an event that carries the version, for consumers by version. If `table`
+    has a template or is mapped over, the task gets these outlets when it runs, and the events
     reach all consumers.
 
-    The task never skips. Whether it emits its own key, `partition_key` or the key of the DAG run,
-    depends on the version of its result, not on whether it published rows:
+    The task never skips. Its own key is `partition_key` or the key of the DAG run. The task emits
+    it by the state of the table, not by whether this try published rows:
 
-    - If an ingest of the key is visible, it emits the key: also at a retry, after another run has
-      published the rows, and for a day without rows. Otherwise a cascade of keyed runs would stop.
-    - If none is visible, it does not emit the key: the rows are held back for a business snapshot
-      or were discarded, or nothing was ingested under the key. The task logs that, and succeeds.
-      The MetaGen that publishes rows that were held back emits their keys.
+    - If an ingest of the key is visible, the task emits the key. It does so at a retry, after
+      another run has published the rows, and for a day without rows. Otherwise a cascade of keyed
+      runs would stop.
+    - Otherwise the rows are held back or were discarded, or nothing was ingested under the key. The
+      task does not emit the key, logs a warning, and succeeds. The MetaGen that later publishes
+      held-back rows emits their keys.
     """
 
     declared = MetaGen
@@ -68,7 +68,7 @@ class MetaGenOperator(DeclaredOperator):
         return True
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
-        """Return what to publish: the arguments, otherwise the rows of the run's own key."""
+        """Return the arguments; by default those that publish the rows of the run's own key."""
         arguments = MetaGen.filled_in(self.arguments)
         if arguments.get("all") or arguments.get("tokens") is not None:
             return arguments
@@ -96,8 +96,9 @@ class MetaGenOperator(DeclaredOperator):
             events.emit(context, xcom, keys)
             return xcom
         self.log.warning(
-            "no row of partition key %r is visible at version %s of %s: no consumer is notified of "
-            "the key. Its rows are held back or were discarded, or nothing was ingested under it",
+            "no row of partition key %r is visible at version %s of %s, so no consumer is notified "
+            "of the key. Its rows are held back or were discarded, or nothing was ingested under "
+            "the key. `opal describe` shows pending keys",
             own_key,
             result.version,
             self.table,
@@ -123,12 +124,14 @@ class MetaGenOperator(DeclaredOperator):
             return None
 
     def _visible_keys(self, own_key: str | None, result: "JobResult") -> list[str]:
-        """Return the published keys, and the own one if an ingest of it is visible."""
+        """Return the published keys, and the run's own key if an ingest of it is visible."""
         keys = set[str]()
         if not self._is_of_one_key:
             keys.update(self._published_keys(result))
-        if own_key is not None and self.opal.ingests_as_of(self.table, own_key, result.version)[1]:
-            keys.add(own_key)
+        if own_key is not None:
+            _, visible_ingests = self.opal.ingests_as_of(self.table, own_key, result.version)
+            if visible_ingests:
+                keys.add(own_key)
         return sorted(keys)
 
     def _published_keys(self, result: "JobResult") -> list[str]:

@@ -1,6 +1,6 @@
 """ReconcileOperator: events that a consumer missed are emitted again.
 
-ReconcileReportOperator: the outcome of that for each consumer.
+ReconcileReportOperator reports the outcome for each consumer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 MAX_EMITTED = 50
-# Keys that are open in the state store, in units of those that are emitted at a time
+# The most keys in the state store, as a multiple of the keys that are emitted at a time
 MAX_OPEN_BATCHES = 10
 MAX_KEYS_SHOWN = 5
-# A redelivery is stored as [version, time of emission], and with this third member once a DAG run
-# came of it
+# A redelivery is stored as [version, time of emission]. Once a DAG run resulted from it, this is
+# added as the third member
 CONFIRMED = 1
 REPORT = "report"  # the XCom key of a consumer's line
-# A worker notes when it emits, and Airflow's database when the event came: their clocks may differ
+# A worker stores when it emits, and Airflow's database when the event arrived: clocks may differ
 CLOCK_SKEW = timedelta(hours=1)
 
 
@@ -66,27 +66,26 @@ class ReconcileSpans(Declared):
 class ReconcileOperator(BaseOperator):
     """A task that emits again the events that a consumer missed.
 
-    An event is a hint: Airflow drops the events for paused DAGs. This task compares the rows of
-    the table with the consumer's acknowledgements. It emits the consumer's own `redelivery_asset`
-    for the partition keys, or the version, that the consumer missed. The consumer's DAG has the
-    schedule `consumer_schedule`; the events start no other DAG.
+    Airflow drops the events for paused DAGs. So this task compares the rows of the table with the
+    consumer's acknowledgements. It emits the consumer's own `redelivery_asset` for the partition
+    keys, or the version, that the consumer missed. The consumer's DAG has the schedule
+    `consumer_schedule`; the events start no other DAG.
 
-    All keys since the consumer's first reconcile count; that one goes back by `look_back`. Keys
+    The first reconcile of a consumer goes back by `look_back`; later ones continue from there. Keys
     that became visible within `grace` wait: their run may be about to start. At most `most` keys
     are emitted at a time, the oldest first. The task skips if no event is missing.
 
-    An event counts as delivered when a DAG run came of it. Its key is then emitted again after
-    `again` at the earliest. An event without a DAG run is emitted again by the next reconcile.
-    While the consumer's DAG is paused nothing is emitted, because Airflow would drop it.
-    `consumer_dag_id` names that DAG; by default it is the consumer's name, or that name without
-    the task.
+    An event counts as delivered when a DAG run resulted from it. Its key is then emitted again
+    after `again` at the earliest. The next reconcile emits an event without a DAG run again. While
+    the consumer's DAG is paused nothing is emitted. `consumer_dag_id` names that DAG. By default
+    its id is the consumer's name, or that name without the task.
 
-    The XCom `report` holds one line on the consumer: the emitted events, that none were missing,
+    The XCom `report` holds one line about the consumer: the emitted events, that none were missing,
     that its DAG is paused, or the failure.
 
-    By partition nothing is lost when versions expire: later versions have a key's older and newer
-    rows too. By version, a savepoint keeps the version that the consumer has seen, once it may
-    expire soon, until the consumer is no longer behind. If unseen versions have expired
+    By partition nothing is lost when versions expire, because later versions have all rows of a
+    key. By version, a savepoint keeps the last version that the consumer has seen, from when the
+    version may expire soon until the consumer has caught up. If unseen versions have expired
     nevertheless, the task fails and names them.
     """
 
@@ -122,7 +121,7 @@ class ReconcileOperator(BaseOperator):
         self.inlets = [
             *(self.inlets or []),
             opal_asset(table, opal_conn_id=opal_conn_id),  # where consumers acknowledge
-            self.emitted,  # its events name the DAG runs that came of them
+            self.emitted,  # its events name the DAG runs that resulted from them
         ]
         self.outlets = [*(self.outlets or []), self.emitted]
 
@@ -140,7 +139,7 @@ class ReconcileOperator(BaseOperator):
         event = context["outlet_events"][self.emitted]
         event.add_partitions(list(missed))
         event.extra = {"versions": dict(missed), "emitted": now.isoformat()}
-        self._report(context, "emitted", f"{_named(missed)} of {self.table} emitted again")
+        self._report(context, "emitted", f"emitted {_named(missed)} of {self.table} again")
         return missed
 
     def _report(self, context: "Context", state: str, text: str) -> None:
@@ -153,7 +152,10 @@ class ReconcileOperator(BaseOperator):
             self.log.info("%s", line)
 
     def _missed(self, context: "Context", now: datetime) -> dict[str, int]:
-        """Return the keys to emit; raise AirflowSkipException if none are due."""
+        """Return the keys to emit now, with their versions.
+
+        Raises AirflowSkipException if no key is due.
+        """
         from airflow_provider_opal.backlog import keep_seen_version, unconsumed_keys
         from opal_lake.errors import NotFoundError
 
@@ -193,16 +195,17 @@ class ReconcileOperator(BaseOperator):
             raise AirflowSkipException(
                 f"{_named(missed)} of {self.table} wait: the DAG {paused_dag!r} is paused, "
                 "and Airflow drops events for paused DAGs. "
-                "Unpause it; the next reconcile then emits them"
+                "Unpause the DAG; the next reconcile then emits the keys"
             )
         sent_now = {key: [version, now.isoformat()] for key, version in missed.items()}
         watermark.keep_redelivered({**redelivered, **sent_now})
         return missed
 
     def _with_runs(self, context: "Context", redelivered: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the redeliveries without the lost ones.
+        """Return the redeliveries from which a DAG run resulted, marked as CONFIRMED.
 
-        Those of which a DAG run came are marked. A lost one is then due again.
+        A redelivery without a DAG run is lost and left out, so that it is due again. If Airflow
+        cannot list the DAG runs, all redeliveries are returned unchanged.
         """
         unconfirmed = {}
         for key, sent in redelivered.items():
@@ -215,10 +218,10 @@ class ReconcileOperator(BaseOperator):
         try:
             delivered = _delivered(events)
         except AirflowRuntimeError as error:
-            # Airflow 3.3 cannot list events while a run that came of one is still queued
+            # Airflow 3.3 cannot list events while a run that resulted from one is still queued
             self.log.warning(
-                "%s: Airflow did not report which runs came of %s. "
-                "They count as delivered until the next reconcile: %s",
+                "%s: Airflow did not report which runs resulted from %s, "
+                "so these count as delivered until the next reconcile: %s",
                 self.consumer,
                 _named(unconfirmed),
                 error,
@@ -227,7 +230,8 @@ class ReconcileOperator(BaseOperator):
         lost = {key for key, emitted in unconfirmed.items() if (key, emitted) not in delivered}
         if lost:
             self.log.warning(
-                "%s: no DAG run came of the events emitted for %s; they are due again",
+                "%s: no DAG run resulted from the events emitted for %s; "
+                "this reconcile may emit them again",
                 self.consumer,
                 _named(sorted(lost)),
             )
@@ -254,9 +258,9 @@ class ReconcileOperator(BaseOperator):
         return None
 
     def _oldest(self, open_keys: Mapping[str, int]) -> dict[str, int]:
-        """Return the oldest keys, at most as many as the state store can hold.
+        """Return the keys of the oldest versions, at most as many as the state store can hold.
 
-        The others follow when these were consumed.
+        Other keys follow when the consumer has consumed these.
         """
         by_version = sorted((version, key) for key, version in open_keys.items())
         oldest = by_version[: MAX_OPEN_BATCHES * self.most]
@@ -267,7 +271,7 @@ class ReconcileOperator(BaseOperator):
     ) -> dict[str, int]:
         """Return the keys to emit now, the oldest first, with their versions.
 
-        They were never redelivered, or long ago, or at an older version.
+        A key is due if it was never redelivered, at an older version, or longer than `again` ago.
         """
         due = []
         for key, version in open_keys.items():
@@ -308,13 +312,14 @@ class ReconcileReportOperator(BaseOperator):
                 self.log.info("%s", report["line"])
         if failed and len(failed) == len(lines):
             raise AirflowFailException(
-                "nothing can be emitted to any consumer:\n" + "\n".join(lines.values())
+                "the reconcile failed for every consumer; the logs of its tasks have the details:\n"
+                + "\n".join(lines.values())
             )
         return lines
 
 
 def _delivered(events: Iterable[Any]) -> set[tuple[str, str]]:
-    """Return the partition key and the time of emission of each event with a DAG run."""
+    """Return pairs of partition key and time of emission of the events with a DAG run."""
     delivered = set()
     for event in events:
         if event.created_dagruns:
@@ -324,7 +329,7 @@ def _delivered(events: Iterable[Any]) -> set[tuple[str, str]]:
 
 
 def _named(keys: Iterable[str]) -> str:
-    """Return the number of keys, and the first of them by name."""
+    """Return the number of keys and the first of them by name, as a text for messages."""
     names = sorted(keys)
     shown = ", ".join(names[:MAX_KEYS_SHOWN])
     if len(names) > MAX_KEYS_SHOWN:

@@ -1,4 +1,4 @@
-"""RestoreOperator: takes a table back to the rows of an older version."""
+"""RestoreOperator: a table shows the rows of an older version again."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +28,13 @@ class RestoreOperator(WholeTableOperator):
 
     def __init__(self, *, table: str, **kwargs: Any) -> None:
         super().__init__(table=table, **kwargs)
-        is_dry = self.arguments.get("dry_run") is True
-        self.asset_events = None if is_dry else AssetEvents.known(self.table, self.opal_conn_id)
+        self.asset_events: AssetEvents | None = None
+        if self.arguments.get("dry_run") is not True:
+            self.asset_events = AssetEvents.known(self.table, self.opal_conn_id)
         self.outlets = distinct([*outlets_of(self.asset_events), *self.outlets])
 
     def rehearse(self, table: "Table") -> "JobResult":
-        """Return what would change."""
+        """Return a result with the changes that the restore would make."""
         return table.restore(**self.arguments)
 
     def changes_view(self) -> bool:

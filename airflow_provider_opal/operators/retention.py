@@ -1,4 +1,4 @@
-"""RetentionOperator: the files that nothing needs any longer are deleted."""
+"""RetentionOperator: files that no readable version needs are deleted."""
 
 from typing import TYPE_CHECKING
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class RetentionOperator(WholeTableOperator):
-    """A task that deletes the files that nothing needs any longer.
+    """A task that deletes the files that no readable version needs.
 
     It keeps the files of the versions of the last `window` (by commit time), of savepoints, and of
     readers that began within `grace`. Versions before the window can no longer be read. The
-    defaults of `window` and `grace` are the table's. With `dry_run` nothing is deleted, and the
-    result names what would be; that needs no Spark.
+    defaults of `window` and `grace` are the table's properties. With `dry_run` nothing is deleted,
+    no Spark starts, and the result names the files that would be deleted.
     """
 
     declared = Retain
 
     def rehearse(self, table: "Table") -> "JobResult":
-        """Return what would be deleted."""
+        """Return a result that names the files that would be deleted."""
         return table.retain(**self.arguments)

@@ -1,8 +1,8 @@
-"""OpalSparkOperator: a JobSpec in, the app under spark-submit, a JobResult out.
+"""OpalSparkOperator: runs the job of a JobSpec with spark-submit, and returns its JobResult.
 
-The operator looks for the result before and after the job: it is in the table's commit, found by
-the job's token. A job with a result is not run again. A job that failed after its commit has
-succeeded, and one without a result has not, whatever Spark reports.
+The table's commit holds the result under the job's token. The operator looks for it before and
+after the job. A job with a result is not run again. Only the result decides whether a job has
+succeeded, whatever Spark reports.
 """
 
 import json
@@ -51,14 +51,14 @@ RETRIED = "a retry has the same token, so that nothing is applied twice"
 
 
 class OpalSparkOperator(SparkSubmitOperator):
-    """One operation on one table.
+    """A task that runs one operation on one table, as a Spark job.
 
     Subclasses name the operation and give its arguments.
 
-    `spark_submit_kwargs` are those of SparkSubmitOperator: conf, packages, executor_memory,
-    archives and so on. `keyed=True` refuses a DAG run without a partition key, as in every DAG
-    whose schedule gives keys. The task registers what the job made visible in LakeChime, through
-    the connection `lakechime_conn_id`; None turns that off.
+    `spark_submit_kwargs` are arguments of SparkSubmitOperator: conf, packages, executor_memory,
+    archives and so on. `keyed=True` refuses a DAG run without a partition key. In a DAG whose
+    schedule gives keys, such a run is always refused. The task registers its commit in LakeChime,
+    through the connection `lakechime_conn_id`; None turns that off.
 
     The link `Spark UI` leads to the page of the running job. After the job's end it leads to the
     history server, if `spark.eventLog.enabled` is true and `spark.yarn.historyServer.address`
@@ -69,15 +69,15 @@ class OpalSparkOperator(SparkSubmitOperator):
     in the image, or it is uploaded through spark.kubernetes.file.upload.path.
 
     The connection's keys, and values in `conf` and `env_vars` that look like secrets, reach
-    spark-submit in a file that only the worker's user can read. The cluster decides how safe they
-    are from there on:
+    spark-submit in a file that only the worker's user can read. From there on their safety depends
+    on the cluster:
 
-    - client mode, everywhere: they stay in the driver's memory, and go to executors over Spark's
-      RPC; spark.authenticate with spark.network.crypto.enabled encrypts that.
-    - YARN, cluster mode: Spark puts them into the application's staging folder, which only its
-      user can read.
-    - Kubernetes, cluster mode: Spark puts them into a ConfigMap and the pod's environment, in
-      plain text. Where others may read those, leave the keys out of the connection and use
+    - client mode, everywhere: the secrets stay in the driver's memory, and go to executors over
+      Spark's RPC. spark.authenticate with spark.network.crypto.enabled encrypts it.
+    - YARN, cluster mode: Spark puts the secrets into the application's staging folder, which only
+      its user can read.
+    - Kubernetes, cluster mode: Spark puts the secrets into a ConfigMap and the pod's environment,
+      in plain text. If others may read these, leave the keys out of the connection and use
       spark.kubernetes.driver.secretKeyRef.AWS_ACCESS_KEY_ID='name:key', or the pod's service
       account.
     """
@@ -113,14 +113,15 @@ class OpalSparkOperator(SparkSubmitOperator):
         refused = sorted(own & {*spark_submit_kwargs})
         if refused:
             raise ValueError(
-                f"{type(self).__name__} sets {', '.join(refused)} itself; leave it out "
-                "(a Spark connection is spark_conn_id=)"
+                f"{type(self).__name__} sets {', '.join(refused)} itself; leave it out. "
+                "spark_conn_id= names a Spark connection"
             )
         secret_paths = secret_arguments(arguments)
         if secret_paths:
             raise ValueError(
-                f"{', '.join(secret_paths)} would be shown with the task: put the value into a "
-                "connection, conf or env_vars, and give only its name here"
+                f"{', '.join(secret_paths)} holds a secret, which Airflow would show with the "
+                "task: put the secret into a connection, conf or env_vars, and give only its name "
+                "here"
             )
         # At Spark's own level, its lines would bury the job's progress
         quiet = {"spark.log.level": "ERROR"}
@@ -144,10 +145,10 @@ class OpalSparkOperator(SparkSubmitOperator):
 
     @classmethod
     def partial(cls, **given: Any) -> Any:
-        """Return Airflow's partial operator, with the assets that are known by now.
+        """Return Airflow's partial operator, with the assets that are already known.
 
-        Airflow does not ask a mapped operator for the assets that it gives itself. If the table is
-        mapped over, or named by a template, each task gets its own assets when it runs.
+        Airflow does not call the `__init__` of a mapped operator before the run. If the table is
+        mapped over, or named by a template, each task gets its assets when it runs.
         """
         for name, assets in cls.assets_of(given).items():
             given[name] = distinct([*(given.get(name) or ()), *assets])
@@ -172,10 +173,10 @@ class OpalSparkOperator(SparkSubmitOperator):
             )
 
     def check_key(self, context: "Context") -> None:
-        """Raise AirflowFailException if the DAG run lacks the partition key that it needs.
+        """Raise AirflowFailException if the DAG run lacks a partition key that it needs.
 
-        That is where an argument asks for the key, and where the DAG's other runs have one: no
-        consumer by partition would get an event for the rows.
+        It needs one if a template of an argument uses the key. It also needs one if the DAG's other
+        runs have keys: otherwise no consumer by partition would get an event for the rows.
         """
         if not self._lacks_key(context):
             return
@@ -186,16 +187,17 @@ class OpalSparkOperator(SparkSubmitOperator):
         )
 
     def _lacks_key(self, context: "Context") -> bool:
+        """Return whether the DAG run needs a partition key and has none."""
         if context.get("partition_key") is not None:
             return False
         return self._asks_for_key or self.needs_key(context)
 
     def needs_key(self, context: "Context") -> bool:
-        """Return whether the task needs a partition key, though no argument asks for one."""
+        """Return whether the task needs a partition key even if no template uses it."""
         return self.keyed or is_keyed(_timetable_of(context))
 
     def job(self, context: "Context") -> "JobSpec[Any]":
-        """Return the job to run: rendered, and without secrets."""
+        """Return the job to run, with rendered templates and without secrets."""
         from opal_lake.operations.job_spec import JobSpec  # a DAG file has no job yet
 
         try:
@@ -227,13 +229,13 @@ class OpalSparkOperator(SparkSubmitOperator):
         # Before the store is used: at DEBUG its client logs its requests
         mask(connection_conf.items())
         self._end_left_over(context)
-        # A clear has another token. It must find neither the job before it nor the job's status
+        # A cleared task has another token. It must not find the job of the try before the clear
         self.external_id_key = f"spark_job_id:{spec.token}"
         self._K8S_DRIVER_STATUS_KEY = f"k8s_driver_status:{spec.token}"
         result = self._result(opal, spec) or self._look(opal, spec, context)
         if result is not None:
             if result.repeated:
-                message = "done before, as version %s; not submitted again"
+                message = "an earlier try committed version %s; the job is not submitted again"
                 self.log.info(message, result.version)
             else:
                 message = "%s at version %s; no Spark job started"
@@ -294,7 +296,8 @@ class OpalSparkOperator(SparkSubmitOperator):
         with hook.hiding(conf, self.render_template(self._hidden_environment, context)):
             try:
                 if hook.is_client:
-                    # Never resumed: the driver dies with this machine, and the token is its fence
+                    # Nothing to resume: the driver dies with this machine, and its token keeps a
+                    # second driver from applying the work twice
                     hook.submit(self.application)
                 else:
                     self._submit_to_cluster(hook, context)
@@ -304,8 +307,8 @@ class OpalSparkOperator(SparkSubmitOperator):
 
     def _submit_to_cluster(self, hook: OpalSubmitHook, context: "Context") -> None:
         if hook.is_yarn_cluster and not hook.track_on_yarn() and self._may_lose_track:
-            # Airflow's operator refuses a durable job whose driver it cannot track. So a
-            # driver that it loses may end next to its successor; only one of the two commits
+            # Airflow's operator refuses a durable job whose driver it cannot track. A lost driver
+            # and its successor may both run to the end; only one of the two commits
             self.durable = False
         super().execute(context)
 
@@ -367,8 +370,8 @@ class OpalSparkOperator(SparkSubmitOperator):
         if connection.conn_type not in ("spark", "", None):
             raise AirflowFailException(
                 f"the connection {conn_id!r} is of type {connection.conn_type!r}, and Spark jobs "
-                "need one of type 'spark'; name another with spark_conn_id=, or in the connection "
-                f"{self.opal_conn_id!r}"
+                "need one of type 'spark'; name another with spark_conn_id=, or with the extra "
+                f"spark_conn_id of the connection {self.opal_conn_id!r}"
             )
         if connection.host is None:
             raise AirflowFailException(
@@ -383,10 +386,10 @@ class OpalSparkOperator(SparkSubmitOperator):
         return opal.find_result(spec.table, self.operation, spec.token)
 
     def _look(self, opal: OpalHook, spec: "JobSpec[Any]", context: "Context") -> "JobResult | None":
-        """Look at the table before Spark starts; return a result if nothing is to do.
+        """Look at the table before Spark starts; return a result if there is no work.
 
-        Input that the job would refuse fails the task immediately. Nothing else does: the job may
-        read or write what this worker cannot.
+        Input that the job would refuse fails the task immediately. Other errors do not: the job may
+        have access that this worker lacks.
         """
         store = context.get("task_state_store")
         if store is not None and store.get(self.external_id_key) is not None:
@@ -404,7 +407,7 @@ class OpalSparkOperator(SparkSubmitOperator):
                 raise self._refused(INPUT, f"opal: {error}", self.advice()) from error
             is_bug = status == BUG
             level = logging.WARNING if is_bug else logging.INFO
-            message = "the table could not be looked at before Spark starts: %s"
+            message = "this worker could not check the table before Spark starts: %s"
             self.log.log(level, message, error, exc_info=is_bug)
             return None
         return result
@@ -424,7 +427,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         return WorkerPlace(opal=opal, table=self.table, shares_files=start.shares_files)
 
     def _refused(self, status: int, message: str, cause: str | None) -> AirflowFailException:
-        """Return the exception for a job that ends the same at each try."""
+        """Return the exception for a job that would fail again at each try."""
         lines = [f"{self.operation} of {self.table}: {MEANINGS[status]}", message]
         if cause:
             lines.append(cause)
@@ -433,7 +436,7 @@ class OpalSparkOperator(SparkSubmitOperator):
     def _verdict(self, failure: Exception | None) -> Exception:
         """Return the exception for a job without a result.
 
-        It forbids a retry where a retry cannot succeed.
+        It forbids a retry if a retry cannot succeed.
         """
         hook = self._hook
         assert isinstance(hook, OpalSubmitHook)
@@ -441,13 +444,14 @@ class OpalSparkOperator(SparkSubmitOperator):
         if failure is None:
             return AirflowException(
                 f"Spark reported no failure of {self.operation} of {self.table}, "
-                f"but the table has no result; {RETRIED}{where}"
+                f"but the table has no commit of the job; {RETRIED}{where}"
             )
         status = hook.app_status(failure)
         cause = hook.cause(failure)
         if not cause and status == INPUT:
             cause = self.advice()
-        error = hook.redacted(_last_error(hook) or str(failure)) + where
+        last_error = _last_error(hook) or str(failure)
+        error = hook.redacted(last_error) + where
         message = f"{error}\n{cause}" if cause else error
         not_submitted = AirflowFailException(
             f"{self.operation} of {self.table} was not submitted: {message}"
@@ -462,11 +466,11 @@ class OpalSparkOperator(SparkSubmitOperator):
         return AirflowException(f"{self.operation} of {self.table} failed; {RETRIED}\n{message}")
 
     def advice(self) -> str | None:
-        """Return how to mend refused input, if the operator knows it better."""
+        """Return a hint on how to correct refused input, or None."""
         return None
 
     def _end_left_over(self, context: "Context") -> None:
-        """End the driver of an earlier try, which still runs if its worker was killed."""
+        """End the driver of an earlier try. It may still run if its worker was killed."""
         store = context.get("task_state_store")
         process = store.get(PROCESS_KEY) if store is not None else None
         if isinstance(process, dict) and end_left_over(process):
@@ -474,12 +478,12 @@ class OpalSparkOperator(SparkSubmitOperator):
 
 
 def is_keyed(timetable: Any) -> bool:
-    """Return whether the scheduler gives every run of such a DAG a partition key."""
+    """Return whether the scheduler gives every run of a DAG with this timetable a key."""
     return isinstance(timetable, CronPartitionTimetable | PartitionedAssetTimetable)
 
 
 def takes_keys(timetable: Any) -> bool:
-    """Return whether a run of such a DAG may have a partition key."""
+    """Return whether a run of a DAG with this timetable may have a partition key."""
     if timetable is None or is_keyed(timetable):
         return True
     return bool(getattr(timetable, "partitioned_at_runtime", False))
@@ -492,8 +496,8 @@ def _timetable_of(context: "Context") -> Any:
 def token_of(context: "Context") -> str:
     """Return the token of the task's job.
 
-    Retries share a token, so the job applies once. A clear or a reprocess gets another token, and
-    runs the job again.
+    Retries share a token, so the job is applied once. A cleared task gets another token, and runs
+    the job again.
     """
     return _token(context, generation_of(context))
 
@@ -526,7 +530,9 @@ def _remember(context: "Context", process: Mapping[str, Any]) -> None:
 
 
 def _last_error(hook: Any) -> str:
-    """Return the last error of the app, without the Spark log before it."""
+    """Return the last error of the app, without the Spark log before it; "" without one."""
     lines = list(getattr(hook, "_last_submit_log_lines", ()))
     starts = [number for number, line in enumerate(lines) if line.startswith("opal: ")]
-    return "\n".join(lines[starts[-1] :]) if starts else ""
+    if not starts:
+        return ""
+    return "\n".join(lines[starts[-1] :])

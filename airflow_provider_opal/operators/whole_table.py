@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class WholeTableOperator(DeclaredOperator):
-    """The base of tasks on a whole table, which need no partition key.
+    """A task on a whole table, which needs no partition key.
 
-    Such a task may run at any time, in parallel with ingests, MetaGens and readers. One that
-    maintains files changes no rows: it has no outlets, and triggers no consumers.
+    Such a task may run at any time, in parallel with ingests, MetaGens and readers. A task that
+    only maintains files changes no rows: it has no outlets, and triggers no consumers.
     """
 
-    note_level = logging.INFO  # its notes name what is due, and why
+    note_level = logging.INFO  # the notes name the steps that are due, and why
 
     def needs_key(self, context: "Context") -> bool:
         """Return False: the task works on the whole table."""
@@ -32,7 +32,7 @@ class WholeTableOperator(DeclaredOperator):
     def execute(  # type: ignore[override]  # as the parent's
         self, context: "Context"
     ) -> dict[str, Any]:
-        """Run the job, or for a dry run only read the table's state, without Spark."""
+        """Run the job. A dry run only reads the table's state, without Spark."""
         self.check_key(context)
         try:
             arguments = self.job_arguments(context)
@@ -44,7 +44,7 @@ class WholeTableOperator(DeclaredOperator):
 
     def rehearse(self, table: "Table") -> "JobResult":
         """Return the result that the job would have."""
-        raise NotImplementedError(f"{self.operation} has no dry run")
+        raise NotImplementedError(f"{self.operation} has no dry run; remove dry_run=True")
 
     def _dry_run(self, context: "Context", arguments: dict[str, Any]) -> dict[str, Any]:
         mask(self.opal.lake.spark_conf().items())

@@ -19,13 +19,13 @@ from opal_lake.storage.uris import bucket_and_prefix, local_root, split_scheme
 from opal_lake.table import Table
 
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
-# Characters that Python's globs read in another way
+# Characters of patterns that Python's globs read differently
 _OF_SPARK_ALONE = re.compile(r"[\[\]{}\\]")
 _SUBMIT = "spark-submit"
-# Each of them may lead paths without a scheme to another file system than the local one
+# With each of these, a path without a scheme may not be on the local file system
 _LEADING_VARIABLES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH")
 _LEADING_SETTINGS = ("spark.hadoop.fs.", "spark.driver.extraClassPath")
-# Part of fs.defaultFS and fs.default.name, which may also stand in options of Java
+# Part of the settings fs.defaultFS and fs.default.name, which options of Java may contain too
 _DEFAULT_FILE_SYSTEM = "fs.default"
 
 
@@ -33,7 +33,7 @@ _DEFAULT_FILE_SYSTEM = "fs.default"
 class WorkerPlace:
     """The place of a table, as a worker sees it without Spark.
 
-    `shares_files` says that Spark takes paths for those of this machine.
+    With `shares_files`, Spark reads local paths on this machine.
     """
 
     opal: OpalHook
@@ -51,8 +51,8 @@ class WorkerPlace:
     def lacks(self, path: str) -> bool:
         """Return whether Spark certainly finds no file at a path or pattern.
 
-        False where the worker cannot know: another file system, another machine, or a bucket that
-        Spark may look for at another service.
+        Returns False if the worker cannot know, because Spark may read another file system, another
+        machine or another service of S3.
         """
         if is_s3(path):
             return self._is_in_own_bucket(path) and self._lacks_objects(path)
@@ -79,9 +79,9 @@ class WorkerPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkStart:
-    """The settings of a task's Spark that decide which files a path leads to.
+    """The settings of a task's Spark that decide on which file system a path is.
 
-    `environment` holds the variables that the task adds to those of this process.
+    `environment` holds the variables that the task adds to the environment of this process.
     """
 
     master: str
@@ -93,9 +93,9 @@ class SparkStart:
 
     @property
     def shares_files(self) -> bool:
-        """True if Spark certainly takes paths for those of this machine.
+        """True if Spark certainly reads local paths on this machine.
 
-        False where a setting that this process does not read may lead elsewhere.
+        False if a setting that this process does not read may lead to another file system.
         """
         if not self.master.startswith("local") or self.binary not in (None, _SUBMIT):
             return False
@@ -114,9 +114,9 @@ class SparkStart:
 
 
 def _spark_home(environment: Mapping[str, str]) -> Path | None:
-    """Return the home of the Spark that spark-submit starts, None if uncertain.
+    """Return the home of the Spark that spark-submit starts, or None if uncertain.
 
-    A script in place of Spark's own spark-submit may set anything.
+    It is uncertain if spark-submit is not Spark's own script, but a wrapper.
     """
     next_to_python = Path(sys.executable).with_name(_SUBMIT)
     submit = Path(shutil.which(_SUBMIT, path=environment.get("PATH")) or next_to_python)

@@ -9,7 +9,7 @@ from opal_lake.operations.zorder import ZOrder
 class ZOrderOperator(WholeTableOperator):
     """A task that clusters a table's rows by 1 to 8 columns.
 
-    These are the columns that queries filter by. Reads then skip the files whose min and max
+    Choose the columns that queries filter by. Reads then skip files whose minimum and maximum
     exclude a filter. Row ids and the visible rows stay the same. With `only_if_due` the task does
     nothing while enough of the table is clustered, and logs that.
     """

@@ -1,1 +1,1 @@
-"""The part that Airflow's own processes load (entry point `airflow.plugins`)."""
+"""The plugin that Airflow's own processes load (entry point `airflow.plugins`)."""

@@ -24,14 +24,14 @@ class LakeChimePlugin(AirflowPlugin):
 
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]  # an attribute would cost all
-        """The apps to mount; none if it cannot be created, as the api-server goes on."""
+        """The apps to mount; empty if the app cannot be created, so that the api-server starts."""
         try:
             from airflow_provider_opal.plugins.lakechime_app import mounted_app
 
             return [{"app": mounted_app(), "url_prefix": URL_PREFIX, "name": "LakeChime"}]
         except ImportError as error:
             log.warning(
-                "LakeChime is not served at %s: %s; pip install 'opal-lake[lakechime]'",
+                "LakeChime is not served at %s (%s): pip install 'opal-lake[lakechime]'",
                 URL_PREFIX,
                 error,
             )

@@ -17,9 +17,9 @@ from lakechime.store.sql_store import SqlStore
 
 
 def mounted_app() -> FastAPI:
-    """Return the app, whose routes all ask Airflow, health and OpenAPI document too.
+    """Return the app. Airflow's permissions guard all of its routes, health and OpenAPI too.
 
-    Tokens and retention are for users who may delete connections.
+    Users who may delete connections may manage tokens and expire events.
     """
     read = requires_access_asset("GET")
     access = Access(
@@ -34,8 +34,8 @@ def mounted_app() -> FastAPI:
 def open_store() -> SqlStore:
     """Open the database of LAKECHIME_URL, of `lakechime_default`, or the embedded one.
 
-    Workers may reach this very service by that connection. Then the api-server's own environment
-    has to name the database.
+    If workers reach this service through that connection, LAKECHIME_URL has to name the database in
+    the api-server's environment.
     """
     url = os.environ.get(URL_VARIABLE) or _connected()
     if url.startswith(("http://", "https://")):

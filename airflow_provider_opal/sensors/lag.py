@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 class StreamLagSensor(BaseSensorOperator):
     """A sensor that succeeds when a stream's lag is small enough.
 
-    The table may lack at most `max_messages` of Kafka, of which the oldest may be at most
-    `max_delay` old. Give one of both, or both. `name` is the stream's; without `topics` those that
-    it has read count. Returns {"messages": n, "delay_s": s, "partitions": n}. While Kafka, the
-    store or the table does not answer, it waits.
+    The lag is small enough if the table lacks at most `max_messages` messages of Kafka, and the
+    oldest of them is at most `max_delay` old. Give one of the two limits, or both. `name` is the
+    name of the stream. Without `topics`, the topics that the stream has read count. The sensor
+    returns {"messages": n, "delay_s": s, "partitions": n}. While Kafka, the store or the table does
+    not answer, it waits.
     """
 
     template_fields: Sequence[str] = (
@@ -53,11 +54,13 @@ class StreamLagSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         if max_messages is None and max_delay is None:
             raise ValueError(
-                "a lag needs a limit: give max_messages=1000, or max_delay='10s', or both"
+                "StreamLagSensor needs a limit of the lag; "
+                "give max_messages=1000, or max_delay='10s', or both"
             )
         if max_messages is not None and max_messages < 0:
             raise ValueError(
-                f"max_messages must be at least 0, got {max_messages!r}; 0 waits until all is read"
+                f"max_messages must be at least 0, got {max_messages!r}; "
+                "give 0 to wait until all messages are read"
             )
         self.table = table
         self.max_messages = max_messages
@@ -67,7 +70,7 @@ class StreamLagSensor(BaseSensorOperator):
         self.topics = topics
         self.name_of_stream = name
         self.opal_conn_id = opal_conn_id
-        # Servers of their own need no connection
+        # Servers that are named need no connection
         default_conn_id = None if bootstrap_servers else DEFAULT_KAFKA_CONN_ID
         self.kafka_conn_id = kafka_conn_id or default_conn_id
         self.bootstrap_servers = bootstrap_servers

@@ -1,7 +1,7 @@
 """The waits of a sensor: the moments at which it looks, within its timeout.
 
-Without such moments it looks every `poke_interval` seconds, as every sensor of Airflow does. The
-templates' own interval is in `templates/wait_for.py`.
+Without such moments it looks every `poke_interval` seconds, like every sensor of Airflow.
+`templates/wait_for.py` has the interval of the sensors in DAG templates.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ def _moment(name: str, value: Any) -> Any:
 
 
 def _unit(name: str, value: Any) -> str:
-    """Return a unit as it is listed; `HOUR` and `hours` are accepted, too."""
+    """Return the unit in lower case and singular; `HOUR` and `hours` are accepted, too."""
     unit = str(value).lower().removesuffix("s")
     if unit not in UNITS:
         raise InvalidInputError(f"{name}={value!r} is unknown; use one of {', '.join(UNITS)}")
@@ -48,8 +48,8 @@ StartTimestamp = Annotated[datetime | int | str, Kind(_moment, "TIME")]
 class Pacing(Declared):
     """The moments at which a sensor looks: start_timestamp + n * frequency.
 
-    LakeChime's triggers use the same. The sensor looks when its task begins, too, but never before
-    `start_timestamp`. Months have the lengths of the calendar, in UTC.
+    LakeChime's triggers use the same moments. The sensor also looks when its task begins, but never
+    before `start_timestamp`. Months have the lengths of the calendar, in UTC.
     """
 
     name: ClassVar[str] = "pacing"
@@ -65,13 +65,13 @@ class Pacing(Declared):
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Raise InvalidInputError for one of the three without the others."""
+        """Raise InvalidInputError if only some of the three arguments are given."""
         del is_open
         is_given = [given[name] is not None for name in Pacing.fields()]
         if any(is_given) and not all(is_given):
             raise InvalidInputError(
-                "start_timestamp, frequency and frequency_unit belong together: "
-                "give all three, as '2026-11-01T00:00:00Z', 1 and 'hour'"
+                "start_timestamp, frequency and frequency_unit belong together; "
+                "give all three, for example 2026-11-01T00:00:00Z, 1 and hour"
             )
 
 
@@ -90,7 +90,7 @@ class PacedSensor(BaseSensorOperator):
 
     @property
     def ticks(self) -> list[Any] | None:
-        """First moment in ms, frequency and unit of the moments; None without a pacing."""
+        """The first moment in milliseconds, the frequency and its unit; None without a pacing."""
         given = Pacing.among(vars(self))
         if not given:
             return None
@@ -99,10 +99,10 @@ class PacedSensor(BaseSensorOperator):
         return [start_ts, pacing.frequency, str(pacing.frequency_unit).upper()]
 
     def is_due(self, context: "Context") -> bool:
-        """Return whether to look now: a poke may come between two moments.
+        """Return whether the sensor should look now; a poke may come between two moments.
 
-        Each try looks immediately for the last moment that has passed. The moment of a look is
-        stored, because the process may end between two pokes.
+        A try looks once for the newest moment that has passed, as soon as it begins. The moment of
+        a look is stored, because the process may end between two pokes.
         """
         ticks = self.ticks
         if ticks is None:
@@ -130,16 +130,17 @@ def is_deferrable(given: bool | None) -> bool:
 def defer_within(
     sensor: BaseSensorOperator, trigger: "BaseTrigger", deadline_s: float | None
 ) -> NoReturn:
-    """Defer to the method `resume`, which gets the deadline and passes it on to here.
+    """Defer the sensor to its method `resume`, until the deadline at the latest.
 
-    With None the sensor's timeout begins now.
+    `resume` gets the deadline and passes it on if it defers again. With None the sensor's timeout
+    begins now.
     """
     if deadline_s is None:
         deadline_s = time() + sensor.timeout
     left_s = deadline_s - time()
     if left_s <= 0:
         raise AirflowSensorTimeout(
-            f"nothing came within the timeout of {sensor.timeout:g} s; "
+            f"task {sensor.task_id!r} found nothing within its timeout of {sensor.timeout:g} s; "
             "give a longer timeout=, or clear the task"
         )
     # Airflow begins the timeout again at each deferral, so the deadline travels with it

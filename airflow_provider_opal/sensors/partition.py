@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 class PartitionTriggerSensor(PacedSensor):
-    """A sensor that succeeds when the partition has an event with all of the tags.
+    """A sensor that succeeds when a partition has an event with all of the tags.
 
-    The event may be of any time. It returns the events as a list of plain dicts. It fails if the
-    partition had events and all of them expired. With `tags` it warns and goes on waiting: one of
-    those may have had the tags.
+    The event may be of any time. The sensor returns the events as a list of plain dicts. It fails
+    if the partition had events and all of them expired. With `tags` it warns and goes on waiting
+    instead, because the tags of expired events are unknown.
 
-    `partition` has a value a level, as ["{{ ds }}", "DE"]: templates of the run. The sensor looks
-    every `poke_interval`; or, with `start_timestamp`, `frequency` and `frequency_unit`, only when
-    the task begins and at start_timestamp + n * frequency. Before `start_timestamp` it does not
-    look. Months have the lengths of the calendar, in UTC.
+    `partition` has a value for each level, such as ["{{ ds }}", "DE"]; values may be templates. The
+    sensor looks every `poke_interval`. With `start_timestamp`, `frequency` and `frequency_unit` it
+    looks only when the task begins and at start_timestamp + n * frequency. Before `start_timestamp`
+    it does not look. Months have the lengths of the calendar, in UTC.
 
-    `skip_when_empty` looks once, and skips if the partition is missing: the schedule of the DAG is
-    the frequency then. `max_events` returns only so many, the newest. The events are variables for
-    tasks, too, in XCom as `environment`.
+    `skip_when_empty` looks once, and skips if the partition is missing. Then the schedule of the
+    DAG decides how often it looks. With `max_events` only the newest events are returned. XCom also
+    has the events as variables for tasks, under the key `environment`.
     """
 
     template_fields: Sequence[str] = (
@@ -117,7 +117,7 @@ class PartitionTriggerSensor(PacedSensor):
             newest = newest[-self.max_events :]
         if len(newest) < len(look.events):
             self.log.warning(
-                "%s events match, and max_events=%s of them are returned: the newest",
+                "%s events match; only the newest max_events=%s of them are returned",
                 len(look.events),
                 self.max_events,
             )

@@ -47,34 +47,34 @@ Range = dict[str, Any]  # "from" and "to"
 
 
 class SnapshotTriggerSensor(PacedSensor):
-    """A sensor that returns {"from": a, "to": b}: all after a, up to and including b.
+    """A sensor that waits for something new, and returns its range {"from": a, "to": b}.
 
-    Nothing is left out between two runs. With only `table` these are versions of an Opal table,
-    read from its own log. With `tables` or `tags` they are seqs of LakeChime's events, of tables of
-    any format: of one of the `tables` (`mode="any"`), or of each (`mode="all"`), with all of the
-    `tags`. The events themselves are in XCom as `events`, and as variables for tasks in
-    `environment`.
+    The range begins after a and includes b, so that nothing is left out between two runs. With only
+    `table` the numbers are versions of an Opal table, from the table's log. With `tables` or `tags`
+    they are seqs of LakeChime's events, of tables of any format. The events have all of the `tags`.
+    With `mode="any"` one of the `tables` needs a new event, with `mode="all"` each. XCom has the
+    events under the key `events`, and as variables for tasks under `environment`.
 
-    The watermark of a `consumer` (default: DAG and task) moves when the sensor succeeds; that of
-    events with `acknowledge=False` moves by an AcknowledgeOperator at the end of the flow. The
-    range of a run stays its own: cleared, it gets the same range again, and fails if a part of it
-    has expired. A run that is killed before it owns its events leaves them to the next one. A new
-    consumer starts at the newest version or event (`start="head"`: existing ones count as seen), at
-    the first one (`start="all"`), or after a number. `max_versions` and `max_events` split a long
-    backlog into several runs.
+    The watermark of a `consumer` (default: DAG and task) moves when the sensor succeeds. With
+    `acknowledge=False` an AcknowledgeOperator at the end of the flow moves it, for events only. A
+    cleared run gets the same range again, and fails if a part of the range has expired. A run that
+    is killed before it owns its events leaves them to the next one. A new consumer starts at the
+    newest version or event (`start="head"`: existing ones count as seen), at the first one
+    (`start="all"`), or after a number. `max_versions` and `max_events` split a long backlog into
+    several runs.
 
-    The watermark of versions is stored with the table's asset in Airflow, or with
-    `lakechime_conn_id` in LakeChime, which holds across Airflow databases. That of events is always
-    in LakeChime. `skip_when_empty` looks once, and skips if nothing is new.
+    The watermark of versions is stored with the table's asset in Airflow. With `lakechime_conn_id`
+    it is in LakeChime, which several Airflows can share. The watermark of events is always in
+    LakeChime. `skip_when_empty` looks once, and skips if nothing is new.
 
-    It looks at each `poke_interval`; or, with `start_timestamp`, `frequency` and `frequency_unit`,
-    only when the task begins and at start_timestamp + n * frequency, in every mode. Before
-    `start_timestamp` it does not look. A new consumer starts where the tables are when the task
-    begins.
+    The sensor looks at each `poke_interval`. With `start_timestamp`, `frequency` and
+    `frequency_unit` it looks only when the task begins and at start_timestamp + n * frequency, in
+    every mode. Before `start_timestamp` it does not look. A new consumer starts at the newest
+    versions or events of the moment when the task begins.
 
-    `mode` may also be Airflow's, "poke" or "reschedule": then one of the tables is enough.
+    `mode` may also be Airflow's "poke" or "reschedule". Then one of the tables is enough.
 
-    The sensor waits for a missing Opal table; all that it has then is new.
+    The sensor waits for a missing Opal table, and then everything in the table is new.
     """
 
     template_fields: Sequence[str] = (
@@ -113,12 +113,15 @@ class SnapshotTriggerSensor(PacedSensor):
         super().__init__(mode=mode if is_airflows else "poke", **kwargs)
         if (table is None) == (tables is None):
             raise ValueError(
-                "a sensor waits for versions of a table=, or for events of tables=; "
-                "give one of the two"
+                "SnapshotTriggerSensor waits either for versions of table=, or for events of "
+                "tables=; give one of the two"
             )
         self.of_events = tables is not None or tags is not None
         if not (acknowledge or self.of_events):
-            raise ValueError("acknowledge=False is for events: give tables=[...] instead of table=")
+            raise ValueError(
+                "acknowledge=False does not apply to versions of table=; "
+                "give tables=[...] instead of table=, or leave out acknowledge="
+            )
         self.table = table
         self.tables = tables if tables is None or is_templated(tables) else checked_tables(tables)
         self.tags: Any = tags if is_templated(tags) else checked_tags(tags)
@@ -151,7 +154,7 @@ class SnapshotTriggerSensor(PacedSensor):
 
     @property
     def asset(self) -> "Asset":
-        """The asset of the table. ValueError while the table is a template."""
+        """The asset of the table. Raises ValueError while the table is a template."""
         return opal_asset(str(self.table), opal_conn_id=self.opal_conn_id)
 
     def execute(self, context: "Context", deadline_s: float | None = None) -> Range:
@@ -225,9 +228,9 @@ class SnapshotTriggerSensor(PacedSensor):
             self._seen(context)
 
     def _finish(self, context: "Context", new: Mapping[str, int]) -> Range:
-        """Make a range of versions the run's own, and move the watermark.
+        """Store a range of versions as the run's own, and move the watermark.
 
-        A range of events is the run's own since it was claimed.
+        A range of events is already the run's own: the run has claimed it.
         """
         if self.of_events:
             return dict(new)
@@ -322,7 +325,7 @@ class SnapshotTriggerSensor(PacedSensor):
 
 
 def _inlets(given: Mapping[str, Any]) -> list["Asset"]:
-    """Return the assets that show progress, of tables that are known without a run."""
+    """Return the assets that show a consumer's progress; none for templates."""
     if given.get("tables") is None and given.get("tags") is None:
         return known_assets(given)
     if is_templated(given.get("tables")) or is_templated(given.get("table")):

@@ -1,6 +1,6 @@
-"""The job of a stream, as a trigger stores it.
+"""The job of a stream, which a trigger can store.
 
-It is without secrets, which are read where the process is started.
+It has no secrets: the machine that starts the process reads them from the connections.
 """
 
 import os
@@ -16,6 +16,7 @@ from opal_stream.operations.reading import needs_registry
 from opal_stream.operations.verbs import Run
 from opal_stream.supervise.process import WATCHED_S
 
+# Options of the store that are secret, and the environment variable of each
 _KEYS = {
     "aws_access_key_id": "AWS_ACCESS_KEY_ID",
     "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
@@ -40,9 +41,9 @@ class StreamJob:
         return cls(**data)
 
     def command(self) -> tuple[list[str], dict[str, str]]:
-        """Return the command line, and its environment, which holds the secrets.
+        """Return the command line, and the environment of the process with the secrets.
 
-        This reads connections.
+        This reads the connections.
         """
         from opal_lake.cli.flags import flag_words  # DAG files need no command line
 

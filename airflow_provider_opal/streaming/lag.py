@@ -10,7 +10,7 @@ from airflow_provider_opal.hooks.opal import OpalHook
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagQuestion:
-    """A stream, and the lag that it may have. A limit of None is not checked."""
+    """A stream, and the limits of its lag. A limit of None is not checked."""
 
     table: str
     opal_conn_id: str
@@ -22,13 +22,14 @@ class LagQuestion:
     max_delay_s: float | None = None
 
     def is_small_enough(self, lag: dict[str, Any]) -> bool:
-        is_few = self.max_messages is None or lag["messages"] <= self.max_messages
-        is_young = self.max_delay_s is None or lag["delay_s"] <= self.max_delay_s
-        return is_few and is_young
+        """Return whether a lag is within both limits."""
+        if self.max_messages is not None and lag["messages"] > self.max_messages:
+            return False
+        return self.max_delay_s is None or bool(lag["delay_s"] <= self.max_delay_s)
 
 
 def ask_lag(question: LagQuestion, log: Any) -> dict[str, Any] | None:
-    """Return {"messages": n, "delay_s": s, "partitions": n}.
+    """Return the lag as {"messages": n, "delay_s": s, "partitions": n}.
 
     Returns None while Kafka, the store or the table does not answer.
     """
@@ -42,5 +43,5 @@ def ask_lag(question: LagQuestion, log: Any) -> dict[str, Any] | None:
         table = OpalHook(question.opal_conn_id).table(question.table)
         return asdict(read_lag(table, connection, question.name, question.topics))
     except (NotFoundError, StorageError) as error:
-        log.warning("%s; asked again", error)
+        log.warning("the lag of %s is unknown and asked for again: %s", question.table, error)
         return None

@@ -1,22 +1,22 @@
 """`opal stream` under Airflow: a process that a task or its trigger watches.
 
-The watcher is a triggerer (of a deferred task) or a worker. Both work in the same way, because
-neither is reliable: a triggerer is killed, and its triggers go to another; a worker's pod ends with
-its task. So a process never outlives its watcher. The alternative would be a daemon on the worker,
-whose id is stored, and a trigger that checks that it lives. But with most executors the daemon's
-machine ends with the task, and a trigger on another machine sees nothing. A process whose starter
-died would belong to nobody. Instead:
+The watcher is a triggerer (of a deferred task) or a worker. Neither is reliable: a triggerer may be
+killed, and its triggers then go to another one. A worker's pod ends with its task. So a process
+never outlives its watcher. The alternative would be a daemon on the worker whose id is stored, and
+a trigger that checks that the daemon lives. But with most executors the daemon's machine ends with
+the task, and a trigger on another machine cannot see it. Nobody would end a daemon whose starter
+died. Instead:
 
-- the process is a child, and ends with its watcher, however that ends
-  (`opal_stream/supervise/process.py`);
-- only the table stores the progress: a successor goes on after the last commit, wherever it runs;
-- should two of them meet for a moment, the table's commits fence one off, and no row is written
-  twice. That one fails, is started again after a pause, and then the other has ended.
+- The process is a child, and ends with its watcher, however the watcher ends
+  (`opal_stream/supervise/process.py`).
+- Only the table stores the progress: a successor goes on after the last commit, wherever it runs.
+- If two processes of a stream run for a moment, one of them cannot commit, and no row is written
+  twice. It fails and is started again after a pause, when the other process has ended.
 
 After `restarts` failures in a row the task fails, with its own retries and alerts. A process that
-does not end when it is asked to is killed, but not before its last flush has waited for the store
-as long as it may. Of several processes (`processes`) the child is their supervisor, which watches
-them in the same way; it has time to end them first. Spark has time to end its micro-batch.
+does not end on request is killed, but only after the time that its last flush may wait for the
+store. With `processes` the child is a supervisor, which watches the processes in the same way and
+gets time to end them. Spark gets time to end its micro-batch.
 """
 
 from airflow_provider_opal.streaming.job import StreamJob
@@ -27,7 +27,7 @@ __all__ = ["RESTARTS", "Outcome", "StreamProcess"]
 
 
 class StreamProcess(WatchedProcess):
-    """The process of a job."""
+    """The process of a stream's job, which is started again after a failure."""
 
     def __init__(
         self,
@@ -59,4 +59,6 @@ def drain_of(job: StreamJob) -> float:
     """Return how long a process may take to end, in seconds."""
     if job.arguments.get("spark"):
         return SPARK_DRAIN_S
-    return supervisor_drain_s() if job.arguments.get("processes") else drain_s()
+    if job.arguments.get("processes"):
+        return supervisor_drain_s()
+    return drain_s()

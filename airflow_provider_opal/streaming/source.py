@@ -18,14 +18,15 @@ MODES = ("continuous", "until_empty", "interval")
 class Kafka(Reading):
     """The topics of a stream, with the arguments of `opal stream run`.
 
-    Without a `mode` a run reads the interval that its schedule names, or without a schedule all
-    unread messages. `mode="continuous"` reads all the time: until it is ended, or for `run_for`.
-    Without `on_new_columns` that of the pipeline counts, or "fail". `processes` share the
-    partitions by load, except for an interval, which one process reads.
+    The default of `mode` depends on the schedule. With a schedule a run reads the interval of its
+    partition key. Without a schedule it reads all unread messages. `mode="continuous"` reads until
+    somebody ends the run, or for `run_for`. The default of `on_new_columns` is that of the
+    pipeline, or "fail". Several `processes` share the partitions by load. One process reads an
+    interval.
 
-    With `commit="gathered"` one more process, the committer, makes one commit of what all of them
-    read. With `spark` Spark reads, with the settings in `spark_conf`; the machine needs the extra
-    `spark`.
+    With `commit="gathered"` one more process, the committer, commits the rows of all processes
+    together. With `spark` Spark reads, with the settings in `spark_conf`. The machine then needs
+    the extra `spark`.
     """
 
     title: ClassVar[str] = "Kafka"
@@ -58,12 +59,12 @@ class Kafka(Reading):
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Raise InvalidInputError for a `run_for` of a stream that ends on its own."""
+        """Raise InvalidInputError if a stream that ends on its own has a `run_for`."""
         super().check_together(given, is_open)
         if given["run_for"] is not None and given["mode"] != "continuous":
             raise InvalidInputError(
-                "run_for ends a continuous stream, and others end on their own: "
-                "add mode='continuous', or leave it out"
+                "run_for is only for the mode continuous, because other streams end on their own: "
+                "set mode to continuous, or leave out run_for"
             )
 
     @classmethod
@@ -94,14 +95,14 @@ class Kafka(Reading):
 def stream_faults(
     kafka: Kafka, schedule: Any, by: Mapping[str, str], *, has_schema: bool
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the contradictions in a pipeline, each with its YAML path.
+    """Yield the contradictions between a stream and its pipeline: YAML path and message.
 
-    `by` has the axis of each consumer, `version` or `partition`.
+    `by` maps the name of each consumer to 'version' or 'partition'.
     """
     has_cron = isinstance(schedule, str)
     mode = kafka.mode_of(has_interval=has_cron)
     if mode == "continuous" and schedule is not None:
-        yield ("schedule",), "has no meaning for a stream that runs all the time; write null"
+        yield ("schedule",), "does not apply to a stream that always runs; write null"
     if mode == "interval" and not has_cron:
         yield (
             ("source", "kafka", "mode"),
@@ -114,11 +115,17 @@ def stream_faults(
     if not has_schema:
         yield (
             ("table", "schema"),
-            "is missing, and messages have none; add it, as 'id BIGINT, at TIMESTAMP'",
+            (
+                "is missing, and messages of Kafka have none; "
+                "add a schema such as 'id BIGINT, at TIMESTAMP'"
+            ),
         )
-    for name, axis in by.items():
-        if mode != "interval" and axis == "partition":
+    for name, consumer_by in by.items():
+        if mode != "interval" and consumer_by == "partition":
             yield (
                 ("consumers", name, "by"),
-                "is partition, but a stream's rows have one only by interval; write version",
+                (
+                    "is partition, but only a stream by interval gives its rows a partition key; "
+                    "write version"
+                ),
             )

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def make_table(opal: OpalHook, name: str, new: "NewTable") -> bool:
-    """Create a table if it is missing, and return whether it was.
+    """Create a table if it is missing; return whether this call created it.
 
     Raises InvalidInputError, with the differences, for an existing table of another spec.
     """

@@ -22,11 +22,11 @@ ANSWER_WITHIN = timedelta(hours=20)
 class RetentionApproval(ApprovalOperator):
     """A task that asks a human whether the files of a dry run may be deleted.
 
-    It shows the files that a RetentionOperator's dry run, the task `listed_by`, has listed.
-    Downstream tasks run after an approval. A rejection, or no answer for `answer_within`, skips
+    It shows the files that the task `listed_by`, a dry run of a RetentionOperator, has listed.
+    Downstream tasks run after an approval. A rejection, or no answer within `answer_within`, skips
     them: a missing answer must not keep the next run from starting. If there is nothing to delete,
-    nobody is asked. Retention then deletes all files that it finds when it runs; more may have
-    expired since the list was made.
+    nobody is asked. After an approval, retention deletes all files that have expired by then. These
+    may be more than the list has.
     """
 
     ui_color = "#d8ecf3"
@@ -49,7 +49,7 @@ class RetentionApproval(ApprovalOperator):
         result = context["ti"].xcom_pull(task_ids=self.listed_by)
         if not isinstance(result, dict) or not any(result["counts"].values()):
             raise AirflowSkipException(
-                f"retention has nothing to delete in {self.table}, so nobody is asked"
+                f"retention has nothing to delete in {self.table}, so the task asks nobody"
             )
         self.body = "\n".join(listing(result))
         return super().execute(context)

@@ -1,7 +1,7 @@
-"""The DAG that maintains a pipeline's table, separate from the pipeline's, as its reconcile DAG is.
+"""The DAG that maintains the table of a pipeline. It is separate from the pipeline's DAG.
 
-A task of the pipeline's own DAG could not do it: a backfill would maintain the table once a key, a
-failure would fail the key's run, and a human who is asked would keep the next key waiting.
+In the pipeline's own DAG, a backfill would maintain the table once for each key. A failure of the
+maintenance would fail the run of a key, and a question to a human would keep the next key waiting.
 """
 
 from collections.abc import Mapping
@@ -40,14 +40,15 @@ class Maintenance(MaintenancePolicy):
 
     @property
     def policy(self) -> dict[str, Any]:
-        """The arguments of a MaintenanceOperator that are given."""
+        """The given arguments of a MaintenanceOperator."""
         return MaintenancePolicy.among(vars(self))
 
 
 def maintenance_of(given: Any) -> Maintenance | None:
-    """Return the value of `maintenance=`: a Maintenance or a mapping for one.
+    """Return the Maintenance of a `maintenance=` argument, or None without maintenance.
 
-    True stands for the defaults, None and False for no maintenance.
+    The argument is a Maintenance or a mapping of its arguments. True stands for the defaults, None
+    and False for no maintenance.
     """
     if given is None or given is False:
         return None
@@ -64,7 +65,7 @@ def maintenance_of(given: Any) -> Maintenance | None:
     unknown = sorted(set(given) - set(known))
     if unknown:
         names = ", ".join(map(repr, unknown))
-        raise ValueError(f"maintenance does not know {names}; known are {', '.join(known)}")
+        raise ValueError(f"maintenance has no argument {names}; use one of {', '.join(known)}")
     return Maintenance(**given)
 
 

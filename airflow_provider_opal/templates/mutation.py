@@ -11,7 +11,7 @@ from airflow_provider_opal.templates.pipeline import DEFAULTS, deadline_of
 from airflow_provider_opal.templates.schedule import keyed_schedule, run_bounds
 from opal_lake.arguments.values import Span
 
-TASK_OPTIONS = ("opal_conn_id", "spark_conn_id", "retries", "retry_delay", "pool")
+TASK_OPTIONS = {"opal_conn_id", "spark_conn_id", "retries", "retry_delay", "pool"}
 
 
 def mutation_dag(
@@ -30,11 +30,12 @@ def mutation_dag(
 ) -> DAG:
     """Return a DAG with the task `merge`, a BulkMutationOperator with these arguments.
 
-    With `count_first` the task `count` runs before it, which changes nothing. As in `opal_dag`, a
-    scheduled run works on the partition that just ended, and `start_date` is that of the first
-    one.
+    With `count_first` a task `count` runs before it, which reports the changes and makes none. As
+    in `opal_dag`, a scheduled run works on the partition that just ended, and `start_date` is the
+    date of the first partition.
     """
-    task = {name: options.pop(name) for name in TASK_OPTIONS if name in options} | dict(spark or {})
+    given = TASK_OPTIONS & options.keys()
+    task = {name: options.pop(name) for name in given} | dict(spark or {})
     defaults = {**DEFAULTS, **(options.pop("default_args", None) or {})}
     common = {
         "tags": ["opal"],

@@ -54,9 +54,9 @@ _OF_MAINTENANCE_DAG = ("tags", "default_args", "is_paused_upon_creation")
 class Consumer:
     """A function that gets the new rows of the table.
 
-    `own_dag` puts it into a separate DAG that can be paused, cleared and backfilled on its own.
-    `wait_for`, a WaitFor or a mapping of its arguments, names another table whose events it waits
-    for too. With `lakechime_conn_id` its progress is stored in LakeChime.
+    `own_dag` puts the consumer into a separate DAG that can be paused, cleared and backfilled on
+    its own. `wait_for`, a WaitFor or a mapping of its arguments, names another table whose events
+    the consumer waits for too. With `lakechime_conn_id` its progress is stored in LakeChime.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Consumer:
         if not isinstance(self.function, str):
             raise ValueError(
                 f"consumer {self.name!r}: function={self.function!r} is not a text; "
-                "name the function, as 'shop_jobs:revenue'"
+                "write a text such as 'shop_jobs:revenue'"
             )
         if self.by not in BY:
             raise ValueError(
@@ -86,7 +86,7 @@ class Consumer:
         if self.name in RESERVED:
             raise ValueError(
                 f"the pipeline itself uses the name {self.name!r}; "
-                f"choose another, as '{self.name}_rows'"
+                f"choose another name, such as '{self.name}_rows'"
             )
 
 
@@ -94,7 +94,7 @@ class Consumer:
 class Pipeline:
     """The arguments of a pipeline's tasks.
 
-    `task` holds those of all tasks: connections, retries, pool, Spark's settings.
+    `task` holds the arguments of every task: connections, retries, pool, Spark's settings.
     """
 
     table: str
@@ -112,9 +112,9 @@ class Pipeline:
 
     @property
     def has_business_snapshots(self) -> bool:
-        """True if rows are held back until the business snapshot before is finished.
+        """True if rows of a business snapshot are held back until the one before is finished.
 
-        A later run then publishes them, whatever their partition key is.
+        A later run publishes these rows, whatever their partition key is.
         """
         names = ("business_snapshot", "business_snapshot_column")
         return any(self.ingest.get(name) is not None for name in names)
@@ -175,7 +175,7 @@ def pipeline_of(
 ) -> Pipeline:
     """Return the pipeline of the arguments that `opal_dag` and `OpalTaskGroup` share.
 
-    Arguments that are not given are left to the DAG's `default_args`. `kwargs` are those of an
+    For arguments that are not given, the DAG's `default_args` hold. `kwargs` are arguments of an
     IngestOperator about how rows are ingested.
 
     `spark` holds arguments of SparkSubmitOperator (conf, packages, executor_memory, ...) for all
@@ -224,14 +224,14 @@ def _check_consumers(consumers: Any) -> None:
     repeated = sorted(name for name, count in counts.items() if count > 1)
     if repeated:
         raise ValueError(
-            f"more than one consumer has the name {', '.join(repeated)}; rename all but one"
+            f"more than one consumer has the name {', '.join(repeated)}; give each its own name"
         )
 
 
 def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
     """Add the pipeline's tasks to the current DAG or group.
 
-    `name` is the prefix of the names of its consumers.
+    `name` is the prefix of its consumers' names.
     """
     common = {"table": pipeline.table, "keyed": pipeline.needs_keys, **pipeline.task}
     if pipeline.lakechime_conn_id != DEFAULT_LAKECHIME_CONN_ID:
@@ -261,12 +261,12 @@ class OpalTaskGroup(TaskGroup):
     """The pipeline as a group of tasks within your own DAG.
 
     Rows are visible after the task `.visible`; other DAGs can wait for the asset `.asset`.
-    `maintenance` makes a separate DAG, `<dag>.<group>.maintenance`; in the group it would run once
-    a key, and each would fail and wait with the other.
+    `maintenance` makes a separate DAG, `<dag>.<group>.maintenance`. In the group, maintenance would
+    run once for each key, and a failure of one would fail the other.
     """
 
     def __init__(self, group_id: str, *, table: str, source: Any, **options: Any) -> None:
-        known = {name: options.pop(name) for name in list(options) if name in _SHARED}
+        known = {name: options.pop(name) for name in _SHARED & options.keys()}
         pipeline = pipeline_of(table=table, source=source, **known)
         own = [consumer.name for consumer in pipeline.consumers if consumer.own_dag]
         if own:
@@ -289,7 +289,7 @@ class OpalTaskGroup(TaskGroup):
         self.visible, self.asset = tasks.visible, tasks.visible.asset
 
 
-# The options of both `opal_dag` and `OpalTaskGroup`; the others go to the DAG or the group
+# The options of both `opal_dag` and `OpalTaskGroup`. Other options go to the DAG or the group
 _SHARED = {*inspect.signature(pipeline_of).parameters} - {"kwargs"}
 
 
@@ -310,23 +310,24 @@ def opal_dag(
 ) -> DAG:
     """Return the DAG of a pipeline, and make its further DAGs.
 
-    These are the DAGs of consumers with `own_dag`, a DAG that emits missed events again, and with
-    `maintenance` a DAG that maintains the table. The pipeline and its maintenance do not wait for
-    each other.
+    The further DAGs are one for each consumer with `own_dag`, one that emits missed events again,
+    and with `maintenance` one that maintains the table. The pipeline and its maintenance do not
+    wait for each other.
 
     A scheduled run works on the partition that just ended (`{{ partition_key }}`). `start_date`
-    and `end_date` are those of the first and the last partition, in `timezone` if they have no
+    and `end_date` are the dates of the first and the last partition, in `timezone` if they have no
     zone. `deadline` counts from the time at which a run was queued. `reconcile` is the schedule of
-    the DAG that emits missed events; `reconcile_look_back`, `reconcile_grace` and
-    `reconcile_again` are those of a ReconcileOperator. `options` are those of `pipeline_of` and of
-    `DAG`. The default of `max_active_runs` is 1.
+    the DAG that emits missed events. `reconcile_look_back`, `reconcile_grace` and
+    `reconcile_again` are the arguments `look_back`, `grace` and `again` of a ReconcileOperator.
+    `options` are further arguments of the pipeline and of `DAG`. The default of `max_active_runs`
+    is 1.
     """
     spans = _reconcile_spans(options)
-    known = {name: options.pop(name) for name in list(options) if name in _SHARED}
+    known = {name: options.pop(name) for name in _SHARED & options.keys()}
     pipeline = pipeline_of(table=table, source=source, **known)
     if not isinstance(start_date, datetime):
         raise ValueError(
-            f"start_date={start_date!r} is not a point in time; write datetime(2026, 11, 1)"
+            f"start_date={start_date!r} is not a datetime; write datetime(2026, 11, 1)"
         )
     pipeline, timetable, source_options = _scheduled(
         pipeline, schedule, timezone, partition_key_format
@@ -354,7 +355,7 @@ def opal_dag(
     maintenance_options = {name: common[name] for name in _OF_MAINTENANCE_DAG if name in common}
     _add_maintenance_dag(pipeline, dag_id, begin, **maintenance_options)
     own = [consumer for consumer in pipeline.consumers if consumer.own_dag]
-    # As default_args of the DAG may set it
+    # From a task, because default_args of the DAG may set it
     opal_conn_id = tasks.ingest.opal_conn_id
     for consumer in own:
         _consumer_dag(pipeline, consumer, dag_id, {**common, "start_date": begin}, opal_conn_id)
@@ -380,7 +381,7 @@ def opal_dag(
 def _scheduled(
     pipeline: Pipeline, schedule: Any, timezone: str, partition_key_format: str | None
 ) -> tuple[Pipeline, Any, dict[str, Any]]:
-    """Return the pipeline for a schedule, its timetable, and options of the DAG."""
+    """Return the pipeline for a schedule, the timetable, and further options of the DAG."""
     if isinstance(pipeline.ingest["source"], Kafka):
         by = {consumer.name: consumer.by for consumer in pipeline.consumers}
         ingest, timetable, options = scheduled_stream(
@@ -391,8 +392,8 @@ def _scheduled(
     by_partition = [member.name for member in pipeline.consumers if member.by == "partition"]
     if by_partition and schedule is not None and not is_keyed(timetable):
         raise ValueError(
-            f"consumer {', '.join(by_partition)} consumes by partition, and runs of {timetable!r} "
-            "have no partition key; use by='version'"
+            f"consumer {', '.join(by_partition)} consumes by partition, but runs of {timetable!r} "
+            "have no partition key; give the consumer by='version'"
         )
     return pipeline, timetable, {}
 
@@ -430,7 +431,7 @@ def _add_maintenance_dag(
 
 
 def deadline_of(dag_id: str, deadline: Span | None) -> DeadlineAlert | None:
-    """Return the alert of a deadline, which counts from the time a run was queued."""
+    """Return the alert of a deadline, which counts from the time at which a run was queued."""
     if deadline is None:
         return None
     interval = span_of("deadline", deadline)
@@ -449,8 +450,8 @@ def _consumer_dag(
 ) -> None:
     """Make the DAG of a consumer with `own_dag`.
 
-    By version it runs once for every version, one at a time. A run does nothing if an earlier run
-    has consumed its versions.
+    By version the DAG runs once for each version, one run at a time. A run does nothing if an
+    earlier run has consumed its version.
     """
     name = f"{dag_id}.{consumer.name}"
     schedule = consumer_schedule(
@@ -473,20 +474,23 @@ def reconcile_dag(
     lakechime_conn_ids: Mapping[str, str | None] | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
-    """Return a DAG that emits missed events again.
+    """Return a DAG that emits the events again that consumers missed.
 
-    Airflow drops events for paused DAGs.
-    `consumers` maps the name of each consumer to 'partition' or 'version'. The name is the
-    `consumer=` of its ConsumeOperator, by default `<dag>.<task>`; its DAG must have the schedule
-    `consumer_schedule`. `lakechime_conn_ids` maps the names of consumers whose progress is stored
-    in LakeChime to their connection. `look_back`, `grace` and `again` are those of a
+    A consumer misses events while its DAG is paused, because Airflow drops them. `consumers` maps
+    the name of each consumer to 'partition' or 'version'. The name is the `consumer=` of its
+    ConsumeOperator, by default `<dag>.<task>`. The consumer's DAG must have the schedule
+    `consumer_schedule`. If LakeChime stores the progress of consumers, `lakechime_conn_ids` maps
+    their names to their connections. `look_back`, `grace` and `again` are arguments of a
     ReconcileOperator.
     """
     spans = ReconcileSpans(**ReconcileSpans.taken_from(dag_kwargs)).to_arguments()
     unknown = sorted(set(consumers.values()) - set(BY))
     if unknown:
         names = ", ".join(map(repr, unknown))
-        raise ValueError(f"consumers go by {names}; use one of {', '.join(BY)}")
+        raise ValueError(
+            f"consumers={consumers!r} names {names} instead of 'partition' or 'version'; "
+            "write {'report.send': 'partition'}"
+        )
     conn_ids = lakechime_conn_ids or {}
     common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, **dag_kwargs}
     with DAG(dag_id, schedule=schedule, start_date=start_date, **common) as dag:

@@ -10,7 +10,7 @@ from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN
 from airflow_provider_opal.events.runs import Start
 from airflow_provider_opal.operators.lakechime.relay import RelayOperator
 
-# Short: between two tries nobody gets new events
+# Short, because no DAG gets new events between two tries
 RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 
 
@@ -27,11 +27,11 @@ def relay_dag(
     relay: Mapping[str, Any] | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
-    """Return a DAG that relays data-change events of tables, one run after the other.
+    """Return a DAG that emits asset events for data-change events, one run after the other.
 
-    It takes a worker slot only to emit events. DAGs with the schedule
+    It takes a worker slot only while it emits events. DAGs with the schedule
     `PartitionedAssetTimetable(assets=lakechime_asset("shop.raw"))` run once for each partition
-    that changed. Only events with all of `event_tags` count; `relay` holds more arguments of the
+    that changed. Only events with all of `event_tags` count. `relay` holds more arguments of the
     RelayOperator.
     """
     common = {

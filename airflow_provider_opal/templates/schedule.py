@@ -34,7 +34,7 @@ def keyed_schedule(
         except ValueError as error:
             raise ValueError(
                 f"unknown time zone {timezone!r}; "
-                "write a name of the IANA database, as 'Europe/Berlin'"
+                "write a name of the IANA database, such as 'Europe/Berlin'"
             ) from error
         if partition_key_format is not None:
             check_keys(cron, partition_key_format, timezone)
@@ -47,7 +47,7 @@ def keyed_schedule(
     if partition_key_format is not None:
         raise ValueError(
             f"partition_key_format={partition_key_format!r} needs a cron schedule, "
-            f"but schedule is {schedule!r}; leave it out"
+            f"but schedule is {schedule!r}; leave out partition_key_format"
         )
     if schedule is None:
         return PartitionedAtRuntime()
@@ -58,7 +58,7 @@ def keyed_schedule(
     if isinstance(schedule, list | tuple) and any(isinstance(member, Asset) for member in schedule):
         raise ValueError(
             "schedule is a list of assets, which events with partition keys never trigger; "
-            "join them: schedule=a & b"
+            "join the assets instead: schedule=first & second"
         )
     raise ValueError(
         f"schedule={schedule!r} is not a schedule; "
@@ -67,7 +67,7 @@ def keyed_schedule(
 
 
 def in_zone(moment: datetime | None, timezone: str) -> datetime | None:
-    """Return a moment with a zone: the pipeline's, if it has none."""
+    """Return a moment with a time zone; a moment without one is in `timezone`."""
     if moment is None or moment.tzinfo:
         return moment
     return moment.replace(tzinfo=pendulum.timezone(timezone))
@@ -76,10 +76,11 @@ def in_zone(moment: datetime | None, timezone: str) -> datetime | None:
 def run_bounds(
     schedule: Any, start: datetime | None, end: datetime | None, timezone: str
 ) -> tuple[datetime | None, datetime | None]:
-    """Return the due times of the runs of the partitions `start` and `end`.
+    """Return when the runs of the first and of the last partition are due.
 
-    The run of a partition is due one interval later. Airflow's bounds are those of the runs: a
-    pipeline from the first of a month would otherwise begin with the day before.
+    The run of a partition is due one interval after the partition's start. Airflow's `start_date`
+    and `end_date` are bounds of due times: without this shift, a pipeline from the first of a month
+    would begin with the day before.
     """
     start, end = in_zone(start, timezone), in_zone(end, timezone)
     if not isinstance(schedule, str):

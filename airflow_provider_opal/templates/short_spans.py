@@ -1,4 +1,4 @@
-"""Spans of a pipeline's maintenance that are shorter than the look-back of its reconcile.
+"""Warnings about spans of a maintenance that are shorter than the reconcile's look-back.
 
 Rows that a consumer missed may then be gone before the reconcile emits their event.
 """
@@ -23,9 +23,9 @@ class ShortSpanWarning(UserWarning):
 
 
 def short_spans(spans: Mapping[str, Any], reconcile_look_back: Span) -> Iterator[tuple[str, str]]:
-    """Yield the names of spans that are too short, each with a message.
+    """Yield the name and a message for each span that is too short.
 
-    The names are `window` and `look_back`. Templates and numbers are checked by the run.
+    The names are `window` and `look_back`. Templates and numbers are not checked.
     """
     least = span_of("look_back", reconcile_look_back)
     least_text = span_text("look_back", reconcile_look_back)

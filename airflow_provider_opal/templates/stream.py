@@ -14,14 +14,14 @@ from airflow_provider_opal.templates.schedule import keyed_schedule
 CONTINUOUS, RUN_FOR = "@continuous", "1h"
 # Airflow then pauses the DAG: otherwise its next run would begin, and fail, immediately
 MAX_FAILED_IN_A_ROW = 3
-_OF_TASKS = ("table", "opal_conn_id", "lakechime_conn_id", "retries", "retry_delay", "pool")
+_OF_TASKS = {"table", "opal_conn_id", "lakechime_conn_id", "retries", "retry_delay", "pool"}
 _UNUSED = ("reject_threshold", "business_snapshot", "business_snapshot_column")
 
 
 def stream_arguments(kafka: Kafka, ingest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the ingest for a stream.
+    """Return the arguments of a stream's task, from those of an ingest.
 
-    Raises ValueError if an argument is given that a stream does not have.
+    Raises ValueError for an argument that a stream does not have.
     """
     unused = [name for name in _UNUSED if name in ingest]
     if ingest.get("on_empty", "fail") != "fail":
@@ -45,9 +45,9 @@ def scheduled_stream(
     timezone: str,
     partition_key_format: str | None,
 ) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-    """Return the ingest for a schedule, and the schedule and options of its DAG.
+    """Return the stream's arguments for a schedule, the DAG's schedule and its further options.
 
-    `by` holds the `by` of each consumer.
+    `by` maps the name of each consumer to 'version' or 'partition'.
     """
     kafka = ingest["source"]
     faults = stream_faults(kafka, schedule, by, has_schema=_has_schema(ingest["create"]))
@@ -67,15 +67,18 @@ def scheduled_stream(
 
 
 def _has_schema(create: Any) -> bool:
-    """Return whether the table need not take its columns from the first rows."""
+    """Return whether the columns of the table are known: it exists, or `create` has a schema."""
     if create is None:
         return True
-    schema = create.get("schema") if isinstance(create, Mapping) else create.schema
-    return schema is not None
+    if isinstance(create, Mapping):
+        return create.get("schema") is not None
+    return create.schema is not None
 
 
 def stream_task(ingest: Mapping[str, Any], common: Mapping[str, Any]) -> StreamingIngestOperator:
-    arguments = {name: common[name] for name in _OF_TASKS if name in common}
+    """Return the task that runs the stream; `common` are arguments of all tasks."""
+    arguments = {name: common[name] for name in _OF_TASKS & common.keys()}
     arguments.update(ingest)
+    # A stream always makes its rows visible itself
     del arguments["metadata"]
     return StreamingIngestOperator(task_id="ingest", **arguments)

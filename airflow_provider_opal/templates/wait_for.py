@@ -25,12 +25,12 @@ POKE_INTERVAL = timedelta(seconds=10)
 class WaitFor(Pacing):
     """The event of another table, of any format, that a run waits for.
 
-    `partition` holds a value for each level, as ["{{ partition_key }}"]: the run waits until an
-    event of this partition is registered, also one of an earlier time. Without `partition` it
-    waits for an event since the last run; the first run accepts every registered event. The event
-    must have all of `tags`. After `timeout` the run fails. With `skip` it looks once, and skips if
-    no such event exists. With `start_timestamp`, `frequency` and `frequency_unit` it looks only
-    when the task begins and at these moments.
+    `partition` has a value for each level, such as ["{{ partition_key }}"]. The run waits until an
+    event of this partition is registered; an earlier event is enough. Without `partition` the run
+    waits for an event since the last run, and the first run accepts every registered event. The
+    event must have all of `tags`. After `timeout` the run fails. With `skip` it looks once, and
+    skips if no such event exists. With `start_timestamp`, `frequency` and `frequency_unit` it looks
+    only when the task begins and at start_timestamp + n * frequency.
     """
 
     name: ClassVar[str] = "wait_for"
@@ -57,7 +57,7 @@ class WaitFor(Pacing):
     def sensor(
         self, task_id: str, consumer: str
     ) -> "PartitionTriggerSensor | SnapshotTriggerSensor":
-        """Return the task that waits, in the current DAG. It takes no worker slot."""
+        """Add the task that waits to the current DAG, and return it. It takes no worker slot."""
         given: dict[str, Any] = {
             "task_id": task_id,
             "tags": self.tags,
@@ -79,7 +79,7 @@ class WaitFor(Pacing):
 
 
 def wait_for_of(given: Any) -> WaitFor | None:
-    """Return the value of `wait_for=`: a WaitFor, or a mapping of its arguments."""
+    """Return the WaitFor of a `wait_for=` argument, which may be a mapping; None without one."""
     if given is None or isinstance(given, WaitFor):
         return given
     known = [*WaitFor.fields()]
@@ -91,8 +91,9 @@ def wait_for_of(given: Any) -> WaitFor | None:
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise ValueError(
-            f"wait_for does not know {', '.join(map(repr, unknown))}; known are {', '.join(known)}"
+            f"wait_for has no argument {', '.join(map(repr, unknown))}; "
+            f"use one of {', '.join(known)}"
         )
     if "table" not in given:
-        raise ValueError("wait_for names no table; add 'table': 'shop.raw'")
+        raise ValueError("wait_for does not name a table; add 'table': 'shop.raw'")
     return WaitFor(**given)

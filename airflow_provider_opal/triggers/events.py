@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class EventsTrigger(BaseTrigger):
-    """A trigger that fires once with {"seq": n}, for events after `after`.
+    """A trigger that fires once with {"seq": n}, for events after the seq `after`.
 
-    One of the tables needs an event, or each with `mode="all"`. With `ticks` (`events/moments.py`)
-    it looks at these moments only. With `longest_s` it fires after that time with {"seq": None}.
+    With `mode="any"` one of the tables needs an event, with `mode="all"` each. With `ticks`
+    (`events/moments.py`) it looks at these moments only. After `longest_s` without an event it
+    fires with {"seq": None}.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class EventsTrigger(BaseTrigger):
         interests = interests_of(
             self.tables, after=self.after, partition=self.partition, tags=self.tags, mode=self.mode
         )
-        # None says that the time is over without an event
+        # None stands for a timeout without an event
         seq = None
         with suppress(TimeoutError):
             seq = await asyncio.wait_for(self._first_after(interests), self.longest_s)

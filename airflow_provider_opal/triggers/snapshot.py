@@ -11,10 +11,11 @@ from airflow_provider_opal.hooks.opal import OpalHook
 
 
 class SnapshotTrigger(BaseTrigger):
-    """A trigger that fires once with {from, to}: the versions after `after`.
+    """A trigger that fires once with {"from": a, "to": b}, the range of new versions.
 
-    They end with the newest that changed the view. It waits for a missing table, too. With `ticks`
-    (`events/moments.py`) it looks at these moments only.
+    The range begins after the version `after`, and ends with the newest one that changed the view.
+    The trigger also waits for a missing table. With `ticks` (`events/moments.py`) it looks at these
+    moments only.
     """
 
     def __init__(

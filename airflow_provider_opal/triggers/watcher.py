@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lakechime import LakeChime, Page
 
 MAX_EVENTS = 100
-LONGEST_QUIET_S = 600.0  # after that the watermark moves without a matching event
+LONGEST_QUIET_S = 600.0  # after this time the watermark moves even without a matching event
 
 
 class LakeChimeTrigger(BaseEventTrigger):
@@ -37,10 +37,10 @@ class LakeChimeTrigger(BaseEventTrigger):
         asset = Asset("raw_orders", watchers=[AssetWatcher(name="raw", trigger=trigger)])
 
     It fires with {"from": a, "to": b, "events": [...]}. The watermark of `consumer` is in
-    LakeChime, and moves when Airflow has stored the event: also if the triggerer is killed, no
-    event is left out. A new consumer begins with the next event (`start="head"`), with all existing
-    ones (`start="all"`), or after a seq. Airflow drops events of DAGs that are paused, and its
-    watchers have no partition keys: the relay supports both.
+    LakeChime, and moves when Airflow has stored the event. So no event is left out, even if the
+    triggerer is killed. A new consumer begins with the next event (`start="head"`), with all
+    existing events (`start="all"`), or after a seq. Airflow's watchers emit no partition keys; use
+    a relay for these.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class LakeChimeTrigger(BaseEventTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     def shared_stream_key(self) -> Hashable:
-        """Return the key of a stream, one for each consumer of the same tables and tags.
+        """Return the key of the shared stream: connection, consumer, tables and tags.
 
-        Through a shared stream Airflow reports when an event is stored.
+        Airflow reports only for shared streams when an event is stored.
         """
         tables = tuple(map(tuple, self.tables))
         tags = tuple(sorted(self.tags.items()))
@@ -87,9 +87,9 @@ class LakeChimeTrigger(BaseEventTrigger):
             yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield events where the stream is not shared.
+        """Yield the events if the stream is not shared.
 
-        An event counts as stored when the next one is asked for.
+        An event counts as stored when Airflow asks for the next one.
         """
         stream = EventStream(self)
         async for payload, seq in stream.open_stream():
@@ -129,8 +129,8 @@ class EventStream(SharedStreamProducer):
         for item in batch:
             if not item.outcome.is_clean:
                 raise RuntimeError(
-                    f"the event up to {item.broker_payload} of consumer "
-                    f"{self.trigger.consumer!r} was not stored"
+                    f"Airflow did not store the event up to seq {item.broker_payload} of consumer "
+                    f"{self.trigger.consumer!r}; the triggerer emits it again"
                 )
         await asyncio.to_thread(self.acknowledge, batch[-1].broker_payload)
 
@@ -152,7 +152,7 @@ class EventStream(SharedStreamProducer):
         """Move the watermark over events that do not match; retention may delete them."""
         with closing(self._client()) as client:
             watermark = client.watermark(self.trigger.consumer, SEEN_EVENTS)
-        # Only if all events before are stored
+        # Only if Airflow has stored all earlier events
         if covered > seen and watermark is not None and seq_of(watermark) == seen:
             self.acknowledge(covered)
 

@@ -289,7 +289,7 @@ def test_a_master_that_spark_does_not_know_is_refused_before_it_is_submitted_to(
     task = metagen()
     with pytest.raises(
         AirflowFailException,
-        match=r"which Spark does not know. Set its host to local\[2\], spark://host:7077, yarn",
+        match=r"which Spark does not know. Set the connection's host to local\[2\]",
     ):
         task.execute(context(task))
     assert not commands.notes()
@@ -549,7 +549,7 @@ def test_a_pod_that_vanished_is_no_success_without_a_result(
     kubernetes.reports = [None]
     commands.spark_submit(SUBMITTED_TO_K8S)
     task = metagen(track_driver_via_k8s_api=True, **PACKED)
-    with pytest.raises(AirflowException, match="the table has no result") as caught:
+    with pytest.raises(AirflowException, match="the table has no commit of the job") as caught:
         task.execute(context(task))
     assert not isinstance(caught.value, AirflowFailException)
 

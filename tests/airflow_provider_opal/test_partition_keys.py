@@ -53,6 +53,6 @@ def test_from_its_moment_up_to_the_next_one(
 
 def test_a_key_of_another_schedule_is_refused() -> None:
     with pytest.raises(
-        ValueError, match="'DE' is not one of the schedule's, which are written as '%Y-%m-%d'"
+        ValueError, match="'DE' does not have the format '%Y-%m-%d' of the schedule"
     ):
         KeyedInterval.of("@daily").bounds("DE")

@@ -152,7 +152,7 @@ def test_the_hook_reads_tables_without_spark(lake: Path) -> None:
     assert hook.versions_after("shop.users", 4) is None
     with pytest.raises(
         AirflowFailException,
-        match=r"version 5 of .* has been seen, but the newest is 4: the table was created again",
+        match=r"has seen version 5 of .*, but the newest is 4: the table was created again",
     ):
         hook.versions_after("shop.users", 5)
     result = hook.find_result("shop.users", "metagen", "m")

@@ -23,13 +23,12 @@ class BulkMutationOperator(WholeTableOperator):
 
     The new state replaces the old one in one step, and merged files are moved away. The arguments
     are those of `opal mutate`. `properties` are parameters of chombo's RecordSetBulkMutator, by
-    their names; an argument overrides them, also if it is the default. XCom gets `counts`, under
-    `examples` the counts of each file, up to 50 files, and under `report` the path of the report
-    on all files. With `dry_run` nothing changes, and no report is written.
+    their names. An argument that is given overrides its property. In XCom, `counts` has the total
+    counts, `examples` the counts of up to 50 files, and `report` the path of the report on all
+    files. With `dry_run` nothing changes, and no report is written.
 
-    Paths may be templates: with `{{ partition_key }}` in them a run without a key is refused. A
-    retry merges nothing twice. After a correction of the files, or when more have arrived, clear
-    the task: it merges the files that exist then.
+    Paths may be templates. With `{{ partition_key }}` in a path, a run without a key is refused. A
+    retry merges nothing twice. To merge corrected or newly arrived files, clear the task.
     """
 
     declared = Mutate
@@ -50,15 +49,15 @@ class BulkMutationOperator(WholeTableOperator):
             given["ids"] = ids
         if "ids" not in given:
             raise ValueError(
-                "a mutation needs ids=['id'], the fields that make a record's id, "
-                "or properties with id.field.ordinals"
+                "a mutation needs the fields of a record's id; "
+                "add ids=['id'], or properties with id.field.ordinals"
             )
         super().__init__(table=master, **{**kwargs, **given})
 
     def execute(  # type: ignore[override]  # as the parent's
         self, context: "Context"
     ) -> dict[str, Any]:
-        """Run the job, with Spark also for a dry run: it too reads the files."""
+        """Run the job. A dry run needs Spark too, because it reads the files."""
         return OpalSparkOperator.execute(self, context)
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
@@ -70,7 +69,7 @@ class BulkMutationOperator(WholeTableOperator):
         return {**xcom, "examples": examples, "report": report_uri(result)}
 
     def _result(self, opal: "OpalHook", spec: "JobSpec[Any]") -> "JobResult | None":
-        """Return the result that the folder next to the master holds."""
+        """Return the result of the job from the folder next to the master, or None."""
         from opal_folder.mutation import find_result
 
         assert spec.token is not None

@@ -1,4 +1,4 @@
 """Operators around LakeChime.
 
-They relay its events to Airflow's assets, and end a flow that consumes its events.
+They turn its events into events of Airflow's assets, and acknowledge consumed events.
 """

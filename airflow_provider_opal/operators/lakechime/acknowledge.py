@@ -1,6 +1,6 @@
 """AcknowledgeOperator: the end of a flow that consumes data-change events.
 
-The events that the flow was given count as consumed when this task has succeeded.
+The events of the flow count as consumed when this task has succeeded.
 """
 
 from collections.abc import Sequence
@@ -25,15 +25,15 @@ class AcknowledgeOperator(BaseOperator):
     """A task that moves a SnapshotTriggerSensor's watermark over its events.
 
     `sensor` is the task of a sensor with `acknowledge=False`. This task uses the consumer and the
-    connection of the sensor, and becomes downstream of it. Instead it may be the sensor's task id;
-    then name its `consumer` and `lakechime_conn_id`, if the sensor does not have the default ones.
+    connection of the sensor, and becomes downstream of it. `sensor` may also be the sensor's task
+    id. Then name its `consumer` and `lakechime_conn_id` here, unless the sensor has the defaults.
 
-    Put this task after all tasks that may fail. Until it has succeeded, the next run of the DAG
-    gets the same events again, with the newer ones; so allow one run at a time
+    Put this task after all tasks that may fail. If it does not succeed, the next run of the DAG
+    gets the same events again, together with newer ones. So allow one run at a time
     (`max_active_runs=1`).
 
-    The task fails if another flow has moved the watermark meanwhile. A run that has acknowledged
-    its range before, and is cleared, succeeds at any watermark.
+    The task fails if another flow has moved the watermark meanwhile. A cleared run that has
+    acknowledged its range before succeeds at any watermark.
     """
 
     template_fields: Sequence[str] = ("consumer", "lakechime_conn_id")
@@ -70,8 +70,8 @@ class AcknowledgeOperator(BaseOperator):
         given = context["ti"].xcom_pull(task_ids=self.sensor)
         if not isinstance(given, dict) or not {"from", "to"} <= given.keys():
             raise AirflowFailException(
-                f"task {self.sensor!r} returned {given!r}, which is not a range of events; "
-                "name the sensor's task: sensor="
+                f"task {self.sensor!r} returned {given!r}, and not a range of events; "
+                "name the task of a SnapshotTriggerSensor with sensor="
             )
         consumer = self.consumer or f"{context['ti'].dag_id}.{self.sensor}"
         done = {"consumer": consumer, "from": given["from"], "to": given["to"]}
@@ -83,8 +83,8 @@ class AcknowledgeOperator(BaseOperator):
             if before is None or seen not in (given["from"], given["to"]):
                 now = "gone" if before is None else seen
                 raise AirflowFailException(
-                    f"this flow was given the events after {given['from']}, but the watermark of "
-                    f"consumer {consumer!r} is {now} now: another flow moved it. {_ALONE}"
+                    f"this flow has the events after {given['from']}, but the watermark of "
+                    f"consumer {consumer!r} is now {now}: another flow has moved it. {_ALONE}"
                 )
             try:
                 if seen != given["to"]:
@@ -102,11 +102,11 @@ class AcknowledgeOperator(BaseOperator):
 def _settings_of(
     sensor: SnapshotTriggerSensor, consumer: str | None, lakechime_conn_id: str | None
 ) -> tuple[str | None, str]:
-    """Return the sensor's consumer and connection; raise if others are given."""
+    """Return the sensor's consumer and connection; raise ValueError if others are given."""
     if sensor.acknowledge:
         raise ValueError(
-            f"the sensor {sensor.task_id!r} moves its watermark itself, and leaves nothing to "
-            "acknowledge; give it tables=[...] and acknowledge=False, or remove this task"
+            f"the sensor {sensor.task_id!r} moves its watermark itself; "
+            "give it tables=[...] and acknowledge=False, or remove the AcknowledgeOperator"
         )
     sensors_consumer = sensor.consumer or f"{sensor.dag_id}.{sensor.task_id}"
     sensors_conn_id = sensor.lakechime_conn_id or DEFAULT_LAKECHIME_CONN_ID
@@ -118,6 +118,6 @@ def _settings_of(
         if own not in (None, of_sensor):
             raise ValueError(
                 f"{name}={own!r} contradicts the sensor {sensor.task_id!r}, "
-                f"which has {of_sensor!r}; leave it out"
+                f"which has {of_sensor!r}; leave out {name}="
             )
     return sensor.consumer, sensors_conn_id

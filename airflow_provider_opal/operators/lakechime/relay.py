@@ -49,11 +49,11 @@ class RelayOperator(BaseOperator):
     `lakechime_asset(table, snapshots=True)` carry snapshots. A DAG with
     `schedule=PartitionedAssetTimetable(assets=lakechime_asset("shop.raw"))` then runs once a key.
 
-    Airflow emits a task's events after the task has succeeded. Before the next run moves the
-    watermark over them, it therefore asks for the task's state, and for its result. Events whose
-    emission is uncertain are emitted again: at least once, and in order from run to run. A run
-    that was marked success by hand emitted nothing. Two Airflows that share one LakeChime need a
-    `consumer` each.
+    Airflow emits the events of a task after the task has succeeded. So the next run asks Airflow
+    for the state and the result of the task before it moves the watermark over these events. If it
+    is uncertain whether events were emitted, they are emitted again: at least once, and in order
+    from run to run. A run that was marked success by hand emitted nothing. Two Airflows that share
+    one LakeChime need a `consumer` each.
 
     The task waits deferred for events. After `longest` without events it skips, so that a change
     of the DAG takes effect.
@@ -79,8 +79,8 @@ class RelayOperator(BaseOperator):
         super().__init__(**kwargs)
         if not self.do_xcom_push:
             raise ValueError(
-                "do_xcom_push=False does not work for a relay: the next run reads from XCom "
-                "which events were emitted; leave it out"
+                "do_xcom_push=False does not work for a relay, because the next run reads from "
+                "XCom which events were emitted; leave out do_xcom_push"
             )
         self.tables = table_pairs(checked_tables(tables), cluster)
         self.tags = checked_tags(tags)
@@ -117,7 +117,7 @@ class RelayOperator(BaseOperator):
             if page.events:
                 self._note(context, client, consumer, page.next_after)
             else:
-                # Retention then need not wait for the relay with the events of other tables
+                # So retention of other tables' events does not wait for the relay
                 reader.acknowledge(page.next_after)
         if not page.events:
             self._wait(page.next_after)
@@ -130,7 +130,9 @@ class RelayOperator(BaseOperator):
         """Emit the events for which the trigger has fired."""
         if event["seq"] is None:
             tables = ", ".join(table for _, table in self.tables)
-            raise AirflowSkipException(f"nothing is new; the next run goes on waiting for {tables}")
+            raise AirflowSkipException(
+                f"no new events of {tables}; the next run goes on waiting for them"
+            )
         return self.execute(context)
 
     def _settle(self, context: "Context", reader: "EventConsumer") -> None:
@@ -152,14 +154,14 @@ class RelayOperator(BaseOperator):
                 return
         if run_id != ti.run_id:
             self.log.warning(
-                "run %s did not succeed on its own: the events up to %s, which it may have "
-                "emitted, are emitted again",
+                "run %s has not returned its events: the events up to %s are emitted again, "
+                "because Airflow may have emitted them or not",
                 run_id,
                 pending["to"],
             )
 
     def _note(self, context: "Context", client: "LakeChime", consumer: str, seq: int) -> None:
-        """Store which run is about to emit the events up to `seq`."""
+        """Store that this run is about to emit the events up to `seq`."""
         ti, stored = context["ti"], client.watermark(consumer, PENDING)
         pending: dict[str, JsonValue] = {
             "dag": ti.dag_id,
@@ -212,13 +214,13 @@ class RelayOperator(BaseOperator):
                 without_partition.setdefault(event.table, []).append(seq)
         for table, seqs in without_partition.items():
             self.log.info(
-                "no DAG by partition runs for %s events of %s, "
-                "which have no partition key that Airflow accepts: %s",
+                "%s events of %s start no DAG by partition: "
+                "Airflow accepts no partition key of theirs. Their seqs are %s",
                 len(seqs),
                 table,
                 seqs,
             )
-        # An outlet without a key in this range would emit an event without a key: it is removed
+        # Remove outlets without a key in this range: they would emit an event without a key
         own = self._own_outlets()
         others = [outlet for outlet in self.outlets if outlet not in own]
         self.outlets = [*others, *seqs_of_keys]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class StreamingIngestOperator(BaseOperator):
     """A task that runs `opal stream run`.
 
-    Messages are visible about a second after they were produced, and each counts once.
+    Messages are visible about a second after they were produced, and each is applied once.
 
         StreamingIngestOperator(
             task_id="read",
@@ -44,24 +44,24 @@ class StreamingIngestOperator(BaseOperator):
             deferrable=True,
         )
 
-    `mode="continuous"` reads until somebody ends the task, or for the time `run_for`: then the
-    task succeeds, and the next run goes on after the last commit. To drain and stop it, mark it
-    success or failed: the process flushes its rows, and ends. `"until_empty"` ends when all
-    messages are read that existed at its start. `"interval"` reads the messages whose timestamps
-    lie between two times, and gives the rows the run's partition key. The times are
-    `start_timestamp` and `end_timestamp` (templates), or follow from the partition key and
-    `schedule`, that of the DAG. A rerun reads the same offsets, and commits only missing rows.
+    - `mode="continuous"` reads until somebody ends the task, or for the time `run_for`. Then the
+      task succeeds, and the next run goes on after the last commit. To stop the stream earlier,
+      mark the task as success or failed: the process flushes its rows, and ends.
+    - `mode="until_empty"` ends when all messages are read that existed at its start.
+    - `mode="interval"` reads the messages whose timestamps lie between two times, and gives the
+      rows the run's partition key. The times are `start_timestamp` and `end_timestamp`
+      (templates), or follow from the partition key and the DAG's `schedule`. A rerun reads the same
+      offsets, and commits only missing rows.
 
-    Deferred (`deferrable=True`), the process is a child of the triggerer, and takes no worker
-    slot; otherwise it is a child of the task's process. It lives as long as its watcher
-    (`streaming/process.py`). A retry, a clear or another triggerer goes on after the table's last
-    commit. A failed process is started again, up to `restarts` times in a row.
-    `Kafka(processes=3)` shares the partitions between three processes by load, and with
-    `Kafka(processes=3, commit="gathered")` a fourth one makes their commits. The machine that runs
-    the processes needs the extra `kafka`.
+    With `deferrable=True` the process is a child of the triggerer, and takes no worker slot.
+    Otherwise it is a child of the task's process. It ends with its parent (`streaming/process.py`).
+    A retry, a clear or another triggerer goes on after the table's last commit. A failed process is
+    started again, up to `restarts` times in a row. `Kafka(processes=3)` shares the partitions
+    between three processes by load. With `Kafka(processes=3, commit="gathered")` a fourth process
+    makes their commits. The machine that runs the processes needs the extra `kafka`.
 
     `create` makes the table, and needs a `schema` here, because messages have none. At the end the
-    table's assets get their events, as by a MetaGenOperator. While the stream runs, a
+    table's assets get the same events as from a MetaGenOperator. While the stream runs, a
     SnapshotTriggerSensor and LakeChime see its commits.
     """
 
@@ -105,11 +105,13 @@ class StreamingIngestOperator(BaseOperator):
         self.topics = source.topics
         self.stream = source.name
         self.registry = source.registry
-        self.create = create if isinstance(create, CreateTable | None) else CreateTable(**create)
+        if isinstance(create, Mapping):
+            create = CreateTable(**create)
+        self.create = create
         if self.create is not None and self.create.schema is None:
             raise ValueError(
-                "create= needs a schema, as 'id BIGINT, total DOUBLE, op STRING, at TIMESTAMP': "
-                "messages of Kafka have none"
+                "create= needs a schema, because messages of Kafka have none; "
+                "add schema='id BIGINT, total DOUBLE, op STRING, at TIMESTAMP'"
             )
         self.start_timestamp = start_timestamp
         self.end_timestamp = end_timestamp
@@ -139,7 +141,7 @@ class StreamingIngestOperator(BaseOperator):
                 is_new = make_table(OpalHook(self.opal_conn_id), self.table, self.create)
                 if is_new:
                     self.log.info("made the table %s", self.table)
-            job.command()  # a missing connection fails here, and not in the triggerer
+            job.command()  # so that a missing connection fails here, and not in the triggerer
         except ValueError as error:
             raise AirflowFailException(str(error)) from error
         if self.deferrable:
@@ -158,13 +160,13 @@ class StreamingIngestOperator(BaseOperator):
     def on_kill(self) -> None:
         """Stop the process of a task that is not deferred.
 
-        The process also flushes on its own, if the task is killed before that has ended.
+        If the task is killed before the process has ended, the process flushes and ends on its own.
         """
         if self._watched is not None:
             self._watched.stop()
 
     def job(self, context: "Context") -> StreamJob:
-        """Return the stream to run: rendered, and without secrets.
+        """Return the stream to run, with rendered templates and without secrets.
 
         Raises ValueError if the arguments do not fit each other.
         """
@@ -213,7 +215,9 @@ class StreamingIngestOperator(BaseOperator):
         opal = OpalHook(self.opal_conn_id)
         if self.lakechime_conn_id is not None:
             register_commits(opal, self.table, self.lakechime_conn_id, self.log)
-        version = outcome.totals.get("version") or opal.head(self.table)
+        version = outcome.totals.get("version")
+        if not version:
+            version = opal.head(self.table)
         totals = {**outcome.totals, "version": version}
         self.log.info("the stream has ended: %s", totals)
         events = AssetEvents.of(self.table, self.opal_conn_id)
@@ -225,20 +229,21 @@ class StreamingIngestOperator(BaseOperator):
 
 
 def _checked_mode(source: Kafka, start: str | None, end: str | None, schedule: str | None) -> str:
+    """Return the mode of the stream; raise ValueError if its times do not fit the mode."""
     mode = source.mode_of(has_interval=schedule is not None or start is not None)
     if mode != "interval":
         if start or end or schedule:
             raise ValueError(
-                "start_timestamp, end_timestamp and schedule are for mode='interval': "
-                "add it, or leave them out"
+                f"start_timestamp, end_timestamp and schedule do not apply to mode={mode!r}: "
+                "leave them out, or use mode='interval'"
             )
         return mode
     has_times = start is not None and end is not None
     has_schedule = schedule is not None
     if has_times == has_schedule:
         raise ValueError(
-            "mode='interval' needs to know its interval: give schedule='@daily', that of the DAG, "
-            "or start_timestamp and end_timestamp"
+            "mode='interval' needs either the schedule of the DAG or two times: "
+            "give schedule='@daily', or start_timestamp and end_timestamp"
         )
     # The copy checks itself, and refuses arguments of other modes
     replace(source, mode=mode)

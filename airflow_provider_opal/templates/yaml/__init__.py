@@ -1,4 +1,4 @@
-"""`*.opal.yaml` files: read, checked, linted, and made into DAGs by `opal_dag`.
+"""The `*.opal.yaml` files: how they are read, checked, linted, and made into DAGs.
 
 Every value keeps its position in the file.
 """

@@ -1,10 +1,10 @@
 """A broken YAML file as Airflow's import error of that file, without effect on other DAGs.
 
 An exception in the loader would be the loader's error, and Airflow takes all DAGs of a file with an
-error out of service. So a broken file becomes a DAG that cannot be serialized: Airflow's DAG
-processor records that under the DAG's own `relative_fileloc`, here the YAML file, and goes on.
-Everywhere else (`airflow dags test`, a DagBag in a test) one such DAG would end the whole run.
-There it refuses to be bagged, which is an import error of the loader, and the others are bagged.
+error out of service. So a broken file becomes a DAG that cannot be serialized. Airflow's DAG
+processor records this error under the DAG's own `relative_fileloc`, here the YAML file, and goes
+on. Everywhere else (`airflow dags test`, a DagBag in a test) one such DAG would end the whole run.
+There its `validate` fails: an import error of the loader, which does not affect the other DAGs.
 """
 
 import hashlib
@@ -48,17 +48,17 @@ class BrokenYaml(DAG):
         self.__dict__["_loader"] = loader
 
     def validate(self) -> None:
-        """Raise the problems, except for the DAG processor.
+        """Raise the problems, except in the DAG processor.
 
-        Airflow asks before it adds a DAG to a bag. A bag has one message for the loader, which
-        therefore names all files.
+        Airflow calls this before it adds a DAG to a bag. A bag has only one message for the loader,
+        so this message has the problems of all files.
         """
         if not is_dag_processor():
             raise InvalidInputError(message_of(self.all_problems))
         super().validate()  # type: ignore[no-untyped-call]  # Airflow's has no types
 
     def get_serialized_fields(self) -> NoReturn:  # type: ignore[override]  # never returns
-        """Raise the problems: Airflow asks for the fields first when it serializes a DAG."""
+        """Raise the problems when Airflow serializes the DAG."""
         # Airflow would wrap any other exception in words about this DAG
         from airflow.exceptions import SerializationError
 
@@ -78,6 +78,6 @@ def message_of(problems: Sequence[Problem]) -> str:
 def register_broken(
     path: Path, problems: Sequence[Problem], all_problems: Sequence[Problem]
 ) -> Any:
-    """Register the DAG of a broken file, as every DAG of the loader: by its `with`."""
+    """Register the DAG of a broken file with Airflow, by a `with` like every DAG."""
     with BrokenYaml(path, problems, all_problems) as dag:
         return dag

@@ -71,9 +71,9 @@ def _schedule(dag: DagModel) -> Any:
 
 
 def _wait_for(given: WaitForModel | None, timezone: str) -> dict[str, Any] | None:
-    """Return the arguments of a WaitFor that are given.
+    """Return the given arguments of a WaitFor.
 
-    A moment without a zone is in the pipeline's.
+    A moment without a time zone is in the pipeline's zone.
     """
     if given is None:
         return None
@@ -95,13 +95,12 @@ def _options(dag: DagModel) -> dict[str, Any]:
 
 
 def _given(dag: RunOptions, declared: type[RunOptions]) -> dict[str, Any]:
-    """Return the options that have a value; Airflow's settings hold for others."""
+    """Return the options that have a value; for the others, Airflow's settings hold."""
     options = {name: getattr(dag, name) for name in declared.model_fields}
     # A null is a value of these two keys: without a reconcile, and without LakeChime
-    nullable = ("reconcile", "lakechime_conn_id")
-    given = {
-        name: value for name, value in options.items() if value is not None or name in nullable
-    }
+    nullable = {"reconcile", "lakechime_conn_id"}
+    missing = {name for name, value in options.items() if value is None} - nullable
+    given = {name: value for name, value in options.items() if name not in missing}
     for name in ("spark", "default_args"):
         if name in given:
             given[name] = given[name].model_dump(exclude_none=True)
@@ -109,6 +108,6 @@ def _given(dag: RunOptions, declared: type[RunOptions]) -> dict[str, Any]:
 
 
 def _maintenance(model: Any) -> Maintenance:
-    """Return the maintenance of the given values; a schedule of null is one too."""
+    """Return the maintenance of the given values, of which a null schedule is one."""
     values = model.model_dump(exclude_none=True)
     return Maintenance(**{**values, "schedule": model.schedule})

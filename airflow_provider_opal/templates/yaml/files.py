@@ -41,7 +41,7 @@ _OWN_KEYS = "x-"  # prefix of keys at the top for the writer's own anchors
 
 @dataclass(slots=True)
 class YamlFile:
-    """A file: its sound pipelines, and the problems of the others."""
+    """A file: its sound pipelines, and the problems of its faulty ones."""
 
     path: Path
     name: str
@@ -57,11 +57,15 @@ class YamlFile:
     def problem(self, dag_id: str, what: str, *keys: str | int) -> Problem:
         """Return a finding in one of the pipelines."""
         at: Keys = (self._kind(dag_id), dag_id, *keys)
-        position = self.document.position(at) if keys else self.document.key_position(at)
+        if keys:
+            position = self.document.position(at)
+        else:
+            position = self.document.key_position(at)
         return Problem(self.name, position, at, what)
 
     def _kind(self, dag_id: str) -> str:
-        return "mutations" if dag_id in self.mutations and dag_id not in self.dags else "dags"
+        is_mutation = dag_id in self.mutations and dag_id not in self.dags
+        return "mutations" if is_mutation else "dags"
 
     def drop(self, dag_id: str) -> None:
         """Remove a faulty pipeline; the others of the file stay."""
@@ -69,9 +73,9 @@ class YamlFile:
         self.mutations.pop(dag_id, None)
 
     def doubts(self) -> Iterator[Problem]:
-        """Yield warnings of what works and may surprise.
+        """Yield warnings about settings that work but may surprise.
 
-        Their position is in the pipeline, or in `defaults`.
+        The position of a warning is in the pipeline, or in `defaults`.
         """
         for dag_id, dag in self.dags.items():
             for keys, what in doubts(dag):
@@ -96,7 +100,7 @@ def yaml_files(path: Path) -> list[YamlFile]:
 
 
 def expect_some(files: Sequence[YamlFile], path: Path) -> None:
-    """Raise NotFoundError without any files: a wrong folder must not look sound."""
+    """Raise NotFoundError if there are no files: a wrong folder must not look sound."""
     if not files:
         raise NotFoundError(
             f"no *{SUFFIX} files below {path}; `opal dag new orders` writes one to begin with"
@@ -147,7 +151,7 @@ def read_yaml(path: Path, folder: Path, shown_in: Path | None = None) -> YamlFil
 
 
 def _bytes(path: Path, folder: Path) -> bytes:
-    # A repository must not show other files of the machine through a link
+    # Otherwise a link in a repository could show other files of the machine
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(os.path.realpath(folder)):
         raise YamlError(
@@ -158,10 +162,10 @@ def _bytes(path: Path, folder: Path) -> bytes:
         if not stat.S_ISREG(os.stat(real).st_mode):
             raise YamlError(START, "this is not a file; put a YAML file in its place")
         with real.open("rb") as stream:
-            return stream.read(MAX_BYTES + 1)  # one more, so that too many are seen
+            return stream.read(MAX_BYTES + 1)  # one byte more, to detect a file that is too large
     except OSError as error:
         raise YamlError(
-            START, f"the file cannot be read ({error.strerror}); give Airflow's user this right"
+            START, f"the file cannot be read ({error.strerror}); let Airflow's user read it"
         ) from error
 
 
@@ -175,7 +179,7 @@ def _checked(file: YamlFile) -> list[Problem]:
     if not isinstance(value, dict):
         what = "a mapping is needed; begin with 'version: 1' and 'dags:'"
         return [Problem("", document.position(()), (), what)]
-    value = {key: inner for key, inner in value.items() if not key.startswith(_OWN_KEYS)}
+    value = _without_own_keys(value)
     model = _model_of(value, document)
     if isinstance(model, Problem):
         return [*document.problems, model]
@@ -192,6 +196,11 @@ def _checked(file: YamlFile) -> list[Problem]:
     broken = {problem.dag_id for problem in problems}
     problems += _pipeline_problems(file, value, defaults, broken)
     return problems
+
+
+def _without_own_keys(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the top of a file without the writer's own keys."""
+    return {key: inner for key, inner in value.items() if not key.startswith(_OWN_KEYS)}
 
 
 def _pipeline_problems(
@@ -219,21 +228,30 @@ def _bodies(value: dict[str, Any], kind: str, broken: set[str | None]) -> list[t
 
 
 def _is_known(problem: Problem, before: list[Problem]) -> bool:
-    """Return whether the reader refused the same value.
+    """Return whether the reader has already reported the value of a problem.
 
-    The value that replaced it is not reported again.
+    The reader puts another value in its place, and a problem of that one would mislead.
     """
-    return any(problem.at[: len(earlier.at)] == earlier.at for earlier in before if earlier.at)
+    for earlier in before:
+        is_below = problem.at[: len(earlier.at)] == earlier.at
+        if earlier.at and is_below:
+            return True
+    return False
 
 
 def _finding(document: Document, at: Keys, what: str) -> Problem:
-    position = document.position(at) if at in document.values else document.key_position(at[:2])
+    """Return a problem at a value, or at its pipeline if the file does not have the value."""
+    if at in document.values:
+        position = document.position(at)
+    else:
+        position = document.key_position(at[:2])
     return Problem("", position, at, what)
 
 
 def _model_of(
     value: dict[str, Any], document: Document
 ) -> type[FileModel | MutationsFile] | Problem:
+    """Return the model of a file's version, or the problem of its version."""
     newest = max(MODELS)
     if "version" not in value:
         misspelt = next((key for key in value if near_name(key, ["version"])), None)
@@ -250,7 +268,8 @@ def _model_of(
         )
         return Problem("", document.position(("version",)), ("version",), what)
     with_tables, without = MODELS[version]
-    return without if "mutations" in value and "dags" not in value else with_tables
+    has_only_mutations = "mutations" in value and "dags" not in value
+    return without if has_only_mutations else with_tables
 
 
 def with_defaults(dag: M, defaults: Options) -> M:
@@ -263,6 +282,7 @@ def with_defaults(dag: M, defaults: Options) -> M:
 
 
 def _joined(own: M, base: BaseModel) -> M:
+    """Return a model with the values of a base where it has none."""
     update: dict[str, Any] = {}
     for name in base.model_fields_set:
         if name not in type(own).model_fields:  # a default for tables, and this is a mutation

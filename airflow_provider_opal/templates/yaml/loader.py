@@ -1,12 +1,12 @@
 """`load_yaml_dags(__file__)`: a DAG file of one line that makes the DAGs of `*.opal.yaml` files.
 
-These are all files next to it and below. If a file can be read to its end, only its faulty
-pipelines are missing. All problems of a file become one import error of the YAML file. If two
-pipelines have one id, the first counts, in the order of the files' names.
+The files are in the folder of the DAG file and below. If a YAML file can be read to its end, only
+its faulty pipelines are missing. All problems of a YAML file become one import error. If two
+pipelines have the same id, the first one counts, in the order of the files' names.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from airflow_provider_opal.templates.yaml.build import build_dag, build_mutation
 from airflow_provider_opal.templates.yaml.files import YamlFile, found_files, read_yaml
 from airflow_provider_opal.templates.yaml.text.problem import Problem, shown
 
-# Environment variable that is set while `opal dag lint` loads the Python files of a folder
+# The environment variable that is set while `opal dag lint` loads the Python files of a folder
 SILENT = "_OPAL_YAML_LOADER_SILENT"
 _MAX_REASON_CHARACTERS = 500
 
@@ -51,7 +51,7 @@ def load_yaml_dags(path: str | os.PathLike[str]) -> list[DAG]:
 
 
 def distinct(files: Iterable[YamlFile]) -> Iterator[YamlFile]:
-    """Yield the files, without pipelines whose ids exist already."""
+    """Yield the files, without the pipelines whose ids an earlier pipeline has."""
     origins: dict[str, str] = {}  # of each id, as file and line
     for file in files:
         pipelines = [(dag_id, derived_ids(dag_id, dag)) for dag_id, dag in file.dags.items()]
@@ -85,11 +85,11 @@ def built(file: YamlFile, only: str | None = None) -> list[DAG]:
     A DAG that Airflow rejects becomes a problem of the file.
     """
     dags = []
-    builders = {dag_id: partial(build_dag, dag_id, dag) for dag_id, dag in file.dags.items()}
-    builders |= {
-        dag_id: partial(build_mutation, dag_id, mutation)
-        for dag_id, mutation in file.mutations.items()
-    }
+    builders: dict[str, Callable[[], DAG]] = {}
+    for dag_id, dag in file.dags.items():
+        builders[dag_id] = partial(build_dag, dag_id, dag)
+    for dag_id, mutation in file.mutations.items():
+        builders[dag_id] = partial(build_mutation, dag_id, mutation)
     for dag_id, build in builders.items():
         if only is not None and dag_id != only:
             continue
@@ -105,7 +105,7 @@ def built(file: YamlFile, only: str | None = None) -> list[DAG]:
 
 @contextmanager
 def registered() -> Iterator[set[DAG]]:
-    """Collect all DAGs that are made meanwhile, as Airflow's importer finds them."""
+    """Collect the DAGs that are made in a block, in the way of Airflow's importer."""
     dags: set[DAG] = set()
     before = DagContext.autoregistered_dags, DagContext.current_autoregister_module_name
     DagContext.autoregistered_dags, DagContext.current_autoregister_module_name = set(), __name__
@@ -118,5 +118,5 @@ def registered() -> Iterator[set[DAG]]:
 
 def _refused(file: YamlFile, dag_id: str, error: Exception) -> Problem:
     reason = shown(str(error) or type(error).__name__, _MAX_REASON_CHARACTERS)
-    what = f"Airflow rejects it: {reason}; correct that argument, or leave it out"
+    what = f"Airflow rejects the pipeline ({reason}); correct that argument, or remove it"
     return file.problem(dag_id, what)

@@ -38,9 +38,9 @@ def file_schema() -> dict[str, Any]:
 
 
 def _closed(part: Any) -> Any:
-    """Return a part of the schema without the titles that repeat names.
+    """Return a part of the schema without the titles, which only repeat names.
 
-    A mapping whose keys have a pattern allows only such keys.
+    A mapping whose keys have a pattern allows no other keys.
     """
     if isinstance(part, list):
         return [_closed(inner) for inner in part]

@@ -1,4 +1,4 @@
-"""The file that `opal dag new NAME` writes: valid, with comments on its lines."""
+"""The commented file that `opal dag new NAME` writes."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ dags:
     # The purpose of the pipeline; shown in Airflow's list.
     description: Changes of {dag_id}
     # Cron, a preset, null (by hand), or {{table: shop.raw}}: for each new partition key of that
-    # table. A run works on the interval that just ended: its partition key, as 2026-11-01.
+    # table. A run works on the interval that just ended: its partition key, such as 2026-11-01.
     schedule: "@daily"
     start_date: 2026-11-01
     table:
@@ -88,7 +88,7 @@ def _write_new(path: Path, text: str) -> None:
             stream.write(text)
     except FileExistsError as error:
         raise InvalidInputError(
-            f"{path} exists already and is not overwritten; choose another name"
+            f"{path} exists already and stays as it is; choose another name"
         ) from error
     except OSError as error:
         raise InvalidInputError(

@@ -240,8 +240,8 @@ def test_a_consumer_that_was_paused_past_the_window_gets_its_keys_and_what_it_ha
     }
     report = airflow.result("tell_again", run_id, "report")
     assert "orders.copy: 2 keys (2026-11-10, 2026-11-11) of lake.orders" in report["orders.copy"]
-    assert f"version {seen} of {table.uri} has been seen" in report["orders.follow"]
-    assert f"version {seen} of {table.uri} has been seen, and " in log_of(
+    assert f"has seen version {seen} of {table.uri}" in report["orders.follow"]
+    assert f"has seen version {seen} of {table.uri}" in log_of(
         airflow, "tell_again", "orders.follow", run_id
     )
     airflow.wait_until(lambda: {*days(10, 11)} <= succeeded(airflow, "orders.copy"))

@@ -73,7 +73,7 @@ def test_a_connection_is_an_address(
         ({"host": "mysql://db/x"}, "the scheme 'mysql' is unknown"),
         (
             {"conn_type": "postgres", "host": "pg"},
-            "is of type 'postgres', and that of data-change events is of type 'lakechime'",
+            "is of type 'postgres', and data-change events need one of type 'lakechime'",
         ),
     ],
 )

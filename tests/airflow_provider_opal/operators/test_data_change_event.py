@@ -104,7 +104,7 @@ def test_what_is_no_moment_is_refused_when_the_dag_is_read(more: dict[str, Any],
 
 def test_a_span_must_have_ended_and_be_the_right_way_round(chime: LakeChime) -> None:
     now = datetime.now(UTC)
-    with pytest.raises(AirflowException, match="s in the future: neither this run nor the next"):
+    with pytest.raises(AirflowException, match="s in the future: no run would see"):
         fetch(end_time=now + timedelta(hours=1)).execute(Run(fetch()).context)
     put(chime, event(cluster="prod"))
     soon = datetime.now(UTC) + timedelta(seconds=0.5)
@@ -221,7 +221,7 @@ def test_a_span_whose_events_expired_fails_instead_of_being_short(chime: LakeChi
     span = {"start_time": times[0], "end_time": times[-1] + 1}
     assert len(fetch(**span).execute(Run(fetch()).context)) == 3
     chime.expire(2**50)
-    with pytest.raises(AirflowFailException, match="have expired: those before"):
+    with pytest.raises(AirflowFailException, match="ms may have expired"):
         fetch(**span).execute(Run(fetch()).context)
     sleep(0.002)
     assert (

@@ -341,7 +341,7 @@ def test_a_look_that_fails_leaves_the_job_to_spark_and_a_bug_is_a_warning(
     with capture_logs() as logs:
         assert starts_spark(spark, task, run_of(task))
     [log] = [log for log in logs if "before Spark starts" in log["event"]]
-    assert log["event"] == f"the table could not be looked at before Spark starts: {error}"
+    assert log["event"] == f"this worker could not check the table before Spark starts: {error}"
     assert log["log_level"] == level
     assert bool(log.get("exc_info")) == (level == "warning")
 

@@ -153,7 +153,7 @@ def test_a_job_without_a_result_is_no_success(
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     task = MetaGenOperator(task_id="m", table="t")
-    with pytest.raises(AirflowException, match="the table has no result"):
+    with pytest.raises(AirflowException, match="the table has no commit of the job"):
         task.execute(context(task))
 
 
@@ -318,7 +318,7 @@ def test_an_ingest_into_a_table_that_is_not_there_says_how_to_make_it(commands: 
         (
             "OPAL",
             {"conn_type": "fs", "host": "/lake"},
-            "'opal_default' is of type 'fs', and a lake's is of type 'opal'",
+            "'opal_default' is of type 'fs', and a lake needs one of type 'opal'",
         ),
         (
             "SPARK",
@@ -439,7 +439,7 @@ def test_a_root_that_may_be_created_lets_the_first_ingest_start(
 ) -> None:
     set_root(monkeypatch, str(tmp_path / "new"), create_root=True)
     commands.spark_submit()
-    with pytest.raises(AirflowException, match="the table has no result"):
+    with pytest.raises(AirflowException, match="the table has no commit of the job"):
         ingest().execute(context(ingest(), partition_key="2026-11-01"))
     assert len(commands.notes()) == 1
     assert OpalHook().test_connection()[0]
@@ -512,7 +512,10 @@ GET_SPARK = "pip install airflow-provider-opal"
     "line, said",
     [
         ("JAVA_HOME is not set", "has no Java, and Spark needs"),
-        ("spark-class: line 97: /no/bin/java: No such file or directory", "leads to no Java"),
+        (
+            "spark-class: line 97: /no/bin/java: No such file or directory",
+            "does not lead to a Java",
+        ),
         ("java.lang.UnsupportedClassVersionError: org/apache/spark/launcher/Main", "is too old"),
         ("ModuleNotFoundError: No module named 'pyspark'", "Spark is not complete on"),
         ("Could not find valid SPARK_HOME while searching ['/x']", "Spark is not complete on"),

@@ -68,7 +68,7 @@ def test_it_defers_and_waits_for_a_table_or_a_stream_that_is_not_there(
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({}, "a lag needs a limit"),
+        ({}, "needs a limit of the lag"),
         ({"max_messages": -1}, "must be at least 0"),
         ({"max_delay": "soon"}, "is not a duration"),
     ],

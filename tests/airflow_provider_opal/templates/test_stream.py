@@ -122,7 +122,7 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
 @pytest.mark.parametrize(
     "source, more, message",
     [
-        ({"mode": "continuous"}, {}, "schedule has no meaning for a stream that runs all the time"),
+        ({"mode": "continuous"}, {}, "schedule does not apply to a stream that always runs"),
         (
             {"mode": "interval"},
             {"schedule": None},
@@ -136,7 +136,7 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
         ({}, {"create": CreateTable(keys=["id"], delta="at")}, "table.schema is missing"),
         ({}, {"on_empty": "accept"}, "on_empty='accept' does not apply"),
         ({"mode": "x"}, {}, "use one of continuous, until_empty, interval"),
-        ({"run_for": "1h"}, {}, "run_for ends a continuous stream"),
+        ({"run_for": "1h"}, {}, "run_for is only for the mode continuous"),
         ({"format": "xml"}, {}, "format='xml' is unknown"),
         (
             {"spark": True},
@@ -234,7 +234,7 @@ def test_every_key_of_kafka_arrives_in_the_task(tmp_path: Path) -> None:
             ("source", "kafka", "commit"),
             "leave it out",
         ),
-        ("null", "{topic: a}", "    on_empty: accept", ("on_empty",), "remove it"),
+        ("null", "{topic: a}", "    on_empty: accept", ("on_empty",), "remove 'on_empty'"),
         ("'@daily'", "{topic: a, start: latest}", "", ("source", "kafka", "start"), "leave it out"),
         (
             "null",

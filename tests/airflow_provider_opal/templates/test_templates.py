@@ -115,13 +115,13 @@ def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None
 @pytest.mark.parametrize(
     "more, said",
     [
-        ({"schedule": [Asset("a")]}, "join them: schedule=a & b"),
-        ({"schedule": "@once"}, "makes no partitions"),
+        ({"schedule": [Asset("a")]}, "join the assets instead: schedule=first & second"),
+        ({"schedule": "@once"}, "makes no partition keys"),
         ({"schedule": 5}, "is not a schedule"),
         ({"maintenance": {"zorder": "a"}}, r"zorder='a' is not a list of columns"),
         (
             {"maintenance": {"zorders": ["a"]}},
-            "maintenance does not know 'zorders'; known are schedule, target_mb, zorder",
+            "maintenance has no argument 'zorders'; use one of schedule, target_mb, zorder",
         ),
         ({"maintenance": {"window": "a month"}}, "window='a month' is not a duration"),
         ({"maintenance": "daily"}, r"write True, or Maintenance\("),
@@ -132,7 +132,7 @@ def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None
         ({"schedule": opal_asset("a"), "partition_key_format": "%Y"}, "needs a cron schedule"),
         (
             {"partition_key_format": "%Y-%m"},
-            "one key, '2026-01'; include more of the time, as '%Y-%m-%d'",
+            "the same key '2026-01'; include more of the time, for example '%Y-%m-%d'",
         ),
         (
             {"consumers": [Consumer(name="a", function="f")]},
@@ -164,9 +164,7 @@ def test_a_consumer_goes_by_what_there_is_and_takes_no_name_of_the_pipeline() ->
         Consumer(name="a", function="m:f", by="day")
     with pytest.raises(ValueError, match="the pipeline itself uses the name"):
         Consumer(name="reconcile", function="m:f")
-    with pytest.raises(
-        ValueError, match="is not a text; name the function, as 'shop_jobs:revenue'"
-    ):
+    with pytest.raises(ValueError, match="is not a text; write a text such as 'shop_jobs:revenue'"):
         Consumer(name="a", function=print)  # type: ignore[arg-type]  # what a user may try
 
 
@@ -321,7 +319,7 @@ def test_consumers_of_their_own_come_with_a_dag_that_tells_them_again() -> None:
     ]
     heard = repr(consumer_schedule("shop.orders", consumer="b", by="version").asset_condition)
     assert "opal://opal_default/shop.orders/told/b" in heard
-    with pytest.raises(ValueError, match="use one of partition, version"):
+    with pytest.raises(ValueError, match="instead of 'partition' or 'version'"):
         reconcile_dag("again", table="shop.orders", consumers={"a": "day"}, start_date=START)
 
 

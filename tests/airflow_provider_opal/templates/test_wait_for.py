@@ -181,7 +181,7 @@ YAML_MISTAKES = [
     (
         "{table: shop.raw, partition: []}",
         "wait_for.partition",
-        'it is empty; write ["{{ partition_key }}"]',
+        'the value is empty; write ["{{ partition_key }}"]',
     ),
     (
         "{table: shop.raw, partition: [{a: 1}]}",
@@ -199,10 +199,10 @@ YAML_MISTAKES = [
     (
         "{table: shop.orders}",
         "wait_for.table",
-        "is the pipeline's own table, so it would wait for itself; name another",
+        "is the pipeline's own table, so the pipeline would wait for itself; name another table",
     ),
     ("shop.raw", "wait_for", "a mapping is needed"),
-    ("{table: shop.raw, frequency: 1}", "wait_for.frequency", "belong together: give all three"),
+    ("{table: shop.raw, frequency: 1}", "wait_for.frequency", "belong together; give all three"),
     ("{table: shop.raw, frequency_unit: fortnight}", "wait_for.frequency_unit", "month"),
     ("{table: shop.raw, start_timestamp: soon}", "wait_for.start_timestamp", "is not a day"),
 ]
@@ -224,16 +224,16 @@ def test_each_mistake_in_yaml_is_reported_once_with_what_to_write(
     "given, message",
     [
         ("shop.raw", r"write WaitFor\(table='shop.raw'"),
-        ({"partition": ["a"]}, "names no table; add 'table'"),
+        ({"partition": ["a"]}, "does not name a table; add 'table'"),
         (
             {"table": "t", "tag": {}},
-            "wait_for does not know 'tag'; known are table, start_timestamp, .* partition",
+            "wait_for has no argument 'tag'; use one of table, start_timestamp, .* partition",
         ),
         ({"table": ""}, "is not the name of a table"),
         ({"table": "t", "partition": "a"}, "is not a list of values"),
         ({"table": "t", "tags": {"a": 1}}, "is not a mapping of names to texts"),
         ({"table": "t", "timeout": "soon"}, "timeout='soon' is not a duration"),
-        ({"table": "t", "frequency_unit": "hour"}, "belong together: give all three"),
+        ({"table": "t", "frequency_unit": "hour"}, "belong together; give all three"),
         ({"table": "t", "start_timestamp": datetime(2026, 11, 1)}, "has no time zone; write"),
     ],
 )

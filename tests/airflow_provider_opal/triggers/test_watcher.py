@@ -59,7 +59,7 @@ def test_the_watermark_moves_when_the_event_is_stored_and_what_was_not_comes_aga
             await asyncio.sleep(0.05)
         put(chime, event(snapshot=2), event("shop.other"), event(snapshot=3))
         payload, seq = await asyncio.wait_for(next_event, 10)
-        with pytest.raises(RuntimeError, match="was not stored"):
+        with pytest.raises(RuntimeError, match="did not store the event"):
             await stream.advance([item(seq, failed=1, acked=0)])
         return payload, seq
 
@@ -115,7 +115,7 @@ def test_what_expired_before_it_was_stored_ends_the_stream_and_says_so(chime: La
 
     with pytest.raises(
         AirflowFailException,
-        match="has seen those up to 1, and retention deleted those up to 3",
+        match="has seen events up to 1, and retention has deleted events up to 3",
     ):
         asyncio.run(run())
     assert seen(chime) == 1

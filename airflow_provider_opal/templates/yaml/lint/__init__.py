@@ -1,5 +1,5 @@
 """`opal dag lint` and `opal dag render`.
 
-Lint checks what holds between YAML files, DAGs of Python files and real tables; render shows the
+Lint checks the rules between YAML files, DAGs of Python files and real tables. Render shows the
 DAGs of YAML files.
 """

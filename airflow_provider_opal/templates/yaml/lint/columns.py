@@ -1,7 +1,7 @@
 """Columns and types of the tables that pipelines declare.
 
-Findings are keys, order columns and delete conditions that no such table can have. Only lint checks
-types: they need Arrow, which no DAG file may load.
+The findings are keys, order columns and delete conditions that do not fit the types of a table's
+columns. Only lint checks types: this needs Arrow, which no DAG file may load.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ _UNREAD = pa.struct([pa.field("unread", pa.int32())])
 
 
 def of_the_schemas(file: YamlFile) -> Iterator[Problem]:
-    """Yield what contradicts the schema of a table in the pipelines of a file."""
+    """Yield the contradictions to the declared schemas in the pipelines of a file."""
     for dag_id, dag in file.dags.items():
         if isinstance(dag.table, TableModel):
             for keys, what in column_findings(dag.table.model_dump(by_alias=True)):
@@ -37,10 +37,9 @@ def of_the_schemas(file: YamlFile) -> Iterator[Problem]:
 
 
 def column_findings(table: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield each finding with its argument.
+    """Yield the findings on the arguments of a CreateTable, each with its argument.
 
-    `table` holds the arguments of a CreateTable.
-    A table without a schema gets its columns from its first source: they are not known.
+    Without a schema there are none: the columns come from the first source, and are not known.
     """
     if not table.get("schema") or is_templated(table["schema"]):
         return
@@ -60,9 +59,9 @@ def column_findings(table: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
 
 
 def _declared(sql: str) -> tuple[Schema, set[str]]:
-    """Return the columns, and the names of those whose types lint cannot read.
+    """Return the declared columns, and the names of columns whose types lint cannot read.
 
-    Spark also reads nested columns and constraints.
+    Only Spark reads nested columns and constraints.
     """
     fields, unread = list[pa.Field](), set[str]()
     for name, part in zip(schema_columns(sql), schema_parts(sql), strict=True):

@@ -39,9 +39,9 @@ class TableOf:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The tables that a DAG writes and waits for.
+    """A DAG with the tables that it writes and waits for.
 
-    The runs of a `keyed` one have partition keys. A `plain` one has an asset schedule that events
+    With `keyed` its runs have partition keys. With `plain` it has an asset schedule that events
     with partition keys do not trigger.
     """
 
@@ -111,7 +111,7 @@ def _twice_written(pipelines: Iterable[Pipeline]) -> Iterator[Problem]:
     first: dict[str, Pipeline] = {}
     for pipeline in pipelines:
         for table in pipeline.writes:
-            # A DAG may write a table in several tasks
+            # Several tasks of one DAG may write the same table
             other = first.setdefault(table.identity, pipeline)
             if other.dag_id != pipeline.dag_id:
                 what = (
@@ -122,7 +122,8 @@ def _twice_written(pipelines: Iterable[Pipeline]) -> Iterator[Problem]:
 
 
 def _cycles(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
-    triggered: dict[int, list[int]] = {}  # of each pipeline, by their numbers
+    # By the number of a pipeline: the numbers of the pipelines that it triggers
+    triggered: dict[int, list[int]] = {}
     for number, pipeline in enumerate(pipelines):
         triggered[number] = []
         for other_number, other in enumerate(pipelines):
@@ -172,17 +173,20 @@ def _never_woken(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
             assets = " & ".join(f"opal_asset({table.name!r})" for table in tables)
             yield pipeline.problem(
                 "a plain asset schedule is never triggered by events with partition keys, "
-                f"as those of {names}; "
+                f"such as those of {names}; "
                 f"write schedule=PartitionedAssetTimetable(assets={assets})"
             )
 
 
 def _named_otherwise(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
-    """Yield the tables that are awaited under another name than they are written.
+    """Yield the schedules that wait for a table under another name than its writer uses.
 
-    Each name of a table has its own asset, and Airflow compares the assets.
+    Each name of a table has its own asset, so the events would not start the waiting pipeline.
     """
-    writers = {table.identity: table for pipeline in pipelines for table in pipeline.writes}
+    writers = {}
+    for pipeline in pipelines:
+        for table in pipeline.writes:
+            writers[table.identity] = table
     for pipeline in pipelines:
         for table in pipeline.waits:
             writer = writers.get(table.identity)
@@ -191,7 +195,7 @@ def _named_otherwise(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
                 if writer.opal_conn_id != table.opal_conn_id:
                     name += f" of connection {writer.opal_conn_id!r}"
                 what = (
-                    f"{table.name!r} is written as {name}, and its events have that name; "
-                    "write it here in the same way"
+                    f"another pipeline writes {table.name!r} as {name}, and the table's events "
+                    "have that name; use the same name here"
                 )
                 yield pipeline.problem(what, "schedule", "table")

@@ -27,10 +27,7 @@ _MAX_REASON_CHARACTERS = 300
 
 @contextmanager
 def connections() -> Iterator[None]:
-    """Find the connections of Airflow's database, as the scheduler does.
-
-    Otherwise only those of the environment are found.
-    """
+    """Let Airflow find the connections of its database, and not only those of the environment."""
     before = os.environ.get(_CONTEXT)
     os.environ[_CONTEXT] = "server"
     try:
@@ -45,7 +42,8 @@ def connections() -> Iterator[None]:
 def resolved(pipelines: list[Pipeline]) -> list[Pipeline]:
     """Return the pipelines with the addresses of their tables.
 
-    A table of an unknown connection has none. Two connections may lead to one lake.
+    Addresses are compared because two connections may lead to one lake. A table of an unknown
+    connection has none.
     """
     return [
         replace(pipeline, writes=_addresses(pipeline.writes), waits=_addresses(pipeline.waits))
@@ -121,7 +119,7 @@ def _no_column(made: "TableSpec", column: str) -> str:
 
 
 def _conn_keys(file: YamlFile, dag_id: str) -> tuple[str, ...]:
-    """Return the keys of the connection, which `defaults` may give instead."""
+    """Return the keys of the connection in a pipeline; none if `defaults` gives it."""
     is_given = ("dags", dag_id, "opal_conn_id") in file.document.values
     return ("opal_conn_id",) if is_given else ()
 
@@ -162,13 +160,15 @@ def _other_columns(
     file: YamlFile, dag_id: str, schema: str, made: "TableSpec"
 ) -> Iterator[Problem]:
     known, declared = _column_names(made), schema_columns(schema)
-    differences = [f"has no column {name!r}" for name in declared if name not in known]
-    differences += [
-        f"has a column {name!r}, and the schema does not" for name in known if name not in declared
-    ]
-    for difference in differences:
-        what = f"the table {difference}; write the schema as the table has it"
-        yield file.problem(dag_id, what, "table", "schema")
+    hint = "write the schema as the table has it"
+    for name in declared:
+        if name not in known:
+            what = f"the table has no column {name!r}; {hint}"
+            yield file.problem(dag_id, what, "table", "schema")
+    for name in known:
+        if name not in declared:
+            what = f"the table has a column {name!r}, and the schema does not; {hint}"
+            yield file.problem(dag_id, what, "table", "schema")
 
 
 def _spec_differences(table: TableModel, made: "TableSpec") -> list[str]:

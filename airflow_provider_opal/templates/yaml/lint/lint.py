@@ -1,7 +1,4 @@
-"""The checks of YAML files before they run.
-
-They cover each file, all files together, and on request the lake's tables.
-"""
+"""The checks of `opal dag lint`: of each file, of all files together, and of the lake's tables."""
 
 import os
 import warnings
@@ -79,7 +76,7 @@ def lint(path: Path, *, lake: bool = False) -> Report:
     findings += between(pipelines)
     shown_in = os.path.relpath(folder)
     problems = []
-    # A set: several checks may see one mistake
+    # A set, because several checks may find the same mistake
     for problem in set(findings):
         shown_file = os.path.normpath(os.path.join(shown_in, problem.file))
         problems.append(replace(problem, file=shown_file))

@@ -1,6 +1,6 @@
-"""The DAGs, schedules, tasks and assets of YAML files, in words.
+"""`opal dag render`: the DAGs, schedules, tasks and assets of YAML files in words.
 
-This needs Airflow's classes and none of its services.
+This needs Airflow's classes, but none of its services.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def render(path: Path) -> tuple[list[dict[str, Any]], list[Problem]]:
 def _owner(dag_id: str, pipelines: list[str]) -> int:
     """Return the number of the pipeline that a DAG belongs to.
 
-    If several ids fit, it is the longest one.
+    If several pipelines have ids that fit, the longest id counts.
     """
     owners = [name for name in pipelines if dag_id == name or dag_id.startswith(f"{name}.")]
     if not owners:

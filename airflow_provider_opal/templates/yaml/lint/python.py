@@ -16,7 +16,7 @@ from airflow_provider_opal.templates.yaml.lint.graph import Pipeline, TableOf
 from airflow_provider_opal.templates.yaml.loader import SILENT
 from airflow_provider_opal.templates.yaml.text.problem import START, Position, Problem
 
-# Operations that make rows of a table visible, or bring them
+# Operations that add rows to a table, or make them visible
 _WRITES = ("ingest", "metagen")
 
 
@@ -27,9 +27,9 @@ def has_python(folder: Path) -> bool:
 
 
 def python_pipelines(folder: Path) -> tuple[list[Pipeline], list[Problem]]:
-    """Return the DAGs of a folder's Python files, and problems.
+    """Return the DAGs of a folder's Python files, and the problems of these files.
 
-    These are files that cannot be loaded, and tables that cannot be made.
+    Problems are files that cannot be loaded, and tables that cannot be created.
     """
     from airflow.dag_processing.dagbag import DagBag
 
@@ -38,7 +38,10 @@ def python_pipelines(folder: Path) -> tuple[list[Pipeline], list[Problem]]:
         bag = DagBag(dag_folder=str(folder), bundle_path=folder, safe_mode=True)
     problems = []
     for name, error in sorted(bag.import_errors.items()):
-        what = f"Airflow cannot load it ({_last_line(error)}); lint does not know its DAGs"
+        what = (
+            f"Airflow cannot load the file ({_last_line(error)}), so lint does not know its DAGs; "
+            "correct the file"
+        )
         problems.append(Problem(name, START, (), what, "warning"))
     pipelines = []
     for _, dag in sorted(bag.dags.items()):
@@ -95,7 +98,7 @@ def _writers(dag: Any) -> list[Any]:
 
 
 def _column_problems(dag: Any, pipeline: Pipeline) -> Iterator[Problem]:
-    """Yield what contradicts the schema in the `create` of a DAG's tasks."""
+    """Yield the contradictions to a schema in the `create` of a DAG's tasks."""
     from airflow_provider_opal.templates.yaml.lint.columns import column_findings
 
     for task in _writers(dag):
@@ -107,9 +110,9 @@ def _column_problems(dag: Any, pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _tables(condition: Any) -> Iterator[TableOf]:
-    """Yield the lake's tables among the assets, except assets of versions.
+    """Yield the tables of the lake among the assets of a condition.
 
-    The keys of those are versions.
+    Assets of versions are left out, because their keys are no partition keys.
     """
     for name in asset_uris(condition):
         uri = urlsplit(name)
@@ -118,7 +121,7 @@ def _tables(condition: Any) -> Iterator[TableOf]:
 
 
 def asset_uris(condition: Any) -> list[str]:
-    """Return the URIs of the assets in a condition, as `a & (b | c)`."""
+    """Return the URIs of the assets in a condition such as `a & (b | c)`."""
     if condition is None:
         return []
     parts = getattr(condition, "objects", None)

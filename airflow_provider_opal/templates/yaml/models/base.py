@@ -1,4 +1,4 @@
-"""The parts of the models: texts, names and times as YAML writes them, and no unknown keys."""
+"""The types of the models' keys: texts, names and times in the form that YAML writes."""
 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ def _texts(pattern: str, **more: Any) -> WithJsonSchema:
 
 
 def is_text(value: Any) -> str:
+    """Return the tag of a value in a union of a text with another form."""
     return OTHER if isinstance(value, dict | list | BaseModel) else TEXT
 
 

@@ -56,9 +56,9 @@ def explained(
 
 
 def _is_echo(error: ErrorDetails, details: list[ErrorDetails]) -> bool:
-    """Return whether a key is missing because it was misspelt.
+    """Return whether a key is missing only because it was misspelt.
 
-    That is one finding, not two.
+    The misspelt key is reported, so the missing one is not reported again.
     """
     if error["type"] != "missing":
         return False
@@ -81,7 +81,7 @@ def _problem(
         what = _unknown(str(at[-1]), known_names(model, loc[:-1]))
         return Problem("", document.key_position(at), at, what)
     if error["type"] == "missing":
-        # At the key of the mapping that it belongs to: there it is to be added
+        # The position is the mapping to which the key has to be added
         return Problem("", document.key_position(at[:-1]), at, f"is missing; add {example(loc)}")
     is_of_key = loc[-1:] == (_KEY,)
     position = document.key_position(at) if is_of_key else document.position(at)
@@ -89,6 +89,7 @@ def _problem(
 
 
 def _fact(error: ErrorDetails) -> str:
+    """Return the message of an error: the fact, and what to write."""
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if "error" in context:
         return str(context["error"])
@@ -99,16 +100,17 @@ def _fact(error: ErrorDetails) -> str:
     if kind in _WORDS:
         return _wrong_type(kind, value, error["loc"])
     if kind in ("too_short", "string_too_short"):
-        return f"it is empty; write {example(error['loc'], value_only=True)}"
+        return f"the value is empty; write {example(error['loc'], value_only=True)}"
     if kind == "too_long":
         actual, allowed = context.get("actual_length"), context.get("max_length")
-        return f"it has {actual} members; write at most {allowed}"
+        return f"the list has {actual} members; write at most {allowed}"
     if kind == "string_too_long":
-        return f"it is longer than {context.get('max_length')}; write less"
+        allowed = context.get("max_length")
+        return f"the text has more than {allowed} characters; write a shorter one"
     if kind in ("greater_than_equal", "less_than_equal"):
         bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']:,}"
         return f"{_value_text(value)} is out of range; write {bound}"
-    return f"{error['msg']}; look it up with `opal dag schema`"
+    return f"{error['msg']}; `opal dag schema` shows the allowed values"
 
 
 def _wrong_type(kind: str, value: Any, loc: Keys) -> str:
@@ -159,11 +161,12 @@ def _unknown(name: str, known: list[str]) -> str:
             owner = f"'{parent}:'" if parent else "a pipeline"
             return f"{fact}; it belongs under {owner}"
     if len(known) > _MAX_NAMES_LISTED:
-        return f"{fact}; remove it; `opal dag schema` lists the known names"
-    return f"{fact}; known are {listed(known)}"
+        return f"{fact}; remove the key, or use one that `opal dag schema` lists"
+    return f"{fact}; use one of {listed(known)}"
 
 
 def _elsewhere() -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield the models of a pipeline's keys with the key of each; "" for the pipeline."""
     yield "", DagModel
     for name, field in DagModel.model_fields.items():
         for model in _models(field.annotation):
@@ -176,20 +179,30 @@ def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 def known_names(model: type[BaseModel], loc: Keys) -> list[str]:
     """Return the keys that are allowed at a location."""
-    return [name for reached in _reached(model, loc) for name in _fields(reached)]
+    names: list[str] = []
+    for reached in _reached(model, loc):
+        names += _fields(reached)
+    return names
 
 
 def _reached(start: Any, loc: Keys) -> list[type[BaseModel]]:
-    """Return the models at a location as pydantic names it."""
+    """Return the models at a location that pydantic has named in an error."""
     kinds: list[Any] = [start]
     for part in loc:
         if str(part).startswith("("):
             continue  # the tag of a union
-        kinds = [inner for kind in kinds for inner in _step(kind, part)]
-    return [model for kind in kinds for model in _models(kind)]
+        inner_kinds = []
+        for kind in kinds:
+            inner_kinds += _step(kind, part)
+        kinds = inner_kinds
+    models = []
+    for kind in kinds:
+        models += _models(kind)
+    return models
 
 
 def _step(kind: Any, part: str | int) -> list[Any]:
+    """Return the types below a type by a key, or by the number of an item."""
     annotations = []
     for model in _models(kind):
         field = _fields(model).get(str(part))
@@ -210,6 +223,7 @@ def _parts(kind: Any) -> list[Any]:
 
 
 def _models(kind: Any) -> list[type[BaseModel]]:
+    """Return the models among a type and the members of its union."""
     types = [part for part in [kind, *_direct(kind)] if isinstance(part, type)]
     return [part for part in types if issubclass(part, BaseModel)]
 
@@ -224,6 +238,7 @@ def _direct(kind: Any) -> list[Any]:
     return members
 
 
+# Examples of the values of keys
 _EXAMPLES = {
     "version": "1",
     "dags": "{orders: {...}}",
@@ -254,7 +269,7 @@ _EXAMPLES = {
     "timeout": "1d",
     "retries": "3",
 }
-# Of the members of a mapping whose keys are names
+# Examples of a member of a mapping whose keys are names
 _MEMBERS: dict[str | None, str] = {
     "dags": "a pipeline: {table: ..., source: ..., schedule: ..., start_date: ...}",
     "mutations": (
@@ -262,13 +277,13 @@ _MEMBERS: dict[str | None, str] = {
     ),
     "consumers": "{function: shop.jobs:revenue}",
 }
-# Of values that may have several forms
+# Examples of values that may have several forms
 _WHOLE = {
     "maintenance": "true or {window: 30d, zorder: [customer_id]}",
     "schedule": '"@daily", null or {table: shop.raw}',
     "table": "shop.orders or {name: shop.orders, ...}",
 }
-# More known names are not listed in a message
+# A message lists no more known names than these
 _MAX_NAMES_LISTED = 12
 
 

@@ -33,7 +33,8 @@ class MutationModel(RunOptions):
     )
     schedule: Cron | None = Field(description="Cron, a preset, or null (by hand).")
     ids: Columns | None = Field(
-        None, description="The fields of a record's id, by name or by ordinal from 0, as ['0']."
+        None,
+        description="The fields of a record's id, by name or by ordinal from 0, such as ['0'].",
     )
     order: Column | None = Field(
         None,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Finding = tuple[Keys, str]
 
-# Variables that a run with a partition key does not have, or has empty
+# Variables that are missing or empty in a run with a partition key
 UNKEYED = frozenset(
     {
         "data_interval_end",
@@ -86,13 +86,13 @@ def findings(dag: DagModel) -> Iterator[Finding]:
         if consumer.rows == "changes" and consumer.by != "version":
             yield (
                 ("consumers", name, "rows"),
-                "are changes, which need a consumer by version; add 'by: version'",
+                "is changes, which needs a consumer by version; add 'by: version'",
             )
         for argument in secret_arguments(consumer.arguments):
             yield (
                 ("consumers", name, "arguments"),
                 (
-                    f"{shown(argument)!r} has the name of a secret, and would be shown; "
+                    f"{shown(argument)!r} has the name of a secret, and Airflow would show it; "
                     "name a connection instead"
                 ),
             )
@@ -104,20 +104,23 @@ def _waits_for_itself(dag: DagModel) -> Iterator[Finding]:
     own = (dag.table_name, cluster_of(dag.opal_conn_id))
     if (dag.wait_for.table, dag.wait_for.cluster) == own:
         name = shown(dag.table_name)
-        what = f"{name!r} is the pipeline's own table, so it would wait for itself; name another"
+        what = (
+            f"{name!r} is the pipeline's own table, so the pipeline would wait for itself; "
+            "name another table"
+        )
         yield ("wait_for", "table"), what
 
 
 def _paced(wait_for: WaitForModel | None, keys: Keys) -> Iterator[Finding]:
-    """Yield a pacing argument that is given without the others."""
+    """Yield the first pacing argument if not all of them are given."""
     if wait_for is None:
         return
     arguments = {name: getattr(wait_for, name) for name in Pacing.fields()}
     try:
         Pacing.check_together(arguments, nothing_open)
     except InvalidInputError as error:
-        first, *_ = [name for name, value in arguments.items() if value is not None]
-        yield (*keys, first), f"is not enough: {error}"
+        given = [name for name, value in arguments.items() if value is not None]
+        yield (*keys, given[0]), f"is not enough: {error}"
 
 
 def mutation_findings(mutation: MutationModel) -> Iterator[Finding]:
@@ -132,7 +135,7 @@ def mutation_findings(mutation: MutationModel) -> Iterator[Finding]:
             ),
         )
     try:
-        # The other keys may give the ids: their absence is reported above
+        # Other keys may give the ids. Missing ids are reported above
         arguments_of(mutation.properties or {"id.field.ordinals": "0"})
     except InvalidInputError as error:
         yield ("properties",), str(error)
@@ -144,7 +147,7 @@ def _of_runs(dag: RunOptions, schedule: Any) -> Iterator[Finding]:
     if dag.start_date is None:
         yield ("start_date",), "is missing; add 'start_date: 2026-11-01' here or under 'defaults'"
     elif dag.end_date is not None and _local(dag.end_date) < _local(dag.start_date):
-        yield ("end_date",), "is before 'start_date'; write a later day, or remove it"
+        yield ("end_date",), "is before 'start_date'; write a later day, or remove 'end_date'"
     if isinstance(schedule, str) and dag.partition_key_format is not None:
         try:
             check_keys(cron_of(schedule), dag.partition_key_format, dag.timezone)
@@ -153,9 +156,9 @@ def _of_runs(dag: RunOptions, schedule: Any) -> Iterator[Finding]:
 
 
 def _local(moment: datetime) -> datetime:
-    """Return a moment without its zone.
+    """Return a moment without its time zone, to compare it with one that has none.
 
-    One of two moments may have none; it is in the pipeline's then.
+    A moment without a zone is in the pipeline's zone.
     """
     return moment.replace(tzinfo=None)
 
@@ -169,12 +172,12 @@ def _of_ingest(dag: DagModel) -> Iterator[Finding]:
     if dag.business_snapshot is not None and dag.business_snapshot_column is not None:
         yield (
             ("business_snapshot_column",),
-            "and 'business_snapshot' exclude each other; remove one",
+            "and 'business_snapshot' exclude each other; remove one of the two",
         )
 
 
 def _of_stream(dag: DagModel) -> Iterator[Finding]:
-    """Yield what does not fit a source of Kafka in its pipeline."""
+    """Yield the keys of a pipeline that do not fit its source of Kafka."""
     if dag.source.kafka is None:
         return
     has_schema = True  # of a table that exists
@@ -184,15 +187,15 @@ def _of_stream(dag: DagModel) -> Iterator[Finding]:
     yield from stream_faults(dag.source.kafka.to_source(), dag.schedule, by, has_schema=has_schema)
     for name in ("reject_threshold", "business_snapshot", "business_snapshot_column"):
         if getattr(dag, name) is not None:
-            yield (name,), "does not apply to a stream of Kafka; remove it"
+            yield (name,), f"does not apply to a stream of Kafka; remove {name!r}"
     if dag.on_empty not in (None, "fail"):
-        yield ("on_empty",), "does not apply to a stream of Kafka; remove it"
+        yield ("on_empty",), "does not apply to a stream of Kafka; remove 'on_empty'"
 
 
 def doubts(dag: DagModel) -> Iterator[Finding]:
-    """Yield what works and may surprise.
+    """Yield settings that work but may surprise.
 
-    These are spans in which consumers lose rows that they missed.
+    These are spans so short that a consumer may lose rows that it missed.
     """
     has_own_dags = any(consumer.own_dag for consumer in dag.consumers.values())
     if not dag.maintenance or not has_own_dags or dag.reconcile is None:
@@ -276,13 +279,13 @@ def schema_columns(schema: str) -> list[str]:
         names.append(quoted.replace("``", "`") if quoted else plain)
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise ValueError(f"the schema names {listed(repeated)} twice; remove one")
+        raise ValueError(f"the schema names {listed(repeated)} twice; name each column once")
     return names
 
 
 def schema_parts(schema: str) -> Iterator[str]:
     """Yield the texts between a schema's commas outside of brackets and quotes."""
-    depth, quote, begin = 0, "", 0
+    depth, quote, begin = 0, "", 0  # `quote` is the character that closes an open quote
     for index, character in enumerate(schema):
         if quote:
             if character == quote:
@@ -298,7 +301,7 @@ def schema_parts(schema: str) -> Iterator[str]:
             begin = index + 1
         if depth < 0:
             raise ValueError(
-                f"a bracket closes after {shown(schema[:index])!r} that was not opened; remove it"
+                f"the schema has a ')' or '>' too many after {shown(schema[:index])!r}; remove it"
             )
     if quote or depth:
         unclosed = "a quote" if quote else "a bracket"
@@ -326,7 +329,7 @@ def _templates(dag: DagModel) -> Iterator[Finding]:
 
 
 def _template_findings(value: Any, keys: Keys, *, keyed: bool) -> Iterator[Finding]:
-    """Yield what Airflow could not fill in, in all templates of a value."""
+    """Yield the faults of all templates in a value, which may be nested."""
     if isinstance(value, str) and _HAS_BRACES.search(value):
         for what in template_faults(value, keyed=keyed):
             yield keys, what
@@ -339,9 +342,9 @@ def _template_findings(value: Any, keys: Keys, *, keyed: bool) -> Iterator[Findi
 
 
 def _names(template: "jinja2.nodes.Template") -> set[str]:
-    """Return the variables that a template takes from outside.
+    """Return the variables that a template needs.
 
-    Jinja's own answer would compute `{{ 9**9**9 }}` on the way.
+    Jinja's own function for this would compute constants such as `{{ 9**9**9 }}`.
     """
     from jinja2.nodes import Name
 
@@ -361,7 +364,7 @@ def _environment() -> "jinja2.Environment":
 
 
 def template_faults(text: str, *, keyed: bool) -> Iterator[str]:
-    """Yield what Airflow could not fill in, in a text with templates."""
+    """Yield messages about the parts of a text with templates that Airflow cannot fill in."""
     from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
     from jinja2 import TemplateError
 
@@ -378,10 +381,13 @@ def template_faults(text: str, *, keyed: bool) -> Iterator[str]:
     for name in sorted(names):
         template = f"'{{{{ {shown(name)} }}}}'"
         if name in UNKEYED and keyed:
-            yield f"a run with a partition key has no {template}; write '{{{{ partition_key }}}}'"
+            yield (
+                f"{template} is empty in a run with a partition key; "
+                "write '{{ partition_key }}'"
+            )
         elif name not in KNOWN_CONTEXT_KEYS | UNKEYED:
             near = near_name(name, sorted(KNOWN_CONTEXT_KEYS - UNKEYED))
             hint = near or (
-                "write '{{ partition_key }}', or a Variable as '{{ var.value.shop_source }}'"
+                "write '{{ partition_key }}', or a Variable such as '{{ var.value.shop_source }}'"
             )
             yield f"Airflow does not know {template}; {hint}"

@@ -23,7 +23,7 @@ class SparkModel(Strict):
     """Arguments of spark-submit; secrets belong into connections."""
 
     conf: Settings | None = Field(
-        None, description="Settings of Spark, as `spark.sql.shuffle.partitions: 200`."
+        None, description="Settings of Spark, such as `spark.sql.shuffle.partitions: 200`."
     )
     packages: Text | None = Field(None, description="Maven coordinates, separated by commas.")
     exclude_packages: Text | None = Field(
@@ -41,8 +41,8 @@ class SparkModel(Strict):
         None, description="Archives to unpack on the executors, separated by commas."
     )
     driver_class_path: Text | None = Field(None, description="Further class path of the driver.")
-    driver_memory: Text | None = Field(None, description="Memory of the driver, as 2g.")
-    executor_memory: Text | None = Field(None, description="Memory of an executor, as 4g.")
+    driver_memory: Text | None = Field(None, description="Memory of the driver, such as 2g.")
+    executor_memory: Text | None = Field(None, description="Memory of an executor, such as 4g.")
     executor_cores: Number | None = Field(None, description="Cores of an executor.")
     total_executor_cores: Number | None = Field(None, description="Cores of all executors.")
     num_executors: Number | None = Field(None, description="Number of executors.")
@@ -77,14 +77,14 @@ class RunOptions(Strict):
     """Options of a DAG's runs, connections and tasks."""
 
     start_date: Moment | None = Field(
-        None, description="The first partition, as 2026-11-01, in the pipeline's time zone."
+        None, description="The first partition, such as 2026-11-01, in the pipeline's time zone."
     )
     end_date: Moment | None = Field(None, description="The last partition.")
     timezone: Zone = Field(
-        "UTC", description="The time zone of the schedule and of days, as Europe/Berlin."
+        "UTC", description="The time zone of the schedule and of days, such as Europe/Berlin."
     )
     partition_key_format: Text | None = Field(
-        None, description="The format of partition keys, as '%Y-%m-%d'."
+        None, description="The format of partition keys, such as '%Y-%m-%d'."
     )
     catchup: bool | None = Field(
         None, description="Whether to run all partitions from `start_date` until now."

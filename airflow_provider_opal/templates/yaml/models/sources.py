@@ -42,14 +42,16 @@ class FilesModel(Strict):
     )
     deletes: Text | None = Field(
         None,
-        description="A pattern of the names of files, as `del*`, that hold deletes: rows, or keys.",
+        description=(
+            "A pattern of file names, such as `del*`. These files hold deletes: rows, or keys."
+        ),
     )
     order: Text | None = Field(
         None,
         description=(
             "The order of changes: the delta column, `file_suffix` or `file_position`. "
-            "The latter two then give the delta column its values. "
-            "Of equal rows the last one counts."
+            "`file_suffix` and `file_position` give the delta column its values. "
+            "Of rows with equal order the last one counts."
         ),
     )
 
@@ -58,7 +60,9 @@ class JdbcModel(Strict):
     """A table or a query of a database."""
 
     url: Text = Field(
-        description="The URL, as jdbc:postgresql://host:5432/database, without user and password."
+        description=(
+            "The URL without user and password, such as jdbc:postgresql://host:5432/database."
+        )
     )
     table: Text | None = Field(
         None, description="A table of the database. Give either this or `query`."
@@ -118,8 +122,8 @@ class SourceModel(Strict):
     def _known_to_the_lake(self) -> "SourceModel":
         if (self.files, self.jdbc, self.kafka).count(None) != 2:
             raise ValueError(
-                "a source is files, a database or topics of Kafka; "
-                "give one of 'files', 'jdbc' and 'kafka'"
+                "the source needs exactly one of the keys 'files', 'jdbc' and 'kafka'; "
+                "add one, or remove the others"
             )
         self.to_source()
         return self

@@ -47,7 +47,7 @@ _AIRFLOW_SCHEDULES = {
 
 
 def duration(value: Any) -> timedelta:
-    """Return the duration of a text, as `90s`, `10m`, `1h30m`, `30d` or `2w`."""
+    """Return the duration of a text, such as `90s`, `10m`, `1h30m`, `30d` or `2w`."""
     if isinstance(value, timedelta):
         return value
     text = _text(value, "a duration", "'10m', '2h' or '30d'")
@@ -74,7 +74,7 @@ def delta_span(value: Any) -> timedelta | int:
 
 
 def moment(value: Any) -> datetime:
-    """Return the moment of a text, as `2026-11-01` or `2026-11-01T06:00`.
+    """Return the moment of a text, such as `2026-11-01` or `2026-11-01T06:00`.
 
     It may have an offset; otherwise it is in the pipeline's time zone.
     """
@@ -91,7 +91,8 @@ def moment(value: Any) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise ValueError(
-            f"{text!r} is not in the calendar ({error}); write a day that exists, as 2026-11-01"
+            f"{text!r} is not in the calendar ({error}); "
+            "write a day that exists, such as 2026-11-01"
         ) from error
     if not FIRST_YEAR <= moment.year <= LAST_YEAR:
         raise ValueError(
@@ -105,7 +106,8 @@ def schedule_text(value: str) -> str:
     text = value.strip()
     if len(text) > MAX_CRON_CHARACTERS:
         raise ValueError(
-            f"the schedule has {len(text):,} characters; write a cron expression, as '0 6 * * *'"
+            f"the schedule has {len(text):,} characters; "
+            "write a cron expression, such as '0 6 * * *'"
         )
     if text in PRESETS:
         return text
@@ -116,12 +118,12 @@ def schedule_text(value: str) -> str:
     if "{{" in text or len(text.split()) != 5:
         raise ValueError(
             f"{shown(text)!r} is not a cron expression; "
-            f"write five fields, as '0 6 * * *', or one of {', '.join(PRESETS)}"
+            f"write five fields, such as '0 6 * * *', or one of {', '.join(PRESETS)}"
         )
     if re.search(r"(?<![A-Z])[RH](?![A-Z])", text.upper()):
         raise ValueError(
-            f"{shown(text)!r} is random, and changes with each parse; "
-            "write numbers, as '17 3 * * *'"
+            f"{shown(text)!r} is random, and changes each time Airflow parses the file; "
+            "write numbers, such as '17 3 * * *'"
         )
     from croniter import CroniterError, croniter
 
@@ -150,14 +152,11 @@ def _zone_advice(value: str) -> str:
     if exact:
         return f"did you mean {exact!r}?"
     near = near_name(value, sorted(zones.values()))
-    return near or "write a name of the IANA database, as 'UTC' or 'Europe/Berlin'"
+    return near or "write a name of the IANA database, such as 'UTC' or 'Europe/Berlin'"
 
 
 def table_name(value: str) -> str:
-    """Return a table's name.
-
-    It is below the connection's root, as `shop.orders`, or a whole path or URI.
-    """
+    """Return a table's name: below the connection's root, or a whole path or URI."""
     scheme, separator, rest = value.partition("://")
     path = rest if separator else scheme
     parts = path.removeprefix("/").removesuffix("/").split("/")
@@ -178,12 +177,12 @@ def table_name(value: str) -> str:
 
 
 def function_name(value: str) -> str:
-    """Return the name of a user's own function, as `module:function`."""
+    """Return the name of a user's own function, such as `module:function`."""
     if not re.fullmatch(FUNCTION, value):
         # Often it is a path, a call, or a name with a dot before the function
         dotted = value.strip().removesuffix("()").replace("/", ".").replace(".py", "")
         fixed = re.sub(r"\.(\w+)$", r":\1", dotted)
-        hint = "write 'module:function', as 'shop.jobs:revenue'"
+        hint = "write 'module:function', such as 'shop.jobs:revenue'"
         if re.fullmatch(FUNCTION, fixed):
             hint = f"did you mean {fixed!r}?"
         raise ValueError(f"{shown(value)!r} does not name a function; {hint}")
@@ -191,11 +190,12 @@ def function_name(value: str) -> str:
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(
             f"{value!r} is a function of Python itself; "
-            "write one of your own modules, as 'shop.jobs:revenue'"
+            "write one of your own modules, such as 'shop.jobs:revenue'"
         )
     if any(part.startswith("_") for part in (*module.split("."), name)):
         raise ValueError(
-            f"{value!r} is private by its '_'; name a public function, as 'shop.jobs:revenue'"
+            f"{value!r} is private, because a name begins with '_'; "
+            "name a public function, such as 'shop.jobs:revenue'"
         )
     return value
 
@@ -205,7 +205,7 @@ def identifier(value: str) -> str:
     if not re.fullmatch(IDENTIFIER, value) or len(value) > MAX_ID:
         raise ValueError(
             f"{shown(value)!r} is not an id; use letters, digits, '_', '-' and single dots, "
-            f"at most {MAX_ID} in all, as 'shop_orders'"
+            f"at most {MAX_ID} in all, such as 'shop_orders'"
         )
     return value
 
@@ -214,12 +214,13 @@ def name(value: str) -> str:
     """Return a consumer's name, which becomes that of a task or a DAG."""
     if value in RESERVED:
         raise ValueError(
-            f"the pipeline itself uses the name {value!r}; choose another, as '{value}_rows'"
+            f"the pipeline itself uses the name {value!r}; choose another name, "
+            f"such as '{value}_rows'"
         )
     if not re.fullmatch(NAME, value) or len(value) > MAX_NAME:
         raise ValueError(
             f"{shown(value)!r} is not a name; "
-            f"use letters, digits, '_' and '-', at most {MAX_NAME}, as 'revenue'"
+            f"use letters, digits, '_' and '-', at most {MAX_NAME}, such as 'revenue'"
         )
     return value
 
@@ -227,28 +228,29 @@ def name(value: str) -> str:
 def connection(value: str) -> str:
     """Return the id of a connection of Airflow."""
     if not re.fullmatch(IDENTIFIER, value):
-        raise ValueError(f"{shown(value)!r} is not a connection; write its id, as 'opal_default'")
+        raise ValueError(
+            f"{shown(value)!r} is not a connection; write its id, such as 'opal_default'"
+        )
     return value
 
 
 def threshold(value: Any) -> int | str:
-    """Return a number of bad rows or a share of them, as 100 or 5%."""
+    """Return a number of bad rows or a share of them, such as 100 or 5%."""
     try:
         parse_threshold(value if isinstance(value, int | str) else str(value), "quarantine")
     except InvalidInputError as error:
         raise ValueError(
             f"{shown(str(value))!r} is not a threshold; "
-            "write a number of rows, as 100, or a share of them, as 5%"
+            "write a number of rows, such as 100, or a share of them, such as 5%"
         ) from error
-    return value  # type: ignore[no-any-return]  # one of the two, or it was refused
+    return value  # type: ignore[no-any-return]  # an int or a str: all else was refused
 
 
 def codec(value: str) -> str:
-    """Return a codec, as `zstd:19`."""
+    """Return a codec, such as `zstd:19`."""
     if not re.fullmatch(CODEC, value):
         raise ValueError(
-            f"{shown(value)!r} is not a codec; "
-            "write 'zstd:1' to 'zstd:22', the higher the smaller and slower"
+            f"{shown(value)!r} is not a codec; write 'zstd:1' (fast) to 'zstd:22' (small files)"
         )
     return value
 
@@ -259,7 +261,7 @@ def partition_value(value: Any) -> str | int | bool:
         return value
     raise ValueError(
         f"{shown(str(value))!r} is not the value of a partition; "
-        "write a text, a whole number, true or false, as '{{ partition_key }}'"
+        "write a text, a whole number, true or false, such as '{{ partition_key }}'"
     )
 
 
@@ -267,12 +269,12 @@ def distinct(values: list[str]) -> list[str]:
     """Return a list without repeats."""
     repeated = sorted({value for value in values if values.count(value) > 1})
     if repeated:
-        raise ValueError(f"{listed(repeated)} is listed twice; remove one")
+        raise ValueError(f"{listed(repeated)} is listed twice; list each value once")
     return values
 
 
 def plain_setting(value: Any) -> Any:
-    """Return a setting of Spark as a text; people also write numbers and true."""
+    """Return a setting of Spark as a text; in YAML it may also be a number or true."""
     if isinstance(value, bool):  # before int, of which it is a subclass
         return str(value).lower()
     if isinstance(value, int | float):
@@ -281,7 +283,7 @@ def plain_setting(value: Any) -> Any:
 
 
 def no_secret(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Return settings; raise ValueError for a secret, which no file should hold."""
+    """Return settings; raise ValueError if one has the name of a secret."""
     for key in values:
         if is_secret_name(key):
             raise ValueError(
@@ -294,7 +296,9 @@ def no_secret(values: Mapping[str, str]) -> Mapping[str, str]:
 def _text(value: Any, expected: str, example: str) -> str:
     if isinstance(value, str):
         return value
-    given = "nothing" if value is None else f"{type_name(value)} {shown(str(value))}".strip()
+    given = "nothing"
+    if value is not None:
+        given = f"{type_name(value)} {shown(str(value))}".strip()
     raise ValueError(f"{expected} is needed, not {given}; write {example}")
 
 

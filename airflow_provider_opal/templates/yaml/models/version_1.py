@@ -68,8 +68,8 @@ class TableModel(Declares):
         if given and missing:
             names = " and ".join(map(repr, missing))
             raise ValueError(
-                f"to make a table, {names} must be given too; "
-                "add 'keys: [order_id]' and 'delta: updated_at', or write only the name"
+                f"{names} must be given too to create a table; "
+                "add 'keys: [order_id]' and 'delta: updated_at', or give only the table's name"
             )
         return self
 
@@ -92,13 +92,13 @@ class WaitForModel(Declares):
         None,
         min_length=1,
         description=(
-            "A value for each level, as ['{{ partition_key }}', DE]: the run waits for an event of "
-            "this partition. Default: it waits for an event since the last run."
+            "A value for each level, such as ['{{ partition_key }}', DE]: the run waits for an "
+            "event of this partition. Default: it waits for an event since the last run."
         ),
     )
     tags: dict[str, str] = Field(
         default_factory=dict,
-        description="Tags that the event must have, as `completeness.hourly: '99'`.",
+        description="Tags that the event must have, such as `completeness.hourly: '99'`.",
     )
     cluster: Text = Field(DEFAULT_CLUSTER, description="The cluster of the table.")
     timeout: Duration | None = Field(
@@ -179,9 +179,9 @@ class Options(RunOptions, Declares):
     @field_validator("maintenance")
     @classmethod
     def _chosen(cls, value: bool | MaintenanceModel | None) -> MaintenanceModel | None:
-        """Return the model for true, and None for false.
+        """Return the settings of the maintenance, or None for false.
 
-        True is an empty mapping, so that the settings of `defaults` hold.
+        True becomes an empty model, so that the settings of `defaults` hold.
         """
         if isinstance(value, MaintenanceModel):
             return value
@@ -210,7 +210,9 @@ class DagModel(Options):
 
     @property
     def table_name(self) -> str:
-        return self.table if isinstance(self.table, str) else self.table.name
+        if isinstance(self.table, str):
+            return self.table
+        return self.table.name
 
 
 def _no_options() -> Options:

@@ -2,9 +2,9 @@
 
 It is `file:line:column: dags.orders.table.keys: the fact; what to write`.
 
-The words come from the module that sees the mistake: `reader.py` for the text, `models/mistakes.py`
-for a value, `models/rules.py` for values that do not fit each other, `lint/lake.py` for the table
-itself. The position comes from `files.py`.
+The module that detects a mistake writes the words: `reader.py` for the text of a file,
+`models/mistakes.py` for a value, `models/rules.py` for values that do not fit each other, and
+`lint/lake.py` for the table itself. `files.py` adds the position.
 """
 
 from collections.abc import Collection, Iterable
@@ -46,8 +46,10 @@ class Problem:
     def __str__(self) -> str:
         file = shown(self.file, MAX_PATH_CHARACTERS)
         location = f"{file}:{self.position.line}:{self.position.column}"
-        parts = [location, dotted(self.at), self.what]
-        return ": ".join(part for part in parts if part)
+        keys = dotted(self.at)
+        if not keys:
+            return f"{location}: {self.what}"
+        return f"{location}: {keys}: {self.what}"
 
     @property
     def dag_id(self) -> str | None:
@@ -70,8 +72,10 @@ class YamlError(InvalidInputError):
 
 
 def dotted(at: Keys) -> str:
-    """Return keys as `dags.orders.table.keys[0]`."""
-    text = "".join(f"[{key}]" if isinstance(key, int) else f".{shown(key)}" for key in at)
+    """Return keys as a text such as `dags.orders.table.keys[0]`."""
+    text = ""
+    for key in at:
+        text += f"[{key}]" if isinstance(key, int) else f".{shown(key)}"
     return text.removeprefix(".")
 
 
@@ -93,12 +97,12 @@ def _printable(character: str) -> str:
 
 
 def advice(name: str, known: Collection[str]) -> str:
-    """Return the question after the nearest known name, or the list of all of them."""
-    return near_name(name, known) or f"known are {listed(known)}"
+    """Return a hint: the nearest known name, or all known names."""
+    return near_name(name, known) or f"use one of {listed(known)}"
 
 
 def near_name(name: str, known: Collection[str]) -> str | None:
-    """Return the question after the nearest known name, or None if no name is near."""
+    """Return a hint with the nearest known name, or None if no name is near."""
     near = get_close_matches(name, known, n=1) or get_close_matches(name.casefold(), known, n=1)
     return f"did you mean {near[0]!r}?" if near else None
 

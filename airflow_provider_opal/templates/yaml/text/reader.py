@@ -1,8 +1,8 @@
 """Text of a YAML file to plain values, each with its position.
 
-Values are read as YAML 1.2 and editors read them: `yes`, `no`, `on`, `off`, dates and `12:30:00`
-are texts, where Python's loaders make other values of them. Tags are refused, and so are objects.
-Keys are texts and occur once. Size, depth and the expansion of aliases have limits.
+Values have the types of YAML 1.2, which editors use too: `yes`, `no`, `on`, `off`, dates and
+`12:30:00` are texts, whereas Python's loaders convert them. Tags and objects are refused. Keys are
+texts and occur once. Size, depth and the expansion of aliases have limits.
 """
 
 import re
@@ -154,12 +154,12 @@ def _mapping(members: list[tuple[Node, Node]], at: Keys, document: Document) -> 
 
 
 def _merge(node: Node, at: Keys, given: dict[str, Any], document: Document) -> None:
-    """Add the members of a base, as in `<<: *base`.
+    """Add the members of a base, which is written `<<: *base`.
 
-    A member that is given wins, then the one of the first base.
+    The mapping's own members win over those of a base, and an earlier base over a later one.
     """
     if node.members is None:
-        what = "'<<' needs a mapping; give it the alias of one, as '<<: *base'"
+        what = "'<<' needs the alias of a mapping; write '<<: *base'"
         document.add_problem(node.position, at, what)
         return
     base = Document()
@@ -174,6 +174,7 @@ def _merge(node: Node, at: Keys, given: dict[str, Any], document: Document) -> N
 
 
 def _positions_below(at: Keys, positions: dict[Keys, Position]) -> dict[Keys, Position]:
+    """Return the positions of a value and of everything in it."""
     return {keys: position for keys, position in positions.items() if keys[: len(at)] == at}
 
 
@@ -183,8 +184,8 @@ def _key(key: Node, at: Keys, document: Document) -> str | None:
         what = "braces or brackets cannot be a key; put a template into quotes: '{{ ... }}'"
     elif not 1 <= len(key.text) <= MAX_KEY_CHARACTERS:
         what = (
-            f"a key has 1 to {MAX_KEY_CHARACTERS} characters, and this has {len(key.text)}; "
-            "write a name"
+            f"the key has {len(key.text)} characters; "
+            f"write a name of 1 to {MAX_KEY_CHARACTERS} characters"
         )
     elif _FORBIDDEN.search(key.text) or not key.text.isprintable():
         what = f"the key {shown(key.text)!r} holds characters that cannot be seen; remove them"
@@ -215,4 +216,6 @@ def _scalar(node: Node, at: Keys, document: Document) -> Any:
         what = f"the number {shown(text, 24)} is too long; write it in quotes if it is a text"
         document.add_problem(node.position, at, what)
         return 0  # the reading goes on: more mistakes may follow
-    return int(text) if _INTEGER.fullmatch(text) else float(text)
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text)

@@ -8,8 +8,8 @@ from airflow_provider_opal.templates.yaml.text.problem import START, Position, Y
 
 _QUOTE = "put the text into quotes"
 
-# Part of the scanner's message (C and Python word it differently), and the message to show. The
-# first that fits is used
+# Pairs of a part of the scanner's message and the message to show instead. The first pair that fits
+# counts. The scanners in C and in Python use different words
 _MENDS: tuple[tuple[str, str], ...] = (
     ("unexpected ':'", f"a ':' follows within a value; {_QUOTE}"),
     (
@@ -96,7 +96,7 @@ def syntax_error(error: yaml.YAMLError, text: str) -> YamlError:
         last_line = lines[-1] if lines else ""
         end = Position(max(len(lines), 1), len(last_line) + 1)
         return YamlError(end, "the file ends within brackets or braces; close them")
-    # The end of the file would not show where to look
+    # The end of the file would not show where the mistake is
     is_unclosed = "expected ',' or" in complaint and is_at_end
     if is_unclosed or any(part in complaint for part in _AT_OPENING):
         position = opened

@@ -43,7 +43,7 @@ def made(**given: Any) -> BulkMutationOperator:
 def test_what_is_given_is_what_is_submitted(commands: Commands) -> None:
     commands.spark_submit()
     task = made(order="at", order_type="timestamp", partition_by=["day"], backups=1)
-    with pytest.raises(Exception, match="has no result"):
+    with pytest.raises(Exception, match="has no commit of the job"):
         task.execute(context(task))
     argv = commands.notes()[0]["argv"]
     spec = JobSpec.from_json(argv[argv.index("--spec") + 1])
@@ -138,7 +138,7 @@ def test_a_try_that_was_done_is_not_submitted_again_and_a_clear_is(
     result = task.execute(context(task))
     assert (result["repeated"], result["version"], result["counts"]["files"]) == (True, 1, 1)
     assert not commands.notes()
-    with pytest.raises(Exception, match="has no result"):
+    with pytest.raises(Exception, match="has no commit of the job"):
         task.execute(context(task, clears=1))
     assert len(commands.notes()) == 1
 

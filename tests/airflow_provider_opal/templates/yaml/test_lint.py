@@ -171,7 +171,7 @@ def test_lint_knows_the_columns_and_types_of_a_table_in_python(tmp_path: Path) -
     )
     findings = (
         "deletes: the delete condition 'at = 1' has a fault",
-        "delta: the schema has no column 'ad'; known are 'id', 'at'",
+        "delta: the schema has no column 'ad'; use one of 'id', 'at'",
         "keys: key column 'id' has type DOUBLE; allowed are",
     )
     for problem, finding in zip(problems_in(tmp_path), findings, strict=True):
@@ -231,8 +231,8 @@ def test_a_pipeline_that_names_its_trigger_otherwise_than_the_writer_is_found(
     text = pipeline("one", "shop.one") + pipeline("two", "shop.two", "{table: shop/one}")
     [problem] = problems_in(write(tmp_path, a=text))
     assert (
-        "dags.two.schedule.table: 'shop/one' is written as 'shop.one', "
-        "and its events have that name; write it here in the same way"
+        "dags.two.schedule.table: another pipeline writes 'shop/one' as 'shop.one', "
+        "and the table's events have that name; use the same name here"
     ) in problem
 
 
@@ -289,7 +289,7 @@ def test_a_plain_asset_schedule_in_python_that_keyed_events_never_wake_is_found(
     [problem] = problems_in(write(tmp_path, good=GOOD))
     assert problem.startswith(
         "plain.py:6:10: never: a plain asset schedule is never triggered by events with "
-        "partition keys, as those of 'shop.orders'"
+        "partition keys, such as those of 'shop.orders'"
     )
     assert problem.endswith(
         "; write schedule=PartitionedAssetTimetable(assets=opal_asset('shop.orders'))"
@@ -315,7 +315,7 @@ def test_a_python_file_that_cannot_be_loaded_is_a_warning(tmp_path: Path) -> Non
     (tmp_path / "bad.py").write_text("# airflow dag\nraise RuntimeError('not here')\n")
     report = lint(write(tmp_path, good=GOOD))
     assert [problem.kind for problem in report.problems] == ["warning"]
-    assert "Airflow cannot load it (RuntimeError: not here)" in str(report.problems[0])
+    assert "Airflow cannot load the file (RuntimeError: not here)" in str(report.problems[0])
 
 
 @pytest.fixture
@@ -429,7 +429,7 @@ def test_a_pipeline_that_only_names_its_table_is_compared_too(lake: Path, dags: 
     [problem] = problems_in(dags, lake=True)
     assert problem.startswith(
         "a.opal.yaml:8:27: dags.one.maintenance.zorder: "
-        "the table has no column 'customer'; known are"
+        "the table has no column 'customer'; use one of"
     )
 
 
@@ -599,7 +599,7 @@ def test_new_writes_a_file_without_findings(
 def test_new_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, orders="mine version:")
     assert main(["dag", "new", "orders", "--folder", str(tmp_path)]) == INPUT
-    assert "exists already and is not overwritten; choose another name" in capsys.readouterr().err
+    assert "exists already and stays as it is; choose another name" in capsys.readouterr().err
     (tmp_path / "all_yaml.py").write_text(LOADER)
     assert main(["dag", "new", "others", "--folder", str(tmp_path)]) == OK
     assert not (tmp_path / "load_yaml.py").exists()

@@ -179,7 +179,7 @@ def test_a_pipeline_that_an_operator_refuses_leaves_no_half_made_dag_behind(
     result = parsed(folder, monkeypatch)
     assert ids(result) == ["orders"]
     assert (
-        "refused.opal.yaml:5:3: dags.refused: Airflow rejects it: "
+        "refused.opal.yaml:5:3: dags.refused: Airflow rejects the pipeline ("
         "arguments.source.files.options.proxy"
     ) in import_error(result, "refused")
 

@@ -39,7 +39,7 @@ LARGE = GOOD, "# " + "x" * 262_145
 LARGE_MISTAKES = [
     (*LONG_ID, "5:3", "dags.ooo", "use letters, digits, '_', '-' and single dots, at most 150"),
     (*LONG_TAG, "14:12", "dags.orders.tags[0]", "write less"),
-    (*LONG_CRON, "6:15", "dags.orders.schedule", "write a cron expression, as '0 6 * * *'"),
+    (*LONG_CRON, "6:15", "dags.orders.schedule", "write a cron expression, such as '0 6 * * *'"),
     (*LONG_TIMEZONE, "8:15", "dags.orders.timezone", "write a name of the IANA database"),
     (*DEEP, "2:25", "", "write it flatter"),
     (*VERY_DEEP, "2:25", "", "write it flatter"),
@@ -264,7 +264,7 @@ def test_a_link_to_nowhere_and_a_pipe_are_problems_and_are_not_waited_for(tmp_pa
     first, second = [str(problem) for problem in problems]
     assert first == (
         "a.opal.yaml:1:1: the file cannot be read (No such file or directory); "
-        "give Airflow's user this right"
+        "let Airflow's user read it"
     )
     assert second == "b.opal.yaml:1:1: this is not a file; put a YAML file in its place"
 

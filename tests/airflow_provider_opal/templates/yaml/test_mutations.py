@@ -108,7 +108,7 @@ MISTAKES = [
     (
         ("partition_key", "ds"),
         "9:17: mutations.products.increments",
-        "a run with a partition key has no '{{ ds }}'",
+        "'{{ ds }}' is empty in a run with a partition key",
     ),
     (
         ("header: false", "order_type: number"),
