@@ -139,7 +139,7 @@ class ReconcileOperator(BaseOperator):
         event = context["outlet_events"][self.emitted]
         event.add_partitions(list(missed))
         event.extra = {"versions": dict(missed), "emitted": now.isoformat()}
-        self._report(context, "emitted", f"emitted {_named(missed)} of {self.table} again")
+        self._report(context, "emitted", f"{_named(missed)} of {self.table} emitted again")
         return missed
 
     def _report(self, context: "Context", state: str, text: str) -> None:

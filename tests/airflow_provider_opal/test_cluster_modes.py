@@ -180,7 +180,7 @@ def test_the_connection_says_namespace_and_deploy_mode_of_kubernetes(kubernetes:
     "host,mode",
     [("local[2]", "client"), ("spark://h:7077", "client"), ("yarn", "client"), ("yarn", "cluster")],
 )
-def test_what_the_user_gives_reaches_spark_submit(
+def test_arguments_of_the_user_reach_spark_submit(
     host: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark_connection(monkeypatch, host, **{"deploy-mode": mode} if host != "local[2]" else {})

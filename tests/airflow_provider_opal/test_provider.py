@@ -124,7 +124,7 @@ def test_a_table_lies_below_the_root_unless_it_has_a_path_of_its_own() -> None:
     assert lake.uri("shop.orders") == "s3a://bucket/lake/shop/orders"
     assert lake.uri("/data/t") == "/data/t"
     assert lake.uri("s3a://other/t.x") == "s3a://other/t.x"
-    with pytest.raises(ValueError, match="has no root"):
+    with pytest.raises(ValueError, match="needs the root of the lake"):
         Lake(root="", options={}, spark_conn_id="s").uri("shop.orders")
 
 

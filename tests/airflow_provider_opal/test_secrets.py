@@ -278,7 +278,7 @@ def test_a_job_that_holds_a_secret_is_refused_when_the_dag_is_read(source: dict[
     assert "p4ss" not in str(caught.value)
 
 
-def test_what_only_sounds_like_a_secret_is_no_reason_to_refuse() -> None:
+def test_a_name_that_only_sounds_like_a_secret_is_not_refused() -> None:
     assert not secret_arguments(
         {
             "source": {

@@ -115,7 +115,7 @@ def executed(made: Any) -> Any:
     return rendered(made).execute(context(made))
 
 
-def test_what_a_template_has_filled_in_is_checked_as_the_rest() -> None:
+def test_a_rendered_template_is_checked_like_other_arguments() -> None:
     made = CompactionOperator(
         task_id="c",
         table="t",
@@ -290,7 +290,7 @@ def test_a_source_may_be_what_a_task_returns(returned: Any, job: dict[str, Any])
         ([], "give a list of paths"),
     ],
 )
-def test_what_a_task_returned_and_is_no_source_fails_at_once(returned: Any, said: str) -> None:
+def test_a_task_output_that_is_not_a_source_fails_without_a_retry(returned: Any, said: str) -> None:
     made = IngestOperator(task_id="i", table="t", source={"files": "/in"})
     made.arguments["source"] = returned
     with pytest.raises(AirflowFailException, match=said) as failed:

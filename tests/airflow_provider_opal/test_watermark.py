@@ -94,7 +94,7 @@ def test_a_consumer_by_version_acknowledges_what_it_has_done_and_no_more(table: 
     assert failing["task_state_store"]["opal_given"] == {"from": first, "to": second}
 
 
-def test_what_a_run_began_and_left_unfinished_comes_again_as_it_was_before_what_is_newer(
+def test_an_unfinished_range_is_repeated_unchanged_before_newer_versions(
     table: Table,
 ) -> None:
     """Give (0, 2] again before (2, 4], so that nothing is counted twice."""

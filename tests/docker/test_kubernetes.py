@@ -82,7 +82,7 @@ def test_users_are_those_of_the_images() -> None:
     assert users == {str(context["runAsUser"]) for context in contexts} == {str(VALUES["uid"])}
 
 
-def test_whoever_submits_or_runs_has_an_account_and_no_key() -> None:
+def test_every_pod_has_a_service_account_and_no_key() -> None:
     accounts = {name.partition("/")[2] for name in OBJECTS if name.startswith("ServiceAccount/")}
     assert {
         subject["name"] for subject in OBJECTS["RoleBinding/lake-spark"]["subjects"]

@@ -185,6 +185,6 @@ def test_runs_that_are_cleared_change_nothing(airflow: LocalAirflow, folder: Pat
     assert totals == counted(table(folder, "user_city"))
 
 
-def test_what_all_this_left_is_sound(folder: Path) -> None:
+def test_opal_check_finds_nothing_after_all_runs(folder: Path) -> None:
     for path in (folder / "lake" / "cities").iterdir():
         assert check_table(Table.open(str(path))) == []

@@ -226,6 +226,6 @@ def revenue_of(rows: list[dict[str, Any]]) -> dict[str, int]:
     return dict(revenue)
 
 
-def test_what_all_this_left_is_sound(lake: Lake) -> None:
+def test_opal_check_finds_nothing_after_all_runs(lake: Lake) -> None:
     for path in lake.root.glob("*/*"):
         assert check_table(Table.open(str(path))) == []

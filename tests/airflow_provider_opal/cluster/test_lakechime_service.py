@@ -150,7 +150,7 @@ def test_the_client_speaks_to_it_as_to_any_service(
         nobody.head()
 
 
-def test_whatever_is_sent_the_answer_fits_the_document(
+def test_every_answer_fits_the_openapi_document(
     airflow: LocalAirflow, tokens: dict[str, str]
 ) -> None:
     asked = fuzz(f"{airflow.url}/lakechime", tokens["admin"], 10)

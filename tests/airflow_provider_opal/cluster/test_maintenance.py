@@ -180,7 +180,7 @@ def test_a_question_shows_what_would_go_and_the_pipeline_goes_on_meanwhile(
     assert lake.names() == {**names, 20: "Bobby"}
 
 
-def test_what_was_approved_is_deleted_and_the_table_says_the_same(
+def test_approved_files_are_deleted_and_the_rows_stay_the_same(
     airflow: LocalAirflow, lake: Lake
 ) -> None:
     names, oldest, files = (
@@ -231,6 +231,6 @@ def test_the_table_of_a_task_group_is_maintained_by_a_dag_of_its_own_once_it_exi
     assert lake.names("others") == {number: f"name {number % 3}" for number in range(6)}
 
 
-def test_what_all_this_left_is_sound(lake: Lake) -> None:
+def test_opal_check_finds_nothing_after_all_runs(lake: Lake) -> None:
     for path in lake.root.glob("*/*"):
         assert check_table(Table.open(str(path))) == []

@@ -249,6 +249,6 @@ def test_a_consumer_that_was_paused_past_the_window_gets_its_keys_and_what_it_ha
     assert [copied[key] for key in days(10, 11)] == [[[10, "2026-11-10"]], [[11, "2026-11-11"]]]
 
 
-def test_what_all_this_left_is_sound(lake: Lake) -> None:
+def test_opal_check_finds_nothing_after_all_runs(lake: Lake) -> None:
     for path in lake.root.glob("*/*"):
         assert check_table(Table.open(str(path))) == []

@@ -239,6 +239,6 @@ def test_the_example_reads_clicks_all_the_time_and_takes_new_columns(
     airflow.wait_until(lambda: not lake.streams("web.clicks"), 60)
 
 
-def test_what_all_this_left_is_sound(lake: Lake) -> None:
+def test_opal_check_finds_nothing_after_all_runs(lake: Lake) -> None:
     for path in lake.root.glob("*/*"):
         assert check_table(Table.open(str(path))) == []

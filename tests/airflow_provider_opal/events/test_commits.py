@@ -42,7 +42,7 @@ def registered(client: LakeChime, cluster: str = "default") -> list[tuple[str | 
     ]
 
 
-def test_what_one_job_left_out_the_next_one_registers_once_and_in_order(
+def test_the_next_job_registers_missing_commits_once_and_in_order(
     chime: LakeChime, table: Table
 ) -> None:
     first, second = put(table, "mon", 1), put(table, "tue", 2)

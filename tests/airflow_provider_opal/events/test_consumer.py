@@ -126,7 +126,7 @@ class World:
 @pytest.mark.parametrize(
     "later", [["one"], ["two", "one"], ["two", "three", "one"], ["two", "one", "two", "one"]]
 )
-def test_wherever_a_run_stops_each_event_has_one_run_that_succeeds_with_it(
+def test_each_event_is_in_one_successful_run_wherever_runs_are_killed(
     chime: LakeChime, steps: Steps, later: list[str], overtaken: bool
 ) -> None:
     for at in range(STEPS):

@@ -67,7 +67,7 @@ async def polled(times: int) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_whoever_comes_late_or_again_finds_what_came_before(chime: LakeChime) -> None:
+def test_a_late_or_returning_waiter_finds_earlier_events(chime: LakeChime) -> None:
     """Wait again as after the death of a triggerer, from `after`."""
 
     async def wait() -> list[int]:
@@ -83,7 +83,7 @@ def test_whoever_comes_late_or_again_finds_what_came_before(chime: LakeChime) ->
     assert asyncio.run(wait()) == [1, 2, True]
 
 
-def test_nobody_misses_an_event_however_they_come_and_go(chime: LakeChime) -> None:
+def test_no_waiter_misses_an_event_when_waiters_come_and_go(chime: LakeChime) -> None:
     drawn = random.Random(7)
 
     async def follow(number: int) -> list[int]:
@@ -133,7 +133,7 @@ def test_those_who_gave_up_are_forgotten_and_the_last_one_ends_the_poller(
     assert calls == []
 
 
-def test_who_comes_while_the_last_one_leaves_is_not_forgotten(
+def test_a_waiter_that_comes_while_the_last_one_leaves_is_answered(
     chime: LakeChime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close = LakeChime.close
@@ -226,7 +226,7 @@ def lose(client: LakeChime, number: int) -> None:
     client.expire(2**50, keep_unseen=False)
 
 
-def test_who_waits_for_events_that_expired_before_anybody_looked_is_told(
+def test_a_waiter_fails_if_its_events_expired_before_a_look(
     chime: LakeChime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tail = LakeChime.tail
@@ -253,7 +253,7 @@ def test_who_waits_for_events_that_expired_before_anybody_looked_is_told(
     assert asyncio.run(wait()), "whose table lost nothing waits on"
 
 
-def test_who_comes_back_after_its_events_expired_is_told(chime: LakeChime) -> None:
+def test_a_returning_waiter_fails_if_its_events_expired(chime: LakeChime) -> None:
     """Come back as a triggerer does; new consumers begin with what is left."""
     lose(chime, 1)
     lose(chime, 3)
@@ -268,7 +268,7 @@ def test_who_comes_back_after_its_events_expired_is_told(chime: LakeChime) -> No
     asyncio.run(wait())
 
 
-def test_who_waits_for_a_partition_that_expired_is_told(chime: LakeChime) -> None:
+def test_a_waiter_for_an_expired_partition_fails(chime: LakeChime) -> None:
     """Wait for an expired partition, and for another one of the table."""
     put(chime, event("shop.t1", partition=("a",)), event("shop.t1", 2, partition=("b",)))
     chime.expire(1 << 60)

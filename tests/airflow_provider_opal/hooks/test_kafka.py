@@ -54,7 +54,7 @@ def test_host_and_port_or_arguments_may_name_the_servers(monkeypatch: pytest.Mon
     assert kafka_access(None, "alone:1") == KafkaAccess(bootstrap_servers="alone:1")
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_the_missing_connection_or_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="'kafka_default' names no servers"):
         connect(monkeypatch, extra={})
     with pytest.raises(ValueError, match="needs Kafka's servers"):

@@ -70,7 +70,7 @@ def test_a_connection_is_an_address(
     [
         ({}, "has no host; write postgresql://"),
         ({"host": "pg"}, "names no database; write postgresql://"),
-        ({"host": "mysql://db/x"}, "the scheme 'mysql' is unknown"),
+        ({"host": "mysql://db/x"}, "has the unknown scheme 'mysql'"),
         (
             {"conn_type": "postgres", "host": "pg"},
             "is of type 'postgres', and data-change events need one of type 'lakechime'",

@@ -97,7 +97,9 @@ def test_templates_of_the_paper_are_rendered(chime: LakeChime) -> None:
         ({"end_time": True}, "end_time=True is not a moment"),
     ],
 )
-def test_what_is_no_moment_is_refused_when_the_dag_is_read(more: dict[str, Any], said: str) -> None:
+def test_an_invalid_moment_is_refused_when_the_dag_is_parsed(
+    more: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         fetch(**more)
 

@@ -290,7 +290,7 @@ def test_rows_that_are_held_back_start_spark_once_their_drift_time_is_over(
 
 
 @pytest.mark.parametrize("given", [{"table": "shop.nowhere"}, {"tokens": ["unknown"]}])
-def test_what_the_job_would_refuse_fails_the_task_before_spark_starts(
+def test_input_that_the_job_would_refuse_fails_before_spark_starts(
     table: Table, spark: Commands, given: dict[str, Any]
 ) -> None:
     task = metagen(**given)

@@ -89,7 +89,7 @@ def test_partitions_and_snapshots_become_keys_and_an_asset_without_one_has_no_ev
 @pytest.mark.parametrize(
     "state, seen", [("success", {"tue"}), ("failed", {"mon", "tue"}), (None, {"mon", "tue"})]
 )
-def test_what_was_not_emitted_for_sure_is_emitted_again(
+def test_events_of_an_uncertain_run_are_emitted_again(
     chime: LakeChime, state: str | None, seen: set[str]
 ) -> None:
     relay = Relay(tables=["shop.raw"])
@@ -114,7 +114,7 @@ def test_a_run_that_was_marked_success_by_hand_is_not_believed(chime: LakeChime)
         RelayOperator(**relay.more, do_xcom_push=False)
 
 
-def test_what_expired_before_it_was_emitted_fails_and_says_so(chime: LakeChime) -> None:
+def test_a_relay_fails_if_events_expired_before_it_emitted_them(chime: LakeChime) -> None:
     """A relay that begins with the oldest event misses nothing."""
     relay = Relay(tables=["shop.raw"], max_events=1)
     for number in range(1, 5):

@@ -133,7 +133,7 @@ def test_the_job_is_json_and_says_all() -> None:
     assert Path(app_path()).name == "app.py"
 
 
-def test_what_cannot_succeed_by_trying_again_fails_at_once(
+def test_a_permanent_failure_is_not_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "spark-submit"
@@ -157,7 +157,7 @@ def test_a_job_without_a_result_is_no_success(
         task.execute(context(task))
 
 
-def test_what_was_done_is_not_submitted_again(tmp_path: Path) -> None:
+def test_a_job_with_a_result_is_not_submitted_again(tmp_path: Path) -> None:
     table = create(open_storage(str(tmp_path / "shop" / "users")))
     task = ingest()
     task_context = context(task, partition_key="2026-11-01")
@@ -521,7 +521,7 @@ GET_SPARK = "pip install airflow-provider-opal"
         ("Could not find valid SPARK_HOME while searching ['/x']", "Spark is not complete on"),
     ],
 )
-def test_what_the_worker_lacks_fails_finally_and_names_the_extra(
+def test_a_missing_part_of_the_worker_fails_without_a_retry_and_names_the_extra(
     commands: Commands, line: str, said: str
 ) -> None:
     commands.spark_submit(line, status=1)

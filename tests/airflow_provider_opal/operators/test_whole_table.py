@@ -277,7 +277,7 @@ def test_they_wake_nobody_and_run_with_or_without_a_partition_key(
         ),
     ],
 )
-def test_what_cannot_be_is_refused_when_the_dag_is_read(
+def test_impossible_arguments_are_refused_when_the_dag_is_parsed(
     kind: type[Any], given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
@@ -519,13 +519,13 @@ def approval(dry_run: JobResult | None) -> Any:
         JobResult(operation="retain", table="/lake/t", notes=("readable are the versions 0 to 3",)),
     ],
 )
-def test_nobody_is_asked_when_nothing_can_be_deleted(dry_run: JobResult | None) -> None:
+def test_the_approval_is_skipped_if_there_is_nothing_to_delete(dry_run: JobResult | None) -> None:
     task, given = approval(dry_run)
     with pytest.raises(AirflowSkipException, match="nothing to delete"):
         task.execute(given)
 
 
-def test_who_is_asked_sees_how_much_would_go_and_the_first_of_the_files() -> None:
+def test_the_approval_shows_the_counts_and_the_first_files() -> None:
     examples = [
         {"path": f"data/{number}.parquet", "size": 2_000 - number, "why": "no version needs it"}
         for number in range(30)

@@ -56,7 +56,7 @@ def test_every_route_asks_airflow_for_the_right_that_it_needs() -> None:
         assert {wanted, "get_user"} <= rights(route.dependant), route.path
 
 
-def test_what_writes_asks_for_more_than_what_reads() -> None:
+def test_writing_needs_more_permissions_than_reading() -> None:
     by_right: dict[object, set[tuple[str, str]]] = {}
     for route in mounted_app().routes:
         assert isinstance(route, APIRoute)

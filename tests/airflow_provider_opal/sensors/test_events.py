@@ -139,7 +139,7 @@ def test_a_consumer_that_waits_for_all_of_its_tables_keeps_what_the_others_have_
     assert [handed["table"] for handed in two.pushed["events"]] == ["shop.raw", "shop.slow"]
 
 
-def test_what_expired_unseen_is_said_also_where_nothing_new_matches(chime: LakeChime) -> None:
+def test_expired_unseen_events_are_reported_even_if_no_new_event_matches(chime: LakeChime) -> None:
     put(
         chime,
         event(snapshot=1, tags={"done": "yes"}),
@@ -202,7 +202,7 @@ def test_a_flow_that_failed_gets_its_events_again_with_what_is_newer(chime: Lake
         done.execute(end.context)
 
 
-def test_what_the_end_of_a_flow_needs_is_taken_from_its_sensor() -> None:
+def test_an_acknowledge_operator_takes_consumer_and_connection_from_its_sensor() -> None:
     with DAG("flow", schedule=None) as dag:
         done = AcknowledgeOperator(task_id="done", sensor=sensor(acknowledge=False, consumer="a"))
     assert (done.sensor, done.consumer, done.lakechime_conn_id, done.upstream_task_ids) == (
@@ -225,12 +225,12 @@ def test_what_the_end_of_a_flow_needs_is_taken_from_its_sensor() -> None:
             "contradicts the sensor 'g.s', which has 'a'; leave",
         ),
         ({}, {"lakechime_conn_id": "c"}, "'c' contradicts .*, which has 'lakechime_default'"),
-        ({"acknowledge": True}, {}, "moves its watermark itself, .* acknowledge=False"),
+        ({"acknowledge": True}, {}, "moves its watermark itself; .* acknowledge=False"),
         ({"lakechime_conn_id": "c"}, {"lakechime_conn_id": "c"}, None),
         ({}, {"consumer": "f.g.s"}, None),
     ],
 )
-def test_what_contradicts_the_sensor_is_refused(
+def test_arguments_that_contradict_the_sensor_are_refused(
     of_sensor: dict[str, Any], given: dict[str, Any], message: str | None
 ) -> None:
     with DAG("f", schedule=None):
@@ -273,7 +273,7 @@ def test_a_cleared_flow_that_was_acknowledged_succeeds_again_and_one_that_was_no
     assert seen(chime).value == 3
 
 
-def test_what_expired_before_a_consumer_of_what_comes_next_has_seen_anything_is_said(
+def test_a_consumer_from_the_head_reports_events_that_expired_before_its_first_look(
     chime: LakeChime,
 ) -> None:
     """Begin before there is any event, and let some expire."""
@@ -291,7 +291,7 @@ def test_what_expired_before_a_consumer_of_what_comes_next_has_seen_anything_is_
     assert [handed["snapshot_id"] for handed in fresh.pushed["events"]] == ["2"]
 
 
-def test_what_expired_unseen_fails_and_says_so(chime: LakeChime) -> None:
+def test_a_sensor_fails_if_unseen_events_expired(chime: LakeChime) -> None:
     put(chime, event(snapshot=1), event(snapshot=2), event(snapshot=3))
     chime.put_watermark("d.s", "events", 1, expected=None)
     chime.expire(2**50, keep_unseen=False)
@@ -452,7 +452,7 @@ def test_a_sensor_that_is_woken_for_nothing_waits_for_what_is_left_of_its_timeou
         ({"tags": {"a": 1}}, "is not a mapping of names to texts"),
     ],
 )
-def test_what_a_partition_sensor_cannot_be_says_what_to_write(
+def test_an_invalid_partition_sensor_is_refused_with_a_correction(
     more: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
@@ -473,7 +473,7 @@ def test_what_a_partition_sensor_cannot_be_says_what_to_write(
         ),
     ],
 )
-def test_what_a_snapshot_sensor_cannot_be_says_what_to_write(
+def test_an_invalid_snapshot_sensor_is_refused_with_a_correction(
     more: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):

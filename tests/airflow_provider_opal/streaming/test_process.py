@@ -72,7 +72,7 @@ def test_it_tells_what_it_read_when_it_is_done(kafka: Kafka, table: Table) -> No
     assert not streams_of(topic)
 
 
-def test_what_the_same_start_would_end_in_again_is_final(kafka: Kafka, table: Table) -> None:
+def test_a_failure_that_the_next_start_would_repeat_is_final(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [b"nope"])
     outcome = asyncio.run(StreamProcess(new_job(topic), lambda _: None).watch())

@@ -154,12 +154,12 @@ def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None
         ({"timezone": "Europe/Berlim"}, "unknown time zone 'Europe/Berlim'"),
     ],
 )
-def test_what_cannot_be_says_what_to_write(more: dict[str, Any], said: str) -> None:
+def test_an_invalid_argument_is_refused_with_a_correction(more: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         orders(**more)
 
 
-def test_a_consumer_goes_by_what_there_is_and_takes_no_name_of_the_pipeline() -> None:
+def test_a_consumer_with_an_unknown_by_or_a_reserved_name_is_refused() -> None:
     with pytest.raises(ValueError, match="use one of partition, version"):
         Consumer(name="a", function="m:f", by="day")
     with pytest.raises(ValueError, match="the pipeline itself uses the name"):
@@ -211,7 +211,7 @@ def test_inline_metadata_need_no_metagen_and_tell_by_the_ingest() -> None:
     assert IngestOperator(task_id="batch", table="shop.users", source=FILES).outlets == []
 
 
-def test_what_is_not_given_is_left_to_default_args() -> None:
+def test_default_args_hold_for_missing_arguments() -> None:
     given = {"retries": 7, "spark_conn_id": "prod", "opal_conn_id": "other"}
     for task in orders(default_args=given).tasks:
         assert (task.retries, task.spark_conn_id, task.opal_conn_id) == (7, "prod", "other")

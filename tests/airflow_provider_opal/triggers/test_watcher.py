@@ -105,7 +105,7 @@ def test_alone_it_counts_an_event_as_stored_when_the_next_one_is_asked_for(
     assert asyncio.run(run()) == [0, 1, "1", "2"]
 
 
-def test_what_expired_before_it_was_stored_ends_the_stream_and_says_so(chime: LakeChime) -> None:
+def test_the_stream_fails_if_events_expired_before_airflow_stored_them(chime: LakeChime) -> None:
     put(chime, *(event(snapshot=number) for number in range(1, 5)))
     chime.put_watermark("c", "events", 1, expected=None)
     chime.expire(2**50, keep_unseen=False)

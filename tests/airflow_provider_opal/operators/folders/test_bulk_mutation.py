@@ -40,7 +40,7 @@ def made(**given: Any) -> BulkMutationOperator:
     )
 
 
-def test_what_is_given_is_what_is_submitted(commands: Commands) -> None:
+def test_the_given_arguments_are_submitted(commands: Commands) -> None:
     commands.spark_submit()
     task = made(order="at", order_type="timestamp", partition_by=["day"], backups=1)
     with pytest.raises(Exception, match="has no commit of the job"):
@@ -75,7 +75,7 @@ def test_parameters_of_chombo_are_arguments_and_given_arguments_override_them() 
     }
 
 
-def test_what_is_given_counts_more_than_the_properties_also_where_it_is_the_default() -> None:
+def test_an_argument_overrides_its_property_even_with_the_default_value() -> None:
     properties = {
         "id.field.ordinals": "0",
         "temporal.ordering.field.ordinal": "2",
@@ -105,14 +105,16 @@ def test_what_is_given_counts_more_than_the_properties_also_where_it_is_the_defa
 @pytest.mark.parametrize(
     "given, said",
     [
-        ({"ids": None}, "needs ids"),
+        ({"ids": None}, "add ids="),
         ({"order_type": "number"}, "use one of numeric, text, timestamp"),
         ({"backups": -1}, "at least 0"),
         ({"delete_prefix": ""}, "would read every file as deletes"),
         ({"properties": {"order": "1"}}, "id.field.ordinals=0"),
     ],
 )
-def test_what_is_wrong_is_said_when_the_dag_is_read(given: dict[str, Any], said: str) -> None:
+def test_invalid_arguments_are_refused_when_the_dag_is_parsed(
+    given: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         made(**given)
 

@@ -246,7 +246,7 @@ def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) 
             },
             "needs either the schedule of the DAG or two times",
         ),
-        ({"schedule": "@daily"}, "do not apply to mode='continuous'"),
+        ({"schedule": "@daily"}, "do not apply to mode='until_empty'"),
         ({"mode": "until_empty", "run_for": "1h"}, "run_for is only for the mode continuous"),
         ({"on_gap": "maybe"}, "use one of fail, continue"),
         ({"spark": True, "processes": 2}, "Spark spreads partitions over tasks by itself"),
