@@ -32,7 +32,7 @@ _DIGEST_CHARACTERS = 12
 def unconsumed_keys(
     table: Table, watermark: Watermark, since: datetime, until: datetime
 ) -> dict[str, int]:
-    """Return each key with unconsumed visible rows, and the last version that brought rows of it.
+    """Return the keys with unconsumed visible rows, each with its last version.
 
     Only rows that became visible by `until` count. The check examines the ingests since the last
     check that found all keys consumed. The first check goes back to `since`, or examines all keys
@@ -179,7 +179,7 @@ def _made_visible(commit: Commit) -> Iterator[int]:
 
 
 def _settled_number(oldest: Snapshot) -> int:
-    """Return the ingest number up to which every ingest is settled in the oldest version.
+    """Return the number up to which all ingests are settled in the oldest version.
 
     An ingest is settled if it has ended and its rows are not pending.
     """

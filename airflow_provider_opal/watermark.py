@@ -174,7 +174,7 @@ class Watermark:
 
     @property
     def redelivered(self) -> dict[str, Any]:
-        """For each key: the version that was emitted again, and when it was emitted."""
+        """The version of each key that was emitted again, and when it was emitted."""
         stored = self.state.get("told")
         return dict(stored) if isinstance(stored, dict) else {}
 

@@ -42,7 +42,7 @@ def _parsed(name: str, value: Any, text: str) -> datetime:
 
 
 def newest_tick(ticks: Sequence[Any]) -> int | None:
-    """Return the number of the newest moment that has passed, or None before the first one.
+    """Return the number of the newest past moment, or None before the first one.
 
     `ticks` holds the first moment in milliseconds since 1970, the frequency and its unit.
     """

@@ -329,7 +329,7 @@ def _unanswered(waiters: Sequence[Waiter]) -> list[Waiter]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether a later poll may succeed: the database or service may be back then."""
+    """Return whether a later poll may succeed after an error."""
     from lakechime import UnavailableError
 
     return isinstance(error, UnavailableError | OSError)

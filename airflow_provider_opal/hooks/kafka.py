@@ -73,7 +73,7 @@ def kafka_access(kafka_conn_id: str | None, bootstrap_servers: str | None = None
 
 
 def access_of(connection: Any, bootstrap_servers: str | None = None) -> KafkaAccess:
-    """Return the access that a connection describes; `bootstrap_servers` override its own."""
+    """Return the access of a connection; `bootstrap_servers` override its own."""
     extra = {}
     for name, value in connection.extra_dejson.items():
         if value is not None and not isinstance(value, dict | list):

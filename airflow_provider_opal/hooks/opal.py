@@ -57,7 +57,7 @@ class Lake:
         return bool(self.root) and uri.startswith(f"{self.root.rstrip('/')}/")
 
     def missing_root(self) -> str | None:
-        """Return a message about a local root that is not a folder on this machine, or None.
+        """Return a message if a local root is not a folder on this machine, or None.
 
         A root on S3 cannot be checked: S3 has no folders.
         """
@@ -234,7 +234,7 @@ class OpalHook(BaseHook):
         return state.version, len(visible_ingests(state).get(key, ()))
 
     def keys_published(self, table: str, after: int, until: int) -> list[str]:
-        """Return the partition keys whose rows became visible after a version, up to another."""
+        """Return the partition keys whose rows became visible in (after, until]."""
         from opal_lake.ids import segment_part
 
         opened = self.table(table)
@@ -291,7 +291,7 @@ def _changed(table: "Table", versions: Iterable[int]) -> Iterator[int]:
 
 
 def oldest_after(table: "Table", seen: int, *, feed: bool = False) -> int:
-    """Return the oldest version of a table; fail if changes after the seen version expired.
+    """Return the oldest version; fail if changes after the seen version expired.
 
     After version 0, the empty table, all rows are new, so nothing is lost. If a savepoint keeps the
     seen version, the new rows can be found by comparison. A feed also needs the commits after the

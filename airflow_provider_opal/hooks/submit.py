@@ -100,7 +100,7 @@ class OpalSubmitHook(SparkSubmitHook):
         return int("".join(statuses[-1]))
 
     def cause(self, failure: Exception | None) -> str | None:
-        """Return why the job failed and what to do about it, or None if the cause is unknown."""
+        """Return why the job failed and what to do about it; None if unknown."""
         from airflow_provider_opal.hooks.causes import cause_of_end, cause_of_start
 
         return (
@@ -161,7 +161,7 @@ class OpalSubmitHook(SparkSubmitHook):
             )
 
     def track_on_yarn(self) -> bool:
-        """Poll YARN's resource manager for the application's state, if its address is known.
+        """Poll YARN's resource manager for the state, if its address is known.
 
         Returns whether the connection names the address.
         """
@@ -193,7 +193,7 @@ class OpalSubmitHook(SparkSubmitHook):
 
     @contextmanager
     def hiding(self, conf: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[None]:
-        """Pass secret settings to Spark, and secret variables to its driver, within a block."""
+        """Pass secret settings to Spark and secret variables to its driver in a block."""
         given = self._properties_file
         self._hidden_environment = environment
         self._secrets = mask([*conf.items(), *environment.items()])
@@ -287,7 +287,7 @@ class OpalSubmitHook(SparkSubmitHook):
 
 
 def java_environment() -> dict[str, str]:
-    """Return the variables for the Java of the `java` extra; none if another is installed."""
+    """Return variables for the Java of the extra `java`, unless another is installed."""
     if "JAVA_HOME" in os.environ or shutil.which("java"):
         return {}
     answer = subprocess.run(
@@ -305,7 +305,7 @@ def java_environment() -> dict[str, str]:
 
 @contextmanager
 def properties_file(conf: Mapping[str, str], given: str | None) -> Iterator[str | None]:
-    """Yield the path of a temporary file: the properties of a given file, then secret ones.
+    """Yield the path of a file with the given properties and the secret ones.
 
     Only this user can read the file. Without secret properties, yield the given path.
     """
@@ -362,7 +362,7 @@ def end_left_over(process: Mapping[str, Any]) -> bool:
 
 
 def end_group(leader: int, is_gone: Callable[[], bool]) -> None:
-    """End a process group by SIGTERM, and after some seconds the rest of it by SIGKILL."""
+    """End a process group by SIGTERM, and the rest of it later by SIGKILL."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGTERM)
     waited_s = 0.0

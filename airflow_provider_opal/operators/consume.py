@@ -187,7 +187,7 @@ class ConsumeOperator(DeclaredOperator):
         return result
 
     def _upstream_version(self, context: "Context") -> int | None:
-        """Return the newest version that an upstream MetaGen or inline ingest returned, or None."""
+        """Return the newest version of upstream MetaGens and inline ingests, or None."""
         versions = []
         for task in self.upstream_list:
             is_emitter = (
@@ -263,7 +263,7 @@ class ConsumeOperator(DeclaredOperator):
 
 
 def module_folders(context: "Context") -> list[str]:
-    """Return the folders of a DAG's own modules: the folder of its file, and its bundle."""
+    """Return the folders of a DAG's own modules: that of its file, and its bundle."""
     folders = [str(Path(context["dag"].fileloc).parent)]
     bundle = getattr(context["ti"], "bundle_instance", None)
     if bundle is not None:
@@ -274,7 +274,7 @@ def module_folders(context: "Context") -> list[str]:
 def event_version_of(
     context: "Context", table_uri: str, partition_key: str
 ) -> tuple[int | None, bool]:
-    """Return the newest version of a key in the run's events, and whether it is redelivered.
+    """Return a key's newest version in the events, and whether it is redelivered.
 
     It is redelivered if all events are redeliveries by a ReconcileOperator. Events of other tables
     that the DAG run waits for are ignored.

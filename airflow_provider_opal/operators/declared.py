@@ -61,7 +61,7 @@ class DeclaredOperator(OpalSparkOperator):
         return arguments
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments after the checks of the operation; templates are not checked."""
+        """Return the arguments, checked by the operation except for templates."""
         return self.declared.checked(self.declared.among(given), is_templated)
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:

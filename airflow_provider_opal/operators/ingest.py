@@ -140,7 +140,7 @@ class IngestOperator(DeclaredOperator):
         )
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
-        """Return the arguments with the run's partition key and the tokens of earlier tries.
+        """Return the arguments with the run's key and the tokens of earlier tries.
 
         The ingest replaces the pending rows of the tries before a clear. A retry has the token of
         the try before it, so its job is applied once.
@@ -182,7 +182,7 @@ def source_arguments(source: Any) -> dict[str, Any]:
 
 
 def _with_kind(source: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a mapping {"files": ...} or {"jdbc": ...}, also for a mapping of the fields alone."""
+    """Return {"files": ...} or {"jdbc": ...}, also for a mapping of only the fields."""
     if "paths" in source:
         return {"files": source}
     if "url" in source:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MetaGenOperator(DeclaredOperator):
-    """A task that makes pending rows visible, and decides which row of each key is valid.
+    """A task that makes pending rows visible, and finds the valid row of each key.
 
     It takes the rows of one partition key: `partition_key`, by default the key of the DAG run. In a
     run without a key it takes the rows that were ingested without one. `tokens` takes the rows of
@@ -68,7 +68,7 @@ class MetaGenOperator(DeclaredOperator):
         return True
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
-        """Return the arguments; by default those that publish the rows of the run's own key."""
+        """Return the arguments; by default they publish the rows of the run's own key."""
         arguments = MetaGen.filled_in(self.arguments)
         if arguments.get("all") or arguments.get("tokens") is not None:
             return arguments

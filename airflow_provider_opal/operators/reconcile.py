@@ -258,7 +258,7 @@ class ReconcileOperator(BaseOperator):
         return None
 
     def _oldest(self, open_keys: Mapping[str, int]) -> dict[str, int]:
-        """Return the keys of the oldest versions, at most as many as the state store can hold.
+        """Return the keys of the oldest versions, as many as the state store can hold.
 
         Other keys follow when the consumer has consumed these.
         """

@@ -386,7 +386,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         return opal.find_result(spec.table, self.operation, spec.token)
 
     def _look(self, opal: OpalHook, spec: "JobSpec[Any]", context: "Context") -> "JobResult | None":
-        """Look at the table before Spark starts; return a result if there is no work.
+        """Look at the table before Spark starts; return a result without work to do.
 
         Input that the job would refuse fails the task immediately. Other errors do not: the job may
         have access that this worker lacks.
@@ -530,7 +530,7 @@ def _remember(context: "Context", process: Mapping[str, Any]) -> None:
 
 
 def _last_error(hook: Any) -> str:
-    """Return the last error of the app, without the Spark log before it; "" without one."""
+    """Return the last error of the app without the Spark log before it, or ""."""
     lines = list(getattr(hook, "_last_submit_log_lines", ()))
     starts = [number for number, line in enumerate(lines) if line.startswith("opal: ")]
     if not starts:

@@ -24,7 +24,7 @@ class LakeChimePlugin(AirflowPlugin):
 
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]  # an attribute would cost all
-        """The apps to mount; empty if the app cannot be created, so that the api-server starts."""
+        """The apps to mount; empty if the app cannot be created."""
         try:
             from airflow_provider_opal.plugins.lakechime_app import mounted_app
 

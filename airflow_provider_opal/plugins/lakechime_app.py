@@ -17,7 +17,7 @@ from lakechime.store.sql_store import SqlStore
 
 
 def mounted_app() -> FastAPI:
-    """Return the app. Airflow's permissions guard all of its routes, health and OpenAPI too.
+    """Return the app; Airflow's permissions guard all of its routes.
 
     Users who may delete connections may manage tokens and expire events.
     """

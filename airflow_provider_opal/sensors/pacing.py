@@ -34,7 +34,7 @@ def _moment(name: str, value: Any) -> Any:
 
 
 def _unit(name: str, value: Any) -> str:
-    """Return the unit in lower case and singular; `HOUR` and `hours` are accepted, too."""
+    """Return the unit in lower case and singular, also for `HOUR` and `hours`."""
     unit = str(value).lower().removesuffix("s")
     if unit not in UNITS:
         raise InvalidInputError(f"{name}={value!r} is unknown; use one of {', '.join(UNITS)}")
@@ -90,7 +90,7 @@ class PacedSensor(BaseSensorOperator):
 
     @property
     def ticks(self) -> list[Any] | None:
-        """The first moment in milliseconds, the frequency and its unit; None without a pacing."""
+        """The first moment in ms, the frequency and its unit; None without a pacing."""
         given = Pacing.among(vars(self))
         if not given:
             return None

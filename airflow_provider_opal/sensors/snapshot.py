@@ -47,7 +47,7 @@ Range = dict[str, Any]  # "from" and "to"
 
 
 class SnapshotTriggerSensor(PacedSensor):
-    """A sensor that waits for something new, and returns its range {"from": a, "to": b}.
+    """A sensor that waits for something new, and returns {"from": a, "to": b}.
 
     The range begins after a and includes b, so that nothing is left out between two runs. With only
     `table` the numbers are versions of an Opal table, from the table's log. With `tables` or `tags`

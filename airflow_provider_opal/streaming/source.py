@@ -95,7 +95,7 @@ class Kafka(Reading):
 def stream_faults(
     kafka: Kafka, schedule: Any, by: Mapping[str, str], *, has_schema: bool
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the contradictions between a stream and its pipeline: YAML path and message.
+    """Yield the contradictions of a stream and its pipeline: YAML path, message.
 
     `by` maps the name of each consumer to 'version' or 'partition'.
     """

@@ -45,7 +45,7 @@ class Maintenance(MaintenancePolicy):
 
 
 def maintenance_of(given: Any) -> Maintenance | None:
-    """Return the Maintenance of a `maintenance=` argument, or None without maintenance.
+    """Return the Maintenance of a `maintenance=` argument, or None.
 
     The argument is a Maintenance or a mapping of its arguments. True stands for the defaults, None
     and False for no maintenance.

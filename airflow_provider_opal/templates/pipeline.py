@@ -112,7 +112,7 @@ class Pipeline:
 
     @property
     def has_business_snapshots(self) -> bool:
-        """True if rows of a business snapshot are held back until the one before is finished.
+        """True if rows of a business snapshot may be held back.
 
         A later run publishes these rows, whatever their partition key is.
         """
@@ -381,7 +381,7 @@ def opal_dag(
 def _scheduled(
     pipeline: Pipeline, schedule: Any, timezone: str, partition_key_format: str | None
 ) -> tuple[Pipeline, Any, dict[str, Any]]:
-    """Return the pipeline for a schedule, the timetable, and further options of the DAG."""
+    """Return a scheduled pipeline, its timetable, and further options of the DAG."""
     if isinstance(pipeline.ingest["source"], Kafka):
         by = {consumer.name: consumer.by for consumer in pipeline.consumers}
         ingest, timetable, options = scheduled_stream(
@@ -431,7 +431,7 @@ def _add_maintenance_dag(
 
 
 def deadline_of(dag_id: str, deadline: Span | None) -> DeadlineAlert | None:
-    """Return the alert of a deadline, which counts from the time at which a run was queued."""
+    """Return the alert of a deadline, which counts from when a run was queued."""
     if deadline is None:
         return None
     interval = span_of("deadline", deadline)

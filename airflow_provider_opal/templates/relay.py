@@ -27,7 +27,7 @@ def relay_dag(
     relay: Mapping[str, Any] | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
-    """Return a DAG that emits asset events for data-change events, one run after the other.
+    """Return a DAG that emits asset events for data-change events, run after run.
 
     It takes a worker slot only while it emits events. DAGs with the schedule
     `PartitionedAssetTimetable(assets=lakechime_asset("shop.raw"))` run once for each partition

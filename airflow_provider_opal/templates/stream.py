@@ -45,7 +45,7 @@ def scheduled_stream(
     timezone: str,
     partition_key_format: str | None,
 ) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-    """Return the stream's arguments for a schedule, the DAG's schedule and its further options.
+    """Return the stream's arguments, the DAG's schedule and the DAG's further options.
 
     `by` maps the name of each consumer to 'version' or 'partition'.
     """
@@ -67,7 +67,7 @@ def scheduled_stream(
 
 
 def _has_schema(create: Any) -> bool:
-    """Return whether the columns of the table are known: it exists, or `create` has a schema."""
+    """Return whether the table exists or `create` has a schema."""
     if create is None:
         return True
     if isinstance(create, Mapping):

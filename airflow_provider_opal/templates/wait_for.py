@@ -57,7 +57,7 @@ class WaitFor(Pacing):
     def sensor(
         self, task_id: str, consumer: str
     ) -> "PartitionTriggerSensor | SnapshotTriggerSensor":
-        """Add the task that waits to the current DAG, and return it. It takes no worker slot."""
+        """Add the waiting task to the current DAG, and return it; it is deferrable."""
         given: dict[str, Any] = {
             "task_id": task_id,
             "tags": self.tags,
@@ -79,7 +79,7 @@ class WaitFor(Pacing):
 
 
 def wait_for_of(given: Any) -> WaitFor | None:
-    """Return the WaitFor of a `wait_for=` argument, which may be a mapping; None without one."""
+    """Return the WaitFor of a `wait_for=` argument, which may be a mapping, or None."""
     if given is None or isinstance(given, WaitFor):
         return given
     known = [*WaitFor.fields()]

@@ -102,7 +102,7 @@ class AcknowledgeOperator(BaseOperator):
 def _settings_of(
     sensor: SnapshotTriggerSensor, consumer: str | None, lakechime_conn_id: str | None
 ) -> tuple[str | None, str]:
-    """Return the sensor's consumer and connection; raise ValueError if others are given."""
+    """Return the sensor's consumer and connection; refuse other given ones."""
     if sensor.acknowledge:
         raise ValueError(
             f"the sensor {sensor.task_id!r} moves its watermark itself; "

@@ -229,7 +229,7 @@ class StreamingIngestOperator(BaseOperator):
 
 
 def _checked_mode(source: Kafka, start: str | None, end: str | None, schedule: str | None) -> str:
-    """Return the mode of the stream; raise ValueError if its times do not fit the mode."""
+    """Return the mode of a stream; raise ValueError if its times do not fit."""
     mode = source.mode_of(has_interval=schedule is not None or start is not None)
     if mode != "interval":
         if start or end or schedule:

@@ -100,7 +100,7 @@ def yaml_files(path: Path) -> list[YamlFile]:
 
 
 def expect_some(files: Sequence[YamlFile], path: Path) -> None:
-    """Raise NotFoundError if there are no files: a wrong folder must not look sound."""
+    """Raise NotFoundError if no file was found: a wrong folder must not look sound."""
     if not files:
         raise NotFoundError(
             f"no *{SUFFIX} files below {path}; `opal dag new orders` writes one to begin with"
@@ -240,7 +240,7 @@ def _is_known(problem: Problem, before: list[Problem]) -> bool:
 
 
 def _finding(document: Document, at: Keys, what: str) -> Problem:
-    """Return a problem at a value, or at its pipeline if the file does not have the value."""
+    """Return a problem at a value, or at its pipeline if the value is not written."""
     if at in document.values:
         position = document.position(at)
     else:

@@ -59,7 +59,7 @@ def column_findings(table: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
 
 
 def _declared(sql: str) -> tuple[Schema, set[str]]:
-    """Return the declared columns, and the names of columns whose types lint cannot read.
+    """Return the declared columns, and the names of those with unreadable types.
 
     Only Spark reads nested columns and constraints.
     """

@@ -179,7 +179,7 @@ def _never_woken(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
 
 
 def _named_otherwise(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
-    """Yield the schedules that wait for a table under another name than its writer uses.
+    """Yield schedules that name an awaited table otherwise than its writer does.
 
     Each name of a table has its own asset, so the events would not start the waiting pipeline.
     """

@@ -27,7 +27,7 @@ _MAX_REASON_CHARACTERS = 300
 
 @contextmanager
 def connections() -> Iterator[None]:
-    """Let Airflow find the connections of its database, and not only those of the environment."""
+    """Let Airflow find the connections of its database and of the environment."""
     before = os.environ.get(_CONTEXT)
     os.environ[_CONTEXT] = "server"
     try:

@@ -112,7 +112,7 @@ def _column_problems(dag: Any, pipeline: Pipeline) -> Iterator[Problem]:
 def _tables(condition: Any) -> Iterator[TableOf]:
     """Yield the tables of the lake among the assets of a condition.
 
-    Assets of versions are left out, because their keys are no partition keys.
+    Assets of versions are left out, because their keys are not partition keys.
     """
     for name in asset_uris(condition):
         uri = urlsplit(name)

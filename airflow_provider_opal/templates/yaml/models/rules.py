@@ -364,7 +364,7 @@ def _environment() -> "jinja2.Environment":
 
 
 def template_faults(text: str, *, keyed: bool) -> Iterator[str]:
-    """Yield messages about the parts of a text with templates that Airflow cannot fill in."""
+    """Yield messages about parts of a template that Airflow cannot fill in."""
     from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
     from jinja2 import TemplateError
 
