@@ -127,9 +127,9 @@ def test_bounds_enclose_the_whole_binary(value: bytes) -> None:
 
 
 @given(TEXT.filter(bool), TEXT)
-def test_next_text_is_after_all_with_the_prefix(prefix: str, rest: str) -> None:
-    beyond = next_text(prefix)
-    assert beyond is None or beyond.encode() > (prefix + rest).encode()
+def test_next_text_is_after_all_with_the_prefix(prefix: str, ending: str) -> None:
+    following = next_text(prefix)
+    assert following is None or following.encode() > (prefix + ending).encode()
 
 
 def test_next_text_skips_surrogates() -> None:
@@ -141,12 +141,11 @@ def test_next_text_skips_surrogates() -> None:
 def test_nested_columns_have_no_bounds() -> None:
     table = every_type()
     spec = spec_of(table, "parquet")
-    atomic = {
-        spec.schema.field(name).id
-        for name in table.column_names
-        if not pa.types.is_nested(table.schema.field(name).type)
-    }
-    assert set(bounds_of(to_physical(table, spec), spec)) == atomic
+    atomic_ids: set[int] = set()
+    for column in table.schema:
+        if not pa.types.is_nested(column.type):
+            atomic_ids.add(spec.schema.field(column.name).id)
+    assert set(bounds_of(to_physical(table, spec), spec)) == atomic_ids
 
 
 def test_damaged_json_of_bounds_is_refused() -> None:

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -17,9 +18,15 @@ FORMATS = pytest.mark.parametrize("file_format", ["parquet", "orc"])
 
 
 def one_column(values: Any, kind: pa.DataType) -> pa.Table:
-    array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, kind)
+    array = values
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        array = pa.array(values, kind)
     return pa.table(
-        {"k": pa.nulls(len(array), pa.string()), "d": pa.nulls(len(array), pa.int64()), "x": array}
+        {
+            "k": pa.nulls(len(array), pa.string()),
+            "d": pa.nulls(len(array), pa.int64()),
+            "x": array,
+        }
     )
 
 
@@ -63,13 +70,15 @@ def test_orc_files_hold_times_as_numbers_at_every_level() -> None:
 
 
 def test_names_in_files_are_ascii_words_at_every_level() -> None:
-    def names(kind: pa.DataType) -> list[str]:
-        parts = [kind.field(position) for position in range(kind.num_fields)]
-        return [part.name for part in parts] + [name for part in parts for name in names(part.type)]
+    def names_of(fields: Iterable[pa.Field]) -> list[str]:
+        names: list[str] = []
+        for field in fields:
+            members = [field.type.field(position) for position in range(field.type.num_fields)]
+            names += [field.name, *names_of(members)]
+        return names
 
-    schema = physical_schema(spec_of(every_type(), "parquet"))
-    names_in_order = [*schema.names, *(name for field in schema for name in names(field.type))]
-    assert all(name.replace("_", "a").isalnum() and name.isascii() for name in names_in_order)
+    for name in names_of(physical_schema(spec_of(every_type(), "parquet"))):
+        assert re.fullmatch("[A-Za-z0-9_]+", name)
 
 
 def test_files_have_a_column_of_deletes_only_with_a_delete_condition() -> None:
@@ -115,11 +124,12 @@ def test_times_that_lose_digits_are_refused() -> None:
 )
 def test_other_arrow_types_of_text_become_string(kind: pa.DataType) -> None:
     spec = spec_with(pa.list_(pa.string()))
-    text = pa.array(["a", None], pa.string()).cast(kind) if kind != pa.null() else pa.nulls(2)
+    is_null = kind == pa.null()
+    text = pa.nulls(2) if is_null else pa.array(["a", None], pa.string()).cast(kind)
     lists = pa.LargeListArray.from_arrays(pa.array([0, 1, 2], pa.int64()), text)
     physical = to_physical(one_column(lists, lists.type), spec)
     assert physical.schema.field("x").type == pa.list_(pa.field("element", pa.string()))
-    assert physical["x"].to_pylist() == [["a"] if kind != pa.null() else [None], [None]]
+    assert physical["x"].to_pylist() == [[None if is_null else "a"], [None]]
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,12 @@ def stored(storage: Storage, rows: pa.Table, *, with_index: bool) -> tuple[DataF
     rows = rows.append_column(SEGMENT, pa.array(np.full(ROWS, segment_id(1, 0)))).append_column(
         OFFSET, pa.array(np.arange(ROWS), pa.int32())
     )
-    data = encode_file(rows, spec).data if with_index else without_index(rows)
-    footer_bytes = (
-        encode_file(rows, spec).footer_bytes
-        if with_index
-        else int.from_bytes(data[-8:-4], "little") + 8
-    )
+    if with_index:
+        encoded = encode_file(rows, spec)
+        data, footer_bytes = encoded.data, encoded.footer_bytes
+    else:
+        data = without_index(rows)
+        footer_bytes = int.from_bytes(data[-8:-4], "little") + 8
     storage.put_if_absent(PATH, data)
     described = DataFile(
         path=PATH,
@@ -136,7 +136,8 @@ def test_index_has_the_pages_of_every_flat_column(
     assert {*index.columns} == {*many_columns().column_names, SEGMENT, OFFSET} - {"list", "point"}
     assert index.others == {"list", "point"}
     pages = [len(index.pages(0, leaf).starts) for leaf, _ in index.columns.values()]
-    assert max(pages) == 1 if "no index" in request.node.name else max(pages) == 5
+    has_index = "no index" not in request.node.name
+    assert max(pages) == (5 if has_index else 1)
 
 
 def test_position_beyond_the_file_is_a_format_error(
@@ -246,11 +247,10 @@ def words_in_runs(random: np.random.Generator, rows: int, size: int) -> np.ndarr
     parts, left = [], rows
     while left > 0:
         length = int(random.choice([8, 16, 63, 64, 504, 505, 1000]))
-        parts.append(
-            random.integers(0, size, length)
-            if random.random() < 0.7
-            else np.full(length, random.integers(0, size))
-        )
+        if random.random() < 0.7:
+            parts.append(random.integers(0, size, length))
+        else:
+            parts.append(np.full(length, random.integers(0, size)))
         left -= length
     return np.concatenate(parts)[:rows]
 
@@ -444,11 +444,10 @@ def forge(data: bytearray, start: int, random: np.random.Generator) -> None:
     (_, stored, _, _, _), (low, high) = header.groups(), header.span(3)
     begin = header.end()
     end = begin + few_values._number(stored)
-    at = int(
-        random.integers(start, begin)
-        if random.random() < 0.5
-        else random.integers(begin, min(end, begin + 40))
-    )
+    if random.random() < 0.5:
+        at = int(random.integers(start, begin))
+    else:
+        at = int(random.integers(begin, min(end, begin + 40)))
     data[at] = int(random.integers(0, 256))
     crc = zlib.crc32(data[begin:end])
     signed = crc - (1 << 32) if crc >= 1 << 31 else crc
