@@ -39,7 +39,7 @@ def clashes(changed: Collection[str], *, has_interval: bool) -> Iterator[tuple[s
 
 
 def clash_text(partner: str, why: str) -> str:
-    """Return the message about an argument, without its name, that clashes with a partner."""
+    """Return the message about a clash, without the argument's name."""
     return f"does not go with {partner}: {why}; leave it out"
 
 

@@ -11,7 +11,7 @@ class StreamError(InvalidInputError):
 
 
 class BadMessageError(StreamError):
-    """A message that cannot become a row, in a stream that does not put bad messages aside."""
+    """A message that cannot become a row, and is not put aside."""
 
 
 class NewColumnsError(StreamError):
@@ -26,7 +26,7 @@ class GapError(StreamError):
 
 
 class TopicChangedError(StreamError):
-    """A topic that was deleted and created again, or that lost messages after they were read."""
+    """A topic that was created again, or that lost messages after they were read."""
 
     def __init__(self, message: str, topic: str = "") -> None:
         super().__init__(message)

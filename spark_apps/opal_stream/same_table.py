@@ -40,7 +40,7 @@ def check_same(log: CommitLog, known: Root) -> None:
 
 
 def check_id(uri: str, current: Root, known: Root) -> None:
-    """Raise TableReplacedError if the current root belongs to another table than the known one."""
+    """Raise TableReplacedError if the current root is of another table than the known."""
     if current.table_id == known.table_id:
         return
     raise TableReplacedError(

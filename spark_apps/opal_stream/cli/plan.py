@@ -66,7 +66,10 @@ def _document(
     rates: "Mapping[Partition, Volume]",
     unknown: list[str],
 ) -> dict[str, object]:
-    """Return the plan as --json prints it; `unknown` are the partitions without known traffic."""
+    """Return the plan as --json prints it.
+
+    `unknown` are the partitions without known traffic.
+    """
 
     def entry(partition: "Partition") -> dict[str, object]:
         rate = rates[partition]

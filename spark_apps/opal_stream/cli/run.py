@@ -63,7 +63,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def checked_run(args: argparse.Namespace) -> Run:
-    """Return the arguments of a run; raise InvalidInputError without the client of Kafka."""
+    """Return the arguments of a run.
+
+    Raise InvalidInputError without the client of Kafka.
+    """
     given = operation_of(args, Run)
     check_kafka()
     return given
@@ -80,7 +83,7 @@ def check_kafka() -> None:
 
 
 def setup_of(args: argparse.Namespace, given: Run) -> "Setup":
-    """Return the setup of one process: its open table, connection, options and tracker."""
+    """Return the open table, connection, options and tracker of one process."""
     from opal_stream.flush.options import Setup
 
     table, connection, options = _opened(args, given)
@@ -107,7 +110,10 @@ def _opened(args: argparse.Namespace, given: Run) -> "tuple[Table, Connection, S
 
 
 def finish(args: argparse.Namespace, given: Run | Commit, running: Running) -> None:
-    """Run until the work is done, a signal comes, or the watcher ends; then print the totals."""
+    """Run until the work is done, a signal comes, or the watcher ends.
+
+    Then print the totals.
+    """
     from opal_stream.cli.watched import stop_when_left_alone
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -223,7 +229,9 @@ def tracker_of(
     connection: "Connection | None",
     table: "Table | None" = None,
 ) -> "Tracker":
-    """Return the tracker of a process; with `table` it also counts the traffic of topics.
+    """Return the tracker of a process.
+
+    With `table` it also counts the traffic of topics.
 
     The traffic of an interval is not counted: a repeated run would count it twice.
     """

@@ -32,7 +32,10 @@ _NOTHING_OF_TOPICS = (
 
 
 def status(args: argparse.Namespace) -> int:
-    """Print the status and the alarms; return the exit code FINDINGS if there are alarms."""
+    """Print the status and the alarms.
+
+    Return the exit code FINDINGS if there are alarms.
+    """
     given = operation_of(args, Status)
     check_kafka()
     from opal_lake.table import Table
@@ -114,7 +117,10 @@ def _lines(entries: list[dict[str, Any]], style: Style) -> Iterator[str]:
 
 
 def _last_commit(entry: dict[str, Any]) -> str | None:
-    """Return the time of the last commit; `before TIME` if only a bound of it is known."""
+    """Return the time of the last commit.
+
+    `before TIME` if only a bound of it is known.
+    """
     committed: str | None = entry["committed"]
     before = entry["committed_before"]
     if committed or before is None:

@@ -76,7 +76,7 @@ def child_words(args: argparse.Namespace) -> list[str]:
 
 
 def committer_words(args: argparse.Namespace) -> list[str]:
-    """Return the command line of the committer: those of the given flags that it has, too."""
+    """Return the command line of the committer, with the given flags that it knows."""
     without = (*_OF_SUPERVISOR, *_OF_METRICS, *_OF_READERS)
     known = EVERY_VERB | {*Commit.fields()}
     given = args.parser.given_words(args, without=without, only=known)

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def stop_when_left_alone(stop: Callable[[], None], longest_s: float) -> None:
-    """Start a thread that calls `stop` once the watcher is gone, or silent for `longest_s`."""
+    """Start a thread that calls `stop` if the watcher is gone or silent for long."""
     threading.Thread(
         target=_listen,
         args=(stop, sys.stdin.fileno(), longest_s),

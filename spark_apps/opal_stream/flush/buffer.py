@@ -136,7 +136,7 @@ class Buffer:
 
 
 def _by_partition(batch: MessageBatch) -> "dict[Partition, range | list[int]]":
-    """Return the positions in the batch of each partition's messages, in the order of offsets."""
+    """Return the positions in the batch of each partition's messages, by offset."""
     is_of_one_partition = len(set(batch.partitions)) == 1 and len(set(batch.topics)) == 1
     if is_of_one_partition:
         only = Partition(topic=batch.topics[0], number=batch.partitions[0])

@@ -59,7 +59,7 @@ class CommitterOptions:
 
 @dataclass(slots=True, kw_only=True)
 class Gathered:
-    """The files of one commit, and the rows, messages and positions that they stand for.
+    """The files of one commit, with their rows, messages and positions.
 
     A commit has one topic id for each topic name: old and new partitions of a topic that was
     created again go into different commits.
@@ -72,7 +72,7 @@ class Gathered:
     ids: dict[str, str] = field(default_factory=dict)
 
     def fits(self, header: Header) -> bool:
-        """Return whether a file continues its partition in this commit, with the same topic id."""
+        """Return whether a file continues its partition and has the same topic id."""
         application = header.application
         advance = self.advances.get(str(application))
         if advance is not None:

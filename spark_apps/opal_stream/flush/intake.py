@@ -53,7 +53,9 @@ class Intake:
         self._settle_before = settle_before
 
     def take(self, batch: MessageBatch) -> Iterator[tuple[MessageBatch, Decoded]]:
-        """Yield a batch in parts, each with its rows; a part ends where a new schema begins.
+        """Yield a batch in parts, each with its rows.
+
+        A part ends where a new schema begins.
 
         Messages of older schemas are settled before a new one is learned.
         """
@@ -74,7 +76,9 @@ class Intake:
             self.decoder = self.decoder.renewed(spec)
 
     def _decoded(self, batch: MessageBatch) -> Decoded:
-        """Return the rows of a batch; add its new columns to the table if the options say so.
+        """Return the rows of a batch.
+
+        Add its new columns to the table if the options say so.
 
         Raises BadMessageError or NewColumnsError for the first message that stops the stream, after
         the messages before it were committed.
@@ -181,14 +185,17 @@ class Intake:
 
 
 def _check_types(columns: Iterable[pa.Field]) -> None:
-    """Raise InvalidInputError for a column of type null: its values have no type of a table."""
+    """Raise InvalidInputError for a column whose values no type of a table can hold."""
     for column in columns:
         if pa.types.is_null(column.type):
             raise InvalidInputError(f"{column.name!r} is {_NO_COLUMN}")
 
 
 def _why_unfit(schema: Schema, columns: pa.Schema) -> dict[str, str]:
-    """Return by name why columns cannot be added; columns that can be added are left out."""
+    """Return by name why columns cannot be added.
+
+    Columns that can be added are left out.
+    """
     unfit: dict[str, str] = {}
     spellings: dict[str, str] = {}
     for column in columns:
@@ -214,7 +221,9 @@ def _refuse(batch: MessageBatch, position: int, reason: str) -> NoReturn:
 def new_columns_error(
     source: str, names: Sequence[str], paths: Sequence[str] = ()
 ) -> NewColumnsError:
-    """Return the error of a message with new columns; it names the options that accept them.
+    """Return the error of a message with new columns.
+
+    It names the options that accept them.
 
     `paths` are new members of nested columns, which no table can get.
     """

@@ -60,7 +60,7 @@ class StreamPositions:
         self._tracker = tracker
 
     def describe(self, reach_of: ReachOf) -> list[Partition]:
-        """Return the partitions to read, and fix the start of new topics if it is "latest".
+        """Return the partitions to read; fix the start of new topics if it is "latest".
 
         Raises TopicChangedError if a topic has another id than in the table's positions, unless the
         options allow that.
@@ -112,7 +112,7 @@ class StreamPositions:
         )
 
     def _check_earlier_topics(self, positions: Mapping[str, int]) -> None:
-        """Raise TopicChangedError while gathered rows of an earlier topic wait for their commit.
+        """Raise TopicChangedError while gathered rows of an earlier topic wait.
 
         The earlier topic has the name of one that the stream now begins to read. A direct commit of
         the new topic's rows would overtake the gathered ones.
@@ -207,7 +207,10 @@ class StreamPositions:
                 )
 
     def _begin_at(self, partition: Partition, position: int | None, reach: Reach) -> int:
-        """Return the next offset that Kafka still has; report lost offsets, or raise for them."""
+        """Return the next offset that Kafka still has.
+
+        Report lost offsets, or raise for them.
+        """
         application = self._application(partition)
         with self._reporting_changes():
             begin = plan_begin(application, position, reach, self._options.policies)
@@ -222,7 +225,9 @@ class StreamPositions:
         return self._topics.ends(partitions)
 
     def check_topics(self) -> list[Partition]:
-        """Return partitions that are not read yet; raise if a topic was deleted or created again.
+        """Return partitions that are not read yet.
+
+        Raise if a topic was deleted or created again.
 
         It must be called before each commit. With chosen partitions it returns none.
         """

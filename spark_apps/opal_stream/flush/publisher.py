@@ -119,7 +119,9 @@ class Publisher(Writer):
         return self._head
 
     def _checked(self, batch: Batch, spec: TableSpec) -> pa.Table:
-        """Return the rows of a batch; raise BadMessageError for rows that a commit would reject.
+        """Return the rows of a batch.
+
+        Raise BadMessageError for rows that a commit would reject.
 
         The check is made here, as the committer does not know --on-bad-message of this process.
         """
@@ -139,7 +141,9 @@ class Publisher(Writer):
     def _publish(
         self, partition: Partition, consumed: Consumed, rows: pa.Table, head: Snapshot
     ) -> None:
-        """Write the file of one partition; `rows` are those of all partitions of the batch.
+        """Write the file of one partition.
+
+        `rows` are those of all partitions of the batch.
 
         Raises TakenOverError if another process writes files or commits for the partition.
         """

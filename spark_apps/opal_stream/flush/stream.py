@@ -122,7 +122,9 @@ class Stream:
             self._check_topics_and_ends()
 
     def _is_held_back(self, now_s: float) -> bool:
-        """Return whether the committer is too far behind; pause or resume fetching accordingly.
+        """Return whether the committer is too far behind.
+
+        Pause or resume fetching accordingly.
 
         Messages that were fetched before are flushed once the committer has caught up, or at the
         end.
@@ -135,7 +137,7 @@ class Stream:
         return is_held_back
 
     def _fetch(self, timeout_s: float) -> Fetched:
-        """Fetch messages. Messages that came during a flush count as waiting since its start."""
+        """Fetch messages. Those of a flush's time count as waiting since its start."""
         if self._flush_began_s is None:
             return self._source.fetch(timeout_s)
         fetched = self._source.fetch(0.0)
@@ -145,7 +147,7 @@ class Stream:
         return fetched
 
     def _take(self, fetched: Fetched) -> None:
-        """Buffer the rows of fetched messages, flush a full buffer, and note ended partitions."""
+        """Buffer fetched messages, flush a full buffer, and note ended partitions."""
         for batch, decoded in self._intake.take(fetched.batch):
             self._buffer.add(batch, decoded, time.monotonic())
             for partition, consumed in self._buffer.consumed.items():
@@ -165,7 +167,10 @@ class Stream:
             self._find_cause(sorted(self._suspects))
 
     def _flush_before(self, batch: MessageBatch, position: int) -> None:
-        """Flush the messages before one that stops the stream; a restart begins at that one."""
+        """Flush the messages before one that stops the stream.
+
+        A restart begins at that one.
+        """
         before = batch.slice(0, position)
         self._buffer.add(before, self._intake.decoder.decode(before), time.monotonic())
         self._flush()
@@ -251,7 +256,9 @@ class Stream:
             self._tolerate(error)
 
     def _tolerate(self, error: KafkaError) -> None:
-        """Log an error of Kafka; raise it once Kafka has not answered for `broker_timeout_s`.
+        """Log an error of Kafka.
+
+        Raise it once Kafka has not answered for `broker_timeout_s`.
 
         librdkafka reconnects on its own.
         """
@@ -263,7 +270,9 @@ class Stream:
         logger.warning("%s", error)
 
     def _find_cause(self, suspect: list[Partition]) -> None:
-        """Find out why Kafka lacks an offset that the stream asked for; continue, or raise.
+        """Find out why Kafka lacks an offset that the stream asked for.
+
+        Continue, or raise.
 
         Either the topic was deleted or created again, or retention was faster than the stream.
         """

@@ -46,7 +46,7 @@ _UNCHANGED = "@unchanged"  # the member put into an event: names of columns that
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Filled:
-    """A column, and the field that fills it: of the row, or with `is_of_event` of its event.
+    """A column, and the field of the row or of its event that fills it.
 
     `convert` is None if the schema has no such field.
     """
@@ -197,7 +197,10 @@ class AvroParser:
         return schema.as_field(self._whole_name)
 
     def _groups(self, values: Sequence[bytes], parsed: Parsed) -> Iterable[_Group]:
-        """Return the values that can be read in groups; note the others as bad in `parsed`."""
+        """Return the values that can be read in groups.
+
+        Note the others as bad in `parsed`.
+        """
         groups: dict[tuple[int, int], _Group] = {}
         for position, value in enumerate(values):
             try:
@@ -364,7 +367,10 @@ def _deletes(groups: Sequence[_Group], positions: Sequence[int]) -> pa.Array:
 
 
 def _unchanged(groups: Sequence[_Group], positions: Sequence[int]) -> list[tuple[str, ...]] | None:
-    """Return for each position the columns that did not change; None if there are none."""
+    """Return for each position the columns that did not change.
+
+    Return None if there are none.
+    """
     names: dict[int, tuple[str, ...]] = {}
     for group in groups:
         for position, event in zip(group.positions, group.events, strict=True):
@@ -376,7 +382,10 @@ def _unchanged(groups: Sequence[_Group], positions: Sequence[int]) -> list[tuple
 
 
 def _unfit(filled: _Filled, values: Sequence[Any]) -> dict[int, str]:
-    """Return by index why a value does not fit the column; values that fit are left out."""
+    """Return by index why a value does not fit the column.
+
+    Values that fit are left out.
+    """
     unfit: dict[int, str] = {}
     for index, value in enumerate(values):
         try:

@@ -67,7 +67,7 @@ class Conversions:
         self._time_unit = time_unit
 
     def of(self, node: Node, kind: pa.DataType) -> Convert:
-        """Return the conversion of the values of a type, `node`, to a column's type, `kind`."""
+        """Return the conversion of values of a type, `node`, to a column's type, `kind`."""
         others = branches(node)
         if not others:
             return partial(_refused, "null", kind)
@@ -88,7 +88,7 @@ class Conversions:
         return lambda values: pc.struct_field(convert(values), name)
 
     def _of_union(self, node: Node, kind: pa.DataType) -> Convert:
-        """Return a conversion that converts each value by the branch of the union that wrote it."""
+        """Return a conversion of each value by the branch of the union that wrote it."""
         converts: dict[int, Convert] = {}  # by id() of the branch
         resolved = [self._schema.resolved(branch) for branch in branches(node)]
 
@@ -191,7 +191,10 @@ class Conversions:
 
 
 def join_in_order(parts: Sequence[tuple[Sequence[int], pa.Array]], kind: pa.DataType) -> pa.Array:
-    """Join arrays into one; each is given with the positions of its values in the joined one."""
+    """Join arrays into one.
+
+    Each is given with the positions of its values in the joined one.
+    """
     if len(parts) == 1:
         return parts[0][1]
     if not parts:
@@ -204,7 +207,10 @@ def join_in_order(parts: Sequence[tuple[Sequence[int], pa.Array]], kind: pa.Data
 
 
 def _refused(written: str, kind: pa.DataType, values: Values) -> pa.Array:
-    """Return nulls, the only values of the type `written` that fit; raise ValueError for others."""
+    """Return nulls, the only values of the type `written` that fit.
+
+    Raise ValueError for others.
+    """
     if any(value is not None for value in values):
         raise ValueError(
             f"a value of Avro's type {written} does not fit a column of type {type_name(kind)}"
@@ -243,7 +249,7 @@ def _integers(kind: pa.DataType, unit: str) -> Convert:
 
 
 def _named_by_connect(node: Node, kind: pa.DataType) -> Convert | None:
-    """Return the conversion of a time whose kind Kafka Connect or Debezium name in the schema.
+    """Return the conversion of a time that Connect or Debezium name in the schema.
 
     Return None for other types, and for a column of numbers: such a time is a plain number.
     """
@@ -286,7 +292,10 @@ def _logical(node: Node, logical: str, kind: pa.DataType) -> Convert:
 
 
 def _uuid_conversion(node: Node, kind: pa.DataType) -> Convert | None:
-    """Return the conversion of UUIDs, written as text or in 16 bytes; None for other columns."""
+    """Return the conversion of UUIDs, written as text or in 16 bytes.
+
+    Return None for other columns.
+    """
     is_fixed = base_type(node) == "fixed"
     if is_fixed and pa.types.is_binary(kind):
         return partial(pa.array, type=kind)
@@ -312,7 +321,7 @@ def _dates(values: Values, kind: pa.DataType) -> pa.Array:
 
 
 def _days(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return dates, or the timestamps at which these begin, of numbers of days since 1970."""
+    """Return dates, or timestamps at their beginnings, of days since 1970."""
     dates = numbers.cast(pa.int32()).cast(pa.date32())
     if not pa.types.is_timestamp(kind):
         return dates.cast(kind)
@@ -475,7 +484,10 @@ def _maps(values: Values, convert: Convert, kind: pa.DataType) -> pa.Array:
 
 
 def _offsets(values: Values) -> pa.Array:
-    """Return the offset of each list's first element, then the end of all; null for a null list."""
+    """Return the offset of each list's first element, then the end of all.
+
+    The value is null for a null list.
+    """
     offsets: list[int | None] = []
     end = 0
     for value in values:
@@ -487,7 +499,10 @@ def _offsets(values: Values) -> pa.Array:
 def _structs(
     values: Values, members: Sequence[tuple[pa.Field, Convert | None]], kind: pa.DataType
 ) -> pa.Array:
-    """Return structs; a member is null if the schema lacks its field (`convert` is None)."""
+    """Return structs.
+
+    A member is null if the schema lacks its field (`convert` is None).
+    """
     columns: list[pa.Array] = []
     for field, convert in members:
         if convert is None:

@@ -47,7 +47,7 @@ class MessageBatch:
         return source_text(self.topics[position], self.partitions[position], self.offsets[position])
 
     def shown(self, position: int) -> str:
-        """Return the content of a message as text, for a person who looks for a mistake in it.
+        """Return the content of a message as text, for a person who looks for a mistake.
 
         The content is the value, or for a tombstone the key.
         """

@@ -25,7 +25,10 @@ KNOWN = (
 def check_columns(
     columns: Mapping[str, str], schema: pa.Schema, *, debezium: bool
 ) -> dict[str, str]:
-    """Return a copy of `columns`; raise InvalidInputError for an unknown column or path."""
+    """Return a copy of `columns`.
+
+    Raise InvalidInputError for an unknown column or path.
+    """
     known = frozenset(schema.names)
     for name, path in columns.items():
         if name not in known:
@@ -41,7 +44,9 @@ def check_columns(
 
 
 def message_column(batch: MessageBatch, path: str, kind: pa.DataType) -> pa.Array:
-    """Return the values at a path of messages, in a column's type; not for paths of keys.
+    """Return the values at a path of messages, in a column's type.
+
+    Not for paths of keys.
 
     Raises an error if a value does not fit the type.
     """
@@ -58,7 +63,10 @@ def message_column(batch: MessageBatch, path: str, kind: pa.DataType) -> pa.Arra
 
 
 def _timestamps(batch: MessageBatch, kind: pa.DataType) -> pa.Array:
-    """Return the messages' timestamps; in a column of integers as milliseconds since 1970."""
+    """Return the messages' timestamps.
+
+    In a column of integers as milliseconds since 1970.
+    """
     # -1 means no timestamp
     moments = [None if moment < 0 else moment for moment in batch.timestamps_ms]
     milliseconds = pa.array(moments, pa.int64())
@@ -79,7 +87,7 @@ def _header(headers: Headers, name: str) -> bytes | None:
 
 
 def array_of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
-    """Return values in a column's type: bytes as they are, for other types parsed from text."""
+    """Return values in a column's type: bytes unchanged, others parsed from text."""
     if pa.types.is_binary(kind):
         return pa.array(values, kind)
     texts = pa.array([None if value is None else value.decode() for value in values], pa.string())

@@ -30,7 +30,7 @@ ENVELOPE = {"op": pa.string(), "ts_ms": pa.int64()}  # columns may ask for them 
 
 
 class DebeziumJsonParser:
-    """A parser of change events to rows: the row before a delete, or after another change.
+    """A parser of change events to the row before a delete, or after another change.
 
     `source` are the members of the event's `source` that columns ask for, with their types.
     """
@@ -95,7 +95,7 @@ class DebeziumJsonParser:
         )
 
     def _events(self, values: Sequence[bytes]) -> tuple[pa.Table, list[tuple[str, ...]] | None]:
-        """Return events, and for each the columns that did not change, which are null in it.
+        """Return events, and the columns that did not change in each, which are null.
 
         The second member is None if all events have all values. The text of messages is searched
         for placeholders only if the parsed values look like one, or if Arrow refused the values: a
@@ -123,7 +123,7 @@ class DebeziumJsonParser:
         return any(map(self._placeholder.may_be_in_text, values))
 
     def _rows(self, events: pa.Table) -> Iterator[pa.Array]:
-        """Yield the rows before and after changes, first of the events, then of their payloads."""
+        """Yield the rows before and after changes, of the events and of their payloads."""
         for side in ("before", "after"):
             yield one_array(events[side])
             yield pc.struct_field(one_array(events["payload"]), side)
@@ -200,7 +200,10 @@ def check_operations(operations: pa.Array) -> pa.Array:
 
 
 def _leaf(events: pa.Table, *path: str, kind: pa.DataType | None = None) -> pa.Array:
-    """Return the member at a path of each event itself; where it is null, of its payload."""
+    """Return the member at a path of each event itself.
+
+    Where it is null, of its payload.
+    """
     payload = pc.struct_field(one_array(events["payload"]), list(path))
     own = one_array(events[path[0]])
     if len(path) > 1:

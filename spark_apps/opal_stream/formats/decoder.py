@@ -41,9 +41,9 @@ from opal_stream.operations.reading import FormatOptions
 
 
 def row_form_of(options: FormatOptions) -> JsonForm | None:
-    """Return the form by which messages that were put aside can be read again from their values.
+    """Return the form by which messages that were put aside can be read again.
 
-    None if a row is made of more than the value of its message.
+    Return None if a row is made of more than the value of its message.
     """
     is_plain = options.format == "json" and not options.columns
     if is_plain:
@@ -129,7 +129,10 @@ class Decoder:
         return min(first_value, first_key)
 
     def learn(self, value: bytes | None, key: bytes | None = None) -> None:
-        """Learn the schemas of a message that `unseen` returned; the first bytes are enough."""
+        """Learn the schemas of a message that `unseen` returned.
+
+        The first bytes are enough.
+        """
         if value is not None:
             self.parser.learn(value)
         if key is not None and self._reads_key(value):
@@ -223,7 +226,7 @@ class Decoder:
     def _deleted(
         self, table: pa.Table, of_events: pa.Array | None
     ) -> tuple[pa.Array | None, dict[int, str]]:
-        """Return which rows are deletes, and by row why the delete condition has no answer.
+        """Return which rows are deletes, and why the condition has no answer for some.
 
         `of_events` are the deletes that change events mark; None for formats without marks.
         """
@@ -241,7 +244,9 @@ class Decoder:
     def _with_unchanged(
         self, table: pa.Table, unchanged: Sequence[tuple[str, ...]], deleted: pa.Array | None
     ) -> tuple[pa.Table, dict[int, str]]:
-        """Add a note to each row with the columns that did not change; an ingest fills them.
+        """Add a note to each row with the columns that did not change.
+
+        An ingest fills them.
 
         Returns the table, and by row what is wrong: a row cannot be ordered without its keys, delta
         and tie-breaks. A delete needs no other values, and gets no note.
@@ -318,7 +323,7 @@ class Decoder:
         return columns, wrong
 
     def _tombstones(self, batch: MessageBatch) -> tuple[pa.Table, list[tuple[int, str]]]:
-        """Return a row for each message without a value, which deletes its key, and bad ones."""
+        """Return rows that delete the keys of messages without values, and bad messages."""
         if self.spec.deletes is None:
             reason = (
                 "a tombstone deletes its key, but the table has no delete condition: ignore "
@@ -412,11 +417,14 @@ class Decoder:
 
     @property
     def _notes(self) -> list[str]:
-        """The names of a row's notes; only change events have the note of unchanged columns."""
+        """The names of a row's notes.
+
+        Only change events have the note of unchanged columns.
+        """
         return [name for name in NOTES if name != UNCHANGED or self._format.is_debezium]
 
     def _members(self, prefix: str) -> dict[str, pa.DataType]:
-        """Return the members that paths with this prefix name, with the types of their columns."""
+        """Return the members that paths with a prefix name, with their columns' types."""
         members: dict[str, pa.DataType] = {}
         for name, path in self._columns.items():
             if path.startswith(prefix):

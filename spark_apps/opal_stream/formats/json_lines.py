@@ -100,7 +100,9 @@ class TypedJson:
                 self._other ^= {column}
 
     def _refusal(self, error: str) -> ValueError | None:
-        """Return the error of a time that is neither text nor number; None for other mistakes.
+        """Return the error of a time that is neither text nor number.
+
+        Return None for other mistakes.
 
         Arrow's own message names the form of the messages before it. This one does not depend on
         other messages of the batch.
@@ -138,7 +140,10 @@ class TypedJson:
         return {name for name, kind in self.types.items() if pa.types.is_timestamp(kind)}
 
     def _schema_type(self, name: str) -> pa.DataType | None:
-        """Return the raw type of a column by the schema in the values; None if there is none."""
+        """Return the raw type of a column by the schema in the values.
+
+        Return None if there is none.
+        """
         if name not in self.forms:
             return None
         try:
@@ -203,7 +208,9 @@ def _has_two_forms(kind: pa.DataType | None) -> bool:
 
 
 def _read_lines(values: Sequence[bytes], schema: pa.Schema, others: str) -> pa.Table:
-    """Return a row for each value; raise ValueError if a value is not exactly one object.
+    """Return a row for each value.
+
+    Raise ValueError if a value is not exactly one object.
 
     Each value must begin with a brace, and Arrow must return as many rows as values: then each row
     is that of its value. With `others` "infer" Arrow returns members that the schema lacks, too;
@@ -232,7 +239,10 @@ def _read_lines(values: Sequence[bytes], schema: pa.Schema, others: str) -> pa.T
 
 
 def _object(value: bytes) -> bytes:
-    """Return a value without space around it, on one line; raise ValueError if no object begins."""
+    """Return a value without space around it, on one line.
+
+    Raise ValueError if no object begins.
+    """
     stripped = value.strip().replace(b"\n", b" ")
     if not stripped.startswith(b"{"):
         raise ValueError("the message is not a JSON object")

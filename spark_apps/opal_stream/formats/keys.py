@@ -37,7 +37,10 @@ _SHOWN_BYTES = 40
 
 @dataclass(slots=True)
 class _Kinds:
-    """The positions of keys by kind: texts, plain values, objects and wrong ones; null in none."""
+    """The positions of keys by kind: texts, plain values, objects and wrong ones.
+
+    Null in none.
+    """
 
     texts: list[int] = field(default_factory=list)
     plain: list[int] = field(default_factory=list)
@@ -68,7 +71,10 @@ class KeyReader:
         self._refused: dict[bytes, str] = {}
 
     def unseen(self, keys: Keys) -> int | None:
-        """Return the position of the first key whose schema was never asked for; None if none."""
+        """Return the position of the first key whose schema was never asked for.
+
+        Return None if there is none.
+        """
         if self._registry is None:
             return None
         return first_unseen(self._registry, list(keys))

@@ -55,7 +55,9 @@ def halve_until_good(
     parse: Callable[[Sequence[bytes]], Parsed],
     errors: tuple[type[Exception], ...],
 ) -> Parsed:
-    """Parse all values at once; if that raises one of `errors`, parse their halves, and so on.
+    """Parse all values at once.
+
+    If that raises one of `errors`, parse their halves, and so on.
 
     So a few bad values cost a few steps, and most good values are still parsed many at a time.
     """

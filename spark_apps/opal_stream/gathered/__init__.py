@@ -1,4 +1,4 @@
-"""Rows between a stream's flush and its commit: files in the table's store, committed in order.
+"""Gathered files: rows that a stream has flushed into the table's store, and not committed yet.
 
-`file` encodes one of them, `folder` lists all of a table, `backlog` limits how many may wait.
+`file` encodes a file, `folder` lists those of a table, `backlog` limits how many may wait.
 """

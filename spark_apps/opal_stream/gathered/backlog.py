@@ -1,4 +1,4 @@
-"""The backlog of gathered files, and whether a process may gather more."""
+"""The backlog of gathered files, and the gate that stops reading while it is too large."""
 
 import logging
 import time
@@ -8,7 +8,7 @@ from opal_lake import layout
 from opal_lake.errors import StorageError
 from opal_lake.storage.protocol import Storage
 
-# The size that a file counts with at least: many small files take the committer as long as few
+# A smaller file counts as this many bytes: many small files take the committer as long as a few
 # large ones
 MIN_FILE_BYTES = 64 << 10
 MIB = 1 << 20
@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """The files in the folder of a stream; `weight` is the bytes that they count as."""
+    """The number of a stream's gathered files, and the bytes that they count as."""
 
     files: int = 0
     weight: int = 0
 
     @classmethod
     def read(cls, storage: Storage, stream: str) -> "Backlog":
-        """List the folder of a stream."""
+        """Return the backlog in the folder of a stream."""
         entries = storage.list(layout.gathered_prefix(f"kafka:{stream}/"))
         sizes = [max(MIN_FILE_BYTES, entry.size) for entry in entries]
         return cls(files=len(sizes), weight=sum(sizes))
@@ -39,7 +39,7 @@ class Backlog:
 
 
 class Gate:
-    """A gate that is shut, and lets nothing be read, while the backlog is too large.
+    """A gate that is shut, so that no message is read, while the backlog is too large.
 
     It logs now and then that it is shut, and what to do.
     """
@@ -51,7 +51,7 @@ class Gate:
         self._table = table
         self._looked_s = -_LOOK_S
         self._reported_s: float | None = None
-        self._written = 0  # bytes that the last look has not seen
+        self._written = 0  # weight of the files that this process wrote since the last look
         self.backlog = Backlog()
         self.shut_since_s: float | None = None
 
@@ -62,13 +62,14 @@ class Gate:
     def is_shut(self, now_s: float) -> bool:
         """Return whether the gate is shut.
 
-        Looks every two seconds, and when this process may have written too much since.
+        It lists the folder every two seconds, and earlier if this process has written so much that
+        the gate may have to shut.
         """
         if self._max_bytes <= 0:
             return False
         weight = self.backlog.weight + self._written
-        is_near = self.shut_since_s is None and weight >= self._max_bytes
-        if is_near or now_s - self._looked_s >= _LOOK_S:
+        may_have_to_shut = self.shut_since_s is None and weight >= self._max_bytes
+        if may_have_to_shut or now_s - self._looked_s >= _LOOK_S:
             self._look(now_s)
         return self.shut_since_s is not None
 
@@ -76,7 +77,7 @@ class Gate:
         self._looked_s = now_s
         try:
             self.backlog = Backlog.read(self._storage, self._stream)
-        except StorageError:  # the next flush meets it, and reports it
+        except StorageError:  # the next flush fails, too, and reports it
             return
         self._written = 0
         if self.backlog.is_too_much(self._max_bytes):
@@ -85,11 +86,11 @@ class Gate:
             if self._reported_s is None or now_s - self._reported_s >= _REPORT_S:
                 self._reported_s = now_s
                 logger.warning(
-                    "nothing more is read: %s",
+                    "reading has stopped: %s",
                     held_back_text(self.backlog, self._max_bytes, self._table, self._stream),
                 )
         elif self.shut_since_s is not None:
-            logger.warning("reading goes on after %.0f s", now_s - self.shut_since_s)
+            logger.warning("reading continues after %.0f s", now_s - self.shut_since_s)
             self.shut_since_s = None
 
     def shut_duration_s(self) -> float:
@@ -100,16 +101,16 @@ class Gate:
 
 
 def held_back_text(backlog: Backlog, max_bytes: int, table: str, stream: str) -> str:
-    """Return why nothing more is read, and what to do."""
+    """Return the message about a backlog that stops reading, with what to do."""
     return (
-        f"{backlog}, wait for a commit, and --gathered-mb is {max_bytes // MIB:,}. Check that "
-        f"`{committer_command(table, stream)}` runs, and read its log; start it, or raise "
+        f"{backlog}, wait for a commit, and the limit --gathered-mb is {max_bytes // MIB:,}. Check "
+        f"that `{committer_command(table, stream)}` runs, and read its log. Start it, or raise "
         "--gathered-mb"
     )
 
 
 def committer_command(table: str, stream: str) -> str:
-    """Return the command that commits what a stream gathered."""
+    """Return the command that commits the gathered files of a stream."""
     command = f"opal stream commit {table}"
     if stream == "main":
         return command

@@ -1,31 +1,37 @@
-"""A gathered file: the rows of some offsets of one partition, decoded, on their way into a commit.
+"""A gathered file: the decoded rows of a range of offsets of one partition, before their commit.
 
-It is a sealed header on a line of its own of at most 8 KiB, and the rows, an Arrow IPC stream as
-one LZ4 frame (FORMAT, gathered rows). The header has:
+It has a sealed header on a line of its own of at most 8 KiB. The rows follow, as an Arrow IPC
+stream in one LZ4 frame (FORMAT, gathered rows). The header has:
 
-- `format`, `table_id`, `application`, and `writer`: random, of the process;
-- `low` and `high`: the positions that the file leads from and to;
-- `first`: whether it may begin where the application stands at 0;
-- `after`: ids of the sources that had the name of this one before, as far as the writer knew when
-  it began; null for more than 100 or where nobody knows. What can be committed of them comes first.
-  Where one that is not named has a position in the table, that is the later one, and the file is
-  not committed;
-- `records`, `bytes`, `timestamps_ms`: number, size, oldest and newest time of the messages; -1 for
-  no time;
-- `bad`: rows that are to be rejected; `quarantine`: whether rows may also be rejected that only the
-  commit finds to be bad;
-- `size`, `rows_crc32` and `plain_size` of the rows; a stored byte holds at most 256.
+- `format`, `table_id`, `application`, and `writer`, a random name of the process;
+- `low` and `high`: the positions of the application before and after the file;
+- `first`: whether the file may be committed while the application has no position;
+- `after`: the ids of earlier sources of the same name that the writer knew when it began. It is
+  null for more than 100 ids, or if they are not known. Files of these sources are committed first.
+  If another source of the name, which is not in the list, has a position in the table, it is a
+  later one, and the file is never committed;
+- `records`, `bytes` and `timestamps_ms`: the number and size of the messages, and their oldest and
+  newest time; -1 for no time;
+- `bad`: the number of rows to reject; `quarantine`: whether the commit may also reject rows that
+  only it finds bad;
+- `size`, `rows_crc32` and `plain_size` of the rows; a compressed byte expands to at most 256.
 
-The rows have the table's columns by their logical names, `_opal_deleted` if the table has a delete
-condition, and `_opal_bad`, `_opal_source`, `_opal_row` and `_opal_unchanged`: why a row is to be
-rejected, where it stood, what it held, and a JSON list of the columns of which it lacks the value
-as that did not change. The commit gives such a row the values of its predecessor by the rule, among
-the rows of the commit, the processed and the pending ones; where that is a delete, or unknown, the
-row is rejected. A winner that brings a row between both makes the committer look again.
+The rows have the table's columns by their logical names, and `_opal_deleted` if the table has a
+delete condition. Four more columns are notes:
 
-A writer that begins lists the folder before it reads the head, and goes on where the chain ends. It
-stops if a file of its name exists, or if its own files neither begin nor end at the position: then
-another process writes for the application.
+- `_opal_bad`: why the row is to be rejected;
+- `_opal_source`: the position of its message;
+- `_opal_row`: the content of its message;
+- `_opal_unchanged`: a JSON list of the columns whose values did not change, and are missing.
+
+For missing values the commit takes those of the row's predecessor by the rule. It looks for the
+predecessor among the rows of the commit, the processed rows and the pending rows. If the
+predecessor is a delete, or is not found, the row is rejected. If another commit adds a row between
+the two meanwhile, the committer looks again.
+
+A writer that begins lists the folder before it reads the head, and continues where the chain of
+files ends. It stops if a file of the name that it wants to write exists, or if none of its own
+files begins or ends at the table's position: then another process writes for the application.
 """
 
 import struct
@@ -46,7 +52,7 @@ from opal_stream.formats.rows import fit_rows
 from opal_stream.kafka.applications import Application, parse_application
 from opal_stream.kafka.consumed import Consumed
 
-HEADER_BYTES = 8 << 10  # every header fits into them
+HEADER_BYTES = 8 << 10  # every header is at most this long
 REPAIR = (
     "put back a good copy, or delete it and start its stream again, which reads these messages "
     "once more if Kafka still has them"
@@ -60,11 +66,10 @@ _HEADER_FIELD, _COMPRESSION_FIELD = 2, 3  # of Arrow's Message, and of its Recor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The header of a file: what it holds, and who wrote it.
+    """The header of a file; the module describes its fields.
 
-    A `first` file may begin where the table has no position. `bad` rows are to be put aside, and
-    with `quarantine` also those that the commit finds bad. `after` are the ids of all earlier
-    topics of the name, as far as the writer knew: their rows come first. None if it lists none.
+    `consumed` are the messages of the file, whose offsets are `low` and `high`. `after` is None if
+    the file does not list the earlier topics of its name.
     """
 
     table_id: str
@@ -110,9 +115,9 @@ def encode_gathered(header: Header, rows: pa.Table) -> bytes:
 
 
 def decode_header(data: bytes, path: str, table_id: str) -> Header:
-    """Return the header from the first bytes of a file, or all of them.
+    """Return the header of a file; `data` are at least its first `HEADER_BYTES`.
 
-    Raises FormatError, which names the file, if it belongs to another path or table.
+    Raises FormatError, which names the file, for a damaged file, or one of another path or table.
     """
     line, end, _ = data[:HEADER_BYTES].partition(b"\n")
     try:
@@ -120,7 +125,9 @@ def decode_header(data: bytes, path: str, table_id: str) -> Header:
     except PreReleaseError:
         raise
     except FormatError:
-        raise FormatError(f"{path} is damaged, or not a file of gathered rows; {REPAIR}") from None
+        raise FormatError(
+            f"{path} is damaged, or is not a file of gathered rows; {REPAIR}"
+        ) from None
     with decoding(path, _WHAT, REPAIR):
         header = _from_json(body)
     if header.path != path.removeprefix("/") or header.table_id != table_id:
@@ -130,7 +137,10 @@ def decode_header(data: bytes, path: str, table_id: str) -> Header:
 
 
 def decode_rows(data: bytes, path: str, header: Header, spec: TableSpec) -> pa.Table:
-    """Return the rows of a whole file, with the current columns of the table."""
+    """Return the rows of a whole file, with all current columns of the table.
+
+    Raises FormatError for damaged rows, or rows that do not fit the table.
+    """
     body = memoryview(data)[data.index(b"\n") + 1 :]
     if len(body) != header.size or zlib.crc32(body) != header.crc32:
         raise FormatError(
@@ -144,7 +154,7 @@ def decode_rows(data: bytes, path: str, header: Header, spec: TableSpec) -> pa.T
         with pa.ipc.open_stream(plain) as stream:
             _check_types(stream.schema)
             rows = stream.read_all()
-        # Columns of nulls alone take no bytes, so that a few bytes could claim billions of rows
+        # Columns that hold only nulls take no bytes: a few bytes could claim billions of rows
         if len(rows) > header.plain_size:
             raise ValueError(f"{header.plain_size:,} bytes claim to hold {len(rows):,} rows")
         rows.validate(full=True)
@@ -152,7 +162,7 @@ def decode_rows(data: bytes, path: str, header: Header, spec: TableSpec) -> pa.T
 
 
 def _check_messages(plain: pa.Buffer) -> None:
-    """Raise ValueError for batches compressed once more: they may stand for any size."""
+    """Raise ValueError for batches compressed twice: they may expand to any size."""
     for message in pa.ipc.MessageReader.open_stream(plain):
         if message.type == "record batch" and _is_compressed(message.metadata.to_pybytes()):
             raise ValueError("its rows are compressed twice")
@@ -179,11 +189,11 @@ def _field_at(metadata: bytes, table: int, number: int) -> int:
 
 
 def _check_types(schema: pa.Schema) -> None:
-    """Raise ValueError for columns that write a value once for many rows."""
+    """Raise ValueError for types that store a value once for many rows."""
     for column in schema:
         text = str(column.type)
         if "dictionary<" in text or "run_end_encoded<" in text:
-            raise ValueError(f"column {column.name!r} is {text}, which no stream writes")
+            raise ValueError(f"column {column.name!r} has type {text}, which no stream writes")
 
 
 def _to_json(header: Header) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The gathered files of a table, and the chain that those of a partition make.
+"""The gathered files of a table, and the chain that the files of a partition make.
 
-A chain begins where the table stands, and each of its files begins where the one before it ends.
+A chain begins where the table stands. Each file of it begins where the file before it ends.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +24,17 @@ from opal_stream.gathered.file import (
 from opal_stream.kafka.applications import Application, ids_by_name, known_positions
 
 _LATE = (
-    "{0.path} holds rows of a topic that was deleted, and those of the next topic of its name are "
-    "in the table: its own would replace them; delete it"
+    "{0.path} holds rows of a deleted topic, and the table already has rows of the next topic of "
+    "that name, which the file's rows would replace; delete the file"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The files of a partition in the order of commits; `loose` ones follow a gap."""
+    """A partition's files in the order of commits, and `loose` ones after a gap.
+
+    `position` is where the table stands; None if it has no position in the partition.
+    """
 
     position: int | None
     files: Sequence[Header]
@@ -48,20 +51,20 @@ class Chain:
     @property
     def gap(self) -> str:
         """The message about the first loose file, with what to do."""
-        header, bounds = self.loose[0], self.bounds
-        reached = bounds[-1] if bounds else 0
+        header = self.loose[0]
+        reached = self.bounds[-1] if self.bounds else 0
         return (
-            f"{header.path} begins at offset {header.low}, but the table, with the files before "
-            f"it, reaches {reached}: a file between is missing or damaged; put it back, or delete "
-            "it and this one and start their stream again, which reads these messages once more "
-            "if Kafka still has them"
+            f"{header.path} begins at offset {header.low}, but the table and the files before it "
+            f"reach only offset {reached}: a file between them is missing or damaged. Put that "
+            "file back. Otherwise delete both and start their stream again, which reads these "
+            "messages once more if Kafka still has them"
         )
 
 
 def chain_from(position: int | None, headers: Sequence[Header]) -> Chain:
-    """Return the chain of a partition's files, given in the order of their offsets.
+    """Return the chain from a position; `headers` are a partition's files by offset.
 
-    Where the table has no position, it begins with the first file that may be the first.
+    Without a position the chain begins with the earliest file that is marked as `first`.
     """
     files: list[Header] = []
     loose: list[Header] = []
@@ -76,13 +79,15 @@ def chain_from(position: int | None, headers: Sequence[Header]) -> Chain:
 
 
 def ready_chains(chains: Sequence[Chain]) -> list[Chain]:
-    """Return the chains that can be committed now; each has at least one file.
+    """Return the chains that can be committed now.
 
-    A topic that was created again waits for the files of the topic before. Where all topics of a
-    name wait for each other, none does.
+    Each given chain has at least one file.
+
+    Files of a topic that was created again wait for files of the earlier topics. If all topics of a
+    name wait for each other, all are ready.
     """
     ids = ids_by_name([chain.files[0].application for chain in chains])
-    waiting: list[bool] = []
+    waiting: list[bool] = []  # for each chain
     topics_with_ready_chains: set[tuple[str, str]] = set()
     for chain in chains:
         first = chain.files[0]
@@ -104,9 +109,12 @@ def ready_chains(chains: Sequence[Chain]) -> list[Chain]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The files of a folder, by partition and offset, and the damaged ones.
+    """The files of a folder.
 
-    Partitions are in the order of their oldest files, so that none waits forever.
+    - `paths` are those of all files.
+    - `headers` are those of the good files, by partition and offset. Partitions are in the order of
+      their oldest files, so that none waits forever.
+    - `damaged` are the other files by path, with what is wrong.
     """
 
     paths: Sequence[str] = ()
@@ -117,9 +125,10 @@ class Listing:
         return chain_from(position, self.headers.get(application, ()))
 
     def overtaken(self, positions: Mapping[str, int]) -> dict[Application, Header]:
-        """Return partitions whose files come too late, with their first files.
+        """Return the partitions with late files, and the first of these.
 
-        Their topic was deleted, and rows of the next topic of its name are in the table.
+        Late files must not be committed any more: their topic was deleted, and the table has rows
+        of the next topic of its name.
         """
         if not self.headers:
             return {}
@@ -145,18 +154,19 @@ class Listing:
         return min(offsets, default=None)
 
     def ends(self, positions: Mapping[str, int]) -> dict[str, int]:
-        """Return where the table will stand when all files that can be are committed."""
+        """Return the positions of the table after the commit of all chains."""
         ends = dict(positions)
         for application in self.headers:
             name = str(application)
-            if bounds := self.chain(application, positions.get(name)).bounds:
+            bounds = self.chain(application, positions.get(name)).bounds
+            if bounds:
                 ends[name] = bounds[-1]
         return ends
 
     def begins(self, positions: Mapping[str, int]) -> dict[Application, int]:
-        """Return where the first file of each partition without a position begins.
+        """Return the offset at which each partition without a position begins.
 
-        It is 0 where that file is missing.
+        It is that of the partition's first file, and 0 if that file is missing.
         """
         begins: dict[Application, int] = {}
         for application, headers in self.headers.items():
@@ -165,14 +175,16 @@ class Listing:
         return begins
 
     def stuck(self, positions: Mapping[str, int], stream: str | None = None) -> dict[str, str]:
-        """Return the files that cannot be committed, of all streams or one, and why.
+        """Return by path why files of one stream, or of all (None), cannot be committed.
 
         These are damaged files, and of each partition the first loose or late one. A listing takes
-        time: a file is stuck only if the next listing says so, too.
+        time: the caller must count a file as stuck only if two listings in a row return it.
         """
-        prefix = layout.GATHERED if stream is None else layout.gathered_prefix(f"kafka:{stream}/")
+        prefix = layout.GATHERED
+        if stream is not None:
+            prefix = layout.gathered_prefix(f"kafka:{stream}/")
         damaged = self._damaged(positions)
-        reasons = {path: why for path, why in damaged.items() if path.startswith(prefix)}
+        reasons = {path: reason for path, reason in damaged.items() if path.startswith(prefix)}
         for application, header in self.overtaken(positions).items():
             if stream in (None, application.stream):
                 reasons[header.path] = _LATE.format(header)
@@ -185,27 +197,29 @@ class Listing:
         return reasons
 
     def _damaged(self, positions: Mapping[str, int]) -> dict[str, str]:
-        """Return the damaged files, except for those whose rows are committed."""
+        """Return the damaged files, without those whose rows are committed already."""
         if not self.damaged:
             return {}
-        passed = {*self.passed(positions)}
+        passed = set(self.passed(positions))
         return {path: reason for path, reason in self.damaged.items() if path not in passed}
 
     def note(
         self, application: Application, positions: Mapping[str, int], stuck: Mapping[str, str]
     ) -> str:
-        """Return how many files hold a partition back; empty if none does."""
+        """Return the note of how many files of a partition are stuck; empty if none is."""
         if not self.cause(application, stuck):
             return ""
-        folder, name = layout.gathered_folder(str(application)), str(application)
+        name = str(application)
+        folder = layout.gathered_folder(name)
         chain = self.chain(application, positions.get(name))
-        damaged = sum(path.startswith(folder) for path in self._damaged(positions))
-        late = len(chain.files) if application in self.overtaken(positions) else 0
-        count = len(chain.loose) + late + damaged
+        damaged = [path for path in self._damaged(positions) if path.startswith(folder)]
+        count = len(chain.loose) + len(damaged)
+        if application in self.overtaken(positions):
+            count += len(chain.files)
         return f"{count_text(count, 'gathered file')} cannot be committed"
 
     def cause(self, application: Application, stuck: Mapping[str, str]) -> str:
-        """Return the reason of a partition's first stuck file; empty if it has none."""
+        """Return why a partition's first stuck file is stuck; empty if none is."""
         folder = layout.gathered_folder(str(application))
         for path, reason in sorted(stuck.items()):
             if path.startswith(folder):
@@ -213,9 +227,9 @@ class Listing:
         return ""
 
     def passed(self, positions: Mapping[str, int]) -> list[str]:
-        """Return the files that begin before the position of their partition.
+        """Return the paths of files that begin before the position of their partition.
 
-        Their rows are committed, and no chain can lead to them any more.
+        Their rows are committed: the files can be deleted.
         """
         reached = {layout.gathered_folder(name): position for name, position in positions.items()}
         passed: list[str] = []
@@ -232,27 +246,24 @@ class Listing:
 class GatheredFolder:
     """The folder of gathered files of one table.
 
-    A header is read once, and again when another file lies at its path.
+    It reads each header once, and again if the file at the path has changed.
     """
 
     def __init__(self, storage: Storage, table_id: str) -> None:
         self._storage = storage
         self._table_id = table_id
         self._listed: dict[str, StoredObject] = {}
-        self._known: dict[str, Header | str] = {}  # a header, or why a file is damaged
+        self._known: dict[str, Header | str] = {}  # by path: the header, or why it is damaged
 
     def look(self) -> Listing:
         """List the folder.
 
-        To know what is not committed, read the table's head after this, never before: a file that
-        is committed and deleted in between would be in neither.
+        Read the table's head after this, never before: a file that is committed and deleted in
+        between would be in neither.
         """
         listed = {entry.path: entry for entry in self._storage.list(layout.GATHERED)}
-        self._known = {
-            path: known
-            for path, known in self._known.items()
-            if path in listed and listed[path] == self._listed.get(path)
-        }
+        unchanged = {path for path, entry in listed.items() if self._listed.get(path) == entry}
+        self._known = {path: known for path, known in self._known.items() if path in unchanged}
         self._listed = listed
         new = [path for path in listed if path not in self._known]
         with ThreadPoolExecutor(READERS) as pool:
@@ -269,21 +280,22 @@ class GatheredFolder:
             headers.setdefault(application, []).append(header)
             oldest = oldest_us.get(application, entry.modified_us)
             oldest_us[application] = min(oldest, entry.modified_us)
-        order = sorted(
+        longest_waiting_first = sorted(
             headers, key=lambda application: (oldest_us[application], application.sort_key)
         )
         return Listing(
             paths=[*listed],
-            headers={application: headers[application] for application in order},
+            headers={application: headers[application] for application in longest_waiting_first},
             damaged={path: known for path, known in self._known.items() if isinstance(known, str)},
         )
 
     def look_for_stuck(
         self, read_positions: Callable[[], Mapping[str, int]]
     ) -> tuple[Listing, dict[str, str]]:
-        """List the folder; return the listing and the files that cannot be committed.
+        """List the folder; return the listing, and by path why files cannot be committed.
 
-        `read_positions` is called after a listing. Files are stuck if two listings say so.
+        `read_positions` returns the table's positions, and is called after each listing. A file is
+        stuck if two listings in a row say so.
         """
         listing = self.look()
         stuck = listing.stuck(read_positions())
@@ -324,7 +336,7 @@ class GatheredFolder:
     def _read_header(self, path: str) -> Header | str | None:
         """Return the header, or why the file is damaged; None if it is gone."""
         if layout.gathered_place(path) is None:
-            return f"{path} has a name that no file of gathered rows has; delete it"
+            return f"{path} does not have the name of a file of gathered rows; delete it"
         try:
             return self.read_header(path)
         except NotFoundError:

@@ -1,8 +1,8 @@
-"""The names under which a table keeps positions: kafka:<stream>/<topic>@<topic id>/<partition>.
+"""The names of a table's positions: kafka:<stream>/<topic>@<topic id>/<partition>.
 
 The topic's id is part of the name, because offsets count from 0 again in a topic that was deleted
-and created again. kafka:<stream>/<topic> stands at 1 once it is fixed where the stream begins to
-read the topic.
+and created again. The position kafka:<stream>/<topic> is 1 once the stream's start in the topic is
+fixed (`start="latest"`).
 """
 
 import re
@@ -50,11 +50,15 @@ def check_stream(name: str) -> str:
 
 
 def start_name(stream: str, topic: str) -> str:
+    """Return the name of the position that records the fixed start of a topic."""
     return f"kafka:{stream}/{topic}"
 
 
 def parse_application(name: str) -> Application | None:
-    """Return the application of a name; None for a name that no stream from Kafka has."""
+    """Return the application of a position's name.
+
+    Return None if it is not one of a Kafka stream.
+    """
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -68,7 +72,7 @@ def parse_application(name: str) -> Application | None:
 def known_positions(
     positions: Mapping[str, int], stream: str | None = None
 ) -> dict[Application, int]:
-    """Return the positions of all streams from Kafka, or of one stream."""
+    """Return the positions by application, of all Kafka streams or of one stream."""
     known: dict[Application, int] = {}
     for name, position in positions.items():
         application = parse_application(name)
@@ -78,7 +82,7 @@ def known_positions(
 
 
 def ids_by_name(applications: Iterable[Application]) -> dict[tuple[str, str], set[str]]:
-    """Return the topic ids that each stream has under each topic name."""
+    """Return the topic ids of applications, by stream and topic name."""
     ids: dict[tuple[str, str], set[str]] = {}
     for application in applications:
         ids.setdefault(application.stream_topic, set()).add(application.topic_id)
@@ -86,7 +90,7 @@ def ids_by_name(applications: Iterable[Application]) -> dict[tuple[str, str], se
 
 
 def begun_topics(positions: Mapping[str, int], stream: str | None = None) -> set[tuple[str, str]]:
-    """Return the streams and topics that have a position, or only a fixed start."""
+    """Return the pairs of stream and topic name that have a position or a fixed start."""
     begun: set[tuple[str, str]] = set()
     for name in positions:
         match = _NAME_OR_START.fullmatch(name)
@@ -96,7 +100,7 @@ def begun_topics(positions: Mapping[str, int], stream: str | None = None) -> set
 
 
 def applications_of(stream: str, topic: Topic) -> list[Application]:
-    """Return an application for each current partition of a topic, committed or not."""
+    """Return the applications of a stream for all current partitions of a topic."""
     return [
         Application(stream=stream, partition=partition, topic_id=topic.id)
         for partition in chosen_partitions([topic], ())

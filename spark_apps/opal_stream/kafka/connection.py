@@ -17,16 +17,16 @@ from opal_stream.kafka.contact import Contact
 from opal_stream.kafka.settings import ISOLATION, OWN_SETTINGS
 
 Answer = TypeVar("Answer")
-_POLL_S = 0.1  # between two checks whether Kafka can be reached at all
+_POLL_S = 0.1  # between two checks of whether Kafka can be reached
 TIMEOUT_S = 30.0
 _GROUP = "group.id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Bootstrap servers, and settings as librdkafka names them.
+    """The bootstrap servers, and settings by their names in librdkafka.
 
-    Secrets come from a file, so that no list of processes shows them.
+    Secrets can come from a file, so that no list of processes shows them.
     """
 
     bootstrap_servers: str
@@ -38,15 +38,16 @@ class Connection:
         if reserved := sorted(self.settings.keys() & OWN_SETTINGS.keys()):
             name = reserved[0]
             raise InvalidInputError(
-                f"the Kafka setting {name!r} is the stream's own: {OWN_SETTINGS[name]}; "
-                "leave it out"
+                f"the Kafka setting {name!r} is the stream's own: {OWN_SETTINGS[name]}; leave the "
+                "setting out"
             )
         try:
             # A client checks its settings when it is made: mistakes are reported at once
             AdminClient(self.client())
         except KafkaException as error:
             raise InvalidInputError(
-                f"librdkafka refuses the settings of Kafka: {text_of(error)}"
+                f"librdkafka refuses the settings of Kafka: {text_of(error)}; correct them in "
+                "--kafka or the file of --kafka-settings"
             ) from error
 
     def client(self) -> dict[str, Any]:
@@ -54,32 +55,33 @@ class Connection:
         return {
             "bootstrap.servers": self.bootstrap_servers,
             "log_level": 0,
-            "error_cb": self._contact.note,
+            "error_cb": self._contact.note_error,
             **self.settings,
         }
 
     def answer(self, admin: AdminClient, future: "Future[Answer]") -> Answer:
-        """Return what Kafka answers; raise at once what no retry would change.
+        """Wait for Kafka's answer and return it.
 
-        Raises KafkaException, TimeoutError, or KafkaSettingsError with the setting to correct.
+        Raises KafkaException, TimeoutError, or immediately KafkaSettingsError with the setting to
+        correct, if a retry would not help.
         """
         until_s = time.monotonic() + self.timeout_s
         while True:
             try:
                 answer = future.result(_POLL_S)
             except (KafkaException, TimeoutError) as error:
-                admin.poll(0)  # calls back with what went wrong
-                self._contact.check(self.bootstrap_servers, self.settings)
+                admin.poll(0)  # calls `error_cb` with the errors so far
+                self._contact.raise_if_final(self.bootstrap_servers, self.settings)
                 if isinstance(error, KafkaException) or time.monotonic() > until_s:
                     raise
             else:
-                self._contact.made()
+                self._contact.note_answer()
                 return answer
 
     def consumer(self, settings: Mapping[str, str | int | float | bool] | None = None) -> Consumer:
-        """Return a consumer whose partitions are assigned by hand.
+        """Return a consumer whose partitions the stream assigns itself.
 
-        librdkafka demands a group; nothing is ever stored under this one.
+        librdkafka demands the name of a group. Kafka stores nothing for it.
         """
         return Consumer(
             {
@@ -115,7 +117,8 @@ def read_settings(path: str) -> dict[str, str]:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise InvalidInputError(
-            f"the file of Kafka settings {path!r} cannot be read: {error.strerror}"
+            f"the file of Kafka settings {path!r} cannot be read: {error.strerror}; correct "
+            "--kafka-settings"
         ) from error
     return parse_settings("\n".join(lines), path)
 
@@ -128,7 +131,7 @@ def parse_settings(text: str, path: str) -> dict[str, str]:
     for number, line in enumerate(lines, start=1):
         name, equals, value = line.partition("=")
         if not equals:
-            # The line itself may be a secret: only its number is shown
+            # The line itself may hold a secret: only its number is shown
             raise InvalidInputError(f"{path}: setting {number} has no value; write name=value")
         settings[name.strip()] = value.strip()
     return settings

@@ -1,7 +1,7 @@
-"""The cause of an unreachable Kafka, where waiting does not help: a login, TLS, or an address.
+"""The cause of an unreachable Kafka if waiting does not help: a login, TLS, or an address.
 
-librdkafka tries everything again and names a cause on the way, to a callback. Where it names none,
-a listener that closes connections is asked whether it speaks TLS, and whether it wants a login.
+librdkafka retries after every error, and reports each error to a callback. If no error names a
+cause, a probe asks the listener whether it speaks TLS, and whether it wants a login.
 """
 
 import re
@@ -17,12 +17,12 @@ from confluent_kafka import KafkaError as Failure
 
 from opal_stream.errors import KafkaSettingsError
 
-_PROBE_S = 3.0  # for each step of asking a listener
-_AGAIN_S = 5.0  # between two probes
+_PROBE_S = 3.0  # the timeout of each step of a probe
+_PROBE_PAUSE_S = 5.0  # between two probes
 _DEFAULT_PORT = 9092
 _SASL_HANDSHAKE, _SASL_HANDSHAKE_VERSION = 17, 1
-_REQUEST = 1  # its number, which the answer repeats
-_UNSUPPORTED_MECHANISM = 33  # so a listener that wants a login answers, and only such a one
+_REQUEST = 1  # the number of the request, which the answer repeats
+_UNSUPPORTED_MECHANISM = 33  # the error with which only a listener that wants a login answers
 _AROUND = re.compile(r"^\S+/(?:bootstrap|\d+): | \(after \d+ms in state \w+\)$")
 _UNKNOWN_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 _WHERE = "by --kafka NAME=VALUE, or in the file of --kafka-settings"
@@ -36,7 +36,7 @@ _NO_LOGIN = "Request not valid in current SASL state"  # of a listener without l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listener:
-    """The security that an address demands of clients."""
+    """The security that a listener demands of clients."""
 
     has_tls: bool
     has_login: bool
@@ -54,7 +54,7 @@ class _Listener:
 class Contact:
     """The errors that a connection's clients have reported.
 
-    Before the first answer a cause is final: the same settings would fail again.
+    Until Kafka has answered once, some errors are final: the same settings would fail again.
     """
 
     last: str = ""
@@ -64,8 +64,8 @@ class Contact:
     _has_unknown_host: bool = False
     _probed_s: float = field(default=float("-inf"))
 
-    def note(self, error: Failure) -> None:
-        """Note an error that librdkafka reports, whatever it then does about it."""
+    def note_error(self, error: Failure) -> None:
+        """Note an error that librdkafka reports."""
         name = error.name()
         if name == "_ALL_BROKERS_DOWN":
             self._are_all_down = True
@@ -77,19 +77,19 @@ class Contact:
         if _NO_LOGIN in self.last:
             self._remedy = f"the listener accepts no login: {_PROTOCOL}"
 
-    def made(self) -> None:
-        """Note that Kafka has answered: what fails from now on may pass."""
+    def note_answer(self) -> None:
+        """Note that Kafka has answered: later errors may pass, as the settings are right."""
         self._is_made = True
         self.last = ""
 
-    def check(self, servers: str, settings: Mapping[str, str]) -> None:
-        """Raise KafkaSettingsError where the same settings would fail again."""
+    def raise_if_final(self, servers: str, settings: Mapping[str, str]) -> None:
+        """Raise KafkaSettingsError if the same settings would fail again."""
         if self._is_made or not self._are_all_down:
             return
         cause, remedy = self.last, self._remedy
         if not remedy and self._has_unknown_host:
             cause, remedy = _unknown_hosts(servers), "correct --bootstrap-servers"
-        elif not remedy and time.monotonic() - self._probed_s > _AGAIN_S:
+        elif not remedy and time.monotonic() - self._probed_s > _PROBE_PAUSE_S:
             self._probed_s = time.monotonic()
             cause = _wrong_protocol(servers, settings)
             remedy = _PROTOCOL
@@ -113,7 +113,7 @@ def _addresses(servers: str) -> list[tuple[str, int]]:
 
 
 def _unknown_hosts(servers: str) -> str:
-    """Return why none of the hosts can be found; empty where one can, or may later."""
+    """Return why none of the hosts is known; empty if one is, or may be known later."""
     hosts = [host for host, _ in _addresses(servers)]
     for host in hosts:
         try:
@@ -128,7 +128,10 @@ def _unknown_hosts(servers: str) -> str:
 
 
 def _wrong_protocol(servers: str, settings: Mapping[str, str]) -> str:
-    """Return how the listener and security.protocol differ; empty if they do not."""
+    """Return how security.protocol differs from that of the listener.
+
+    Return an empty text if it does not.
+    """
     given = settings.get("security.protocol", "plaintext").upper()
     for address in _addresses(servers):
         with suppress(OSError):
@@ -136,18 +139,20 @@ def _wrong_protocol(servers: str, settings: Mapping[str, str]) -> str:
             if listener is None:
                 continue
             if listener.protocol != given:
-                return f"security.protocol is {given}, and the listener has {listener.protocol}"
+                return f"security.protocol is {given}, but the listener has {listener.protocol}"
             return ""
     return ""
 
 
 def _ask(address: tuple[str, int]) -> _Listener | None:
-    """Return what a listener wants; None where it does not answer as Kafka does.
+    """Probe a listener.
 
-    TLS is tried first, then a login with a mechanism of no name.
+    Return the security that it wants, or None if it is not one of Kafka.
+
+    The probe first tries TLS, then a login with a mechanism that does not exist.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # only asked whether there is TLS: nothing is sent
+    context.check_hostname = False  # the probe sends nothing secret
     context.verify_mode = ssl.CERT_NONE
     plain = socket.create_connection(address, _PROBE_S)
     with plain:
@@ -167,10 +172,10 @@ def _listener(*, has_tls: bool, has_login: bool | None) -> _Listener | None:
 
 
 def _wants_login(connection: socket.socket) -> bool | None:
-    """Return whether a listener asks for a login; None where it gives no whole answer.
+    """Return whether a listener wants a login; None if it does not answer completely.
 
-    A load balancer without a broker accepts and closes. A listener that asks for the client's
-    certificate ends the connection after the handshake.
+    A load balancer without a broker accepts a connection and closes it. A listener that demands a
+    client's certificate closes the connection after the handshake.
     """
     body = struct.pack(">hhih", _SASL_HANDSHAKE, _SASL_HANDSHAKE_VERSION, _REQUEST, -1) + b"\0\1?"
     try:

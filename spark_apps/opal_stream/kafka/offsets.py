@@ -1,6 +1,6 @@
-"""The offset where reading begins: the table's own position, or else the oldest message.
+"""The offset where reading of a partition begins: the table's position, or the oldest message.
 
-Offsets of Kafka's consumer groups are never asked for.
+Offsets of Kafka's consumer groups do not count.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ from opal_stream.operations.reading import Policies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """The table's position, None where it has none, and the offset to read first."""
+    """The table's position, or None if it has none, and the first offset to read."""
 
     position: int | None
     offset: int
@@ -30,7 +30,11 @@ class Begin:
 def plan_begin(
     application: Application, position: int | None, reach: Reach, policies: Policies
 ) -> Begin:
-    """Return where reading of a partition begins; raise for lost messages."""
+    """Return where reading of a partition begins.
+
+    Raises TopicChangedError if Kafka ends before the position. Raises GapError if Kafka has deleted
+    unread messages, unless `policies` accept that.
+    """
     begin = Begin(position=position, offset=next_offset(position, reach))
     if position is None:
         return begin
@@ -44,8 +48,9 @@ def plan_begin(
         )
     if begin.missing and policies.on_gap != "continue":
         raise GapError(
-            f"{where}, but Kafka has nothing before {reach.low} any more: {begin.missing} offsets "
-            "are lost; read them from elsewhere, then go on with --on-gap continue"
+            f"{where}, but Kafka has deleted the messages before offset {reach.low}: "
+            f"{begin.missing} offsets are lost; read them from elsewhere, then continue with "
+            "--on-gap continue"
         )
     return begin
 
@@ -60,7 +65,10 @@ def next_offset(position: int | None, reach: Reach) -> int:
 def check_topic_ids(
     known: Mapping[Application, int], ids: Mapping[str, str], policies: Policies
 ) -> None:
-    """Raise TopicChangedError for a topic other than that of the positions."""
+    """Raise TopicChangedError if a topic has another id than in the known positions.
+
+    `ids` are the current ids by topic name. The policy `on_new_topic` may accept the change.
+    """
     if policies.on_new_topic == "continue":
         return
     for application in changed_topics(known, ids):
@@ -73,9 +81,9 @@ def check_topic_ids(
 
 
 def changed_topics(known: Collection[Application], ids: Mapping[str, str]) -> list[Application]:
-    """Return the applications whose topic has a new id that the stream never read.
+    """Return the applications whose topic was created again, and not read since then.
 
-    Once the stream has read the current topic, the topics before it are history.
+    `ids` are the current ids by topic name.
     """
     current: set[tuple[str, str]] = set()
     for application in known:
@@ -89,12 +97,12 @@ def changed_topics(known: Collection[Application], ids: Mapping[str, str]) -> li
 
 
 def changed_topic_error(
-    partition: Partition, position: int, was: str, now: str
+    partition: Partition, position: int, known_id: str, current_id: str
 ) -> TopicChangedError:
     """Return the error of a topic that was deleted and created again."""
     return TopicChangedError(
-        f"{partition}: the table stands at offset {position} of the topic with id {was}, but "
-        f"{partition.topic!r} is another topic now, with id {now}: it was deleted and created "
-        "again; to read the new one from its begin, use --on-new-topic continue",
+        f"{partition}: the table stands at offset {position} of the topic with id {known_id}, but "
+        f"{partition.topic!r} is another topic now, with id {current_id}: it was deleted and "
+        "created again; to read the new topic from its beginning, use --on-new-topic continue",
         partition.topic,
     )

@@ -1,6 +1,6 @@
 """The offsets of an interval of time.
 
-Consecutive intervals leave nothing out: the range of one ends where that of the next begins.
+Consecutive intervals leave no message out: each range of offsets ends where the next one begins.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,8 @@ class Interval:
 class OffsetRange:
     """Offsets from `low` up to and without `high`.
 
-    A range is open where no message came after the interval yet: late ones may still belong to it.
+    A range is open if no message after the interval has come yet: late messages of the interval
+    may still come.
     """
 
     low: int
@@ -43,7 +44,9 @@ def resolve_ranges(
 ) -> dict[Partition, OffsetRange]:
     """Return the offsets of an interval by partition.
 
-    A range begins at the first message of the interval and ends before the first one after it.
+    A range begins at the first message of the interval, and ends before the first message after the
+    interval. Raises GapError if Kafka may have deleted messages of it, unless `policies` accept
+    that.
     """
     topics = Topics(connection)
     starts = first_offsets_since(consumer, connection, reach, interval.start_ms)
@@ -52,15 +55,15 @@ def resolve_ranges(
     for partition, known in reach.items():
         start, end = starts[partition], ends[partition]
         low = known.high if start is None else start
-        # Only a range at the oldest message can have lost some to retention
-        was_deleted = low == known.low > 0 and not topics.is_within_retention(
-            partition.topic, interval.start_ms
-        )
-        if was_deleted and policies.on_gap != "continue":
-            raise GapError(
-                f"{partition}: Kafka has nothing before offset {low} any more, which may have "
-                "been of this interval; to read what is left, use --on-gap continue"
-            )
+        # Only if the range begins at Kafka's oldest message, retention can have deleted others
+        begins_at_oldest = low == known.low > 0
+        if begins_at_oldest and policies.on_gap != "continue":
+            is_complete = topics.is_within_retention(partition.topic, interval.start_ms)
+            if not is_complete:
+                raise GapError(
+                    f"{partition}: Kafka has deleted the messages before offset {low}, some of "
+                    "which may belong to this interval; to read the others, use --on-gap continue"
+                )
         high = known.high if end is None else end
         ranges[partition] = OffsetRange(low=low, high=max(low, high), is_open=end is None)
     return ranges
@@ -69,16 +72,19 @@ def resolve_ranges(
 def first_offsets_since(
     consumer: Consumer, connection: Connection, partitions: Iterable[Partition], moment_ms: int
 ) -> dict[Partition, int | None]:
-    """Return the first offset at or after a time, or None, by partition."""
+    """Return by partition the first offset at or after a time.
+
+    Return None if no message is so late.
+    """
     asked = [
         TopicPartition(partition.topic, partition.number, moment_ms) for partition in partitions
     ]
     try:
         answers = consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
-    except KafkaException as error:  # for all of them
+    except KafkaException as error:  # of all partitions together
         names = ", ".join(f"{partition.topic}/{partition.partition}" for partition in asked)
         raise connection.failure(f"{names}: {text_of(error)}") from error
-    # All errors come first: a partition that failed has the time as its offset
+    # Errors first: a partition with an error has the asked time as its offset
     for answer in answers:
         if answer.error is not None:
             raise connection.failure(f"{answer.topic}/{answer.partition}: {text_of(answer.error)}")

@@ -1,9 +1,9 @@
-"""Settings of Kafka that a stream gives itself."""
+"""The settings of Kafka that a stream sets itself."""
 
 _POSITIONS = "the table keeps the positions, and no group does"
 _BEGIN = "the stream begins where the table stands, or as --start says"
 ISOLATION = "isolation.level"
-# Settings of Kafka that a stream gives itself, and why: to override one silently would mislead
+# By setting: why the stream sets it. A user's value is refused: to ignore it would mislead
 OWN_SETTINGS = {
     "auto.commit.enable": _POSITIONS,
     "auto.commit.interval.ms": _POSITIONS,

@@ -1,4 +1,4 @@
-"""Messages of partitions that are assigned by hand: no group, no rebalance, no offsets in Kafka."""
+"""The source of messages: it assigns partitions itself, without groups and offsets in Kafka."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
@@ -27,10 +27,11 @@ _SUSPECT = (
 
 @dataclass(slots=True, kw_only=True)
 class Fetched:
-    """The messages of one fetch, the ends that it reached, and suspect partitions.
+    """The result of one fetch.
 
-    A partition is suspect after an error that librdkafka does not recover from. A full fetch holds
-    as many messages as were asked for: Kafka may have more.
+    - `is_full` means that it has as many messages as were asked for: Kafka may have more.
+    - `ended` are the partitions that it read to their ends, and the offsets of these.
+    - `suspect` are partitions with an error from which librdkafka does not recover.
     """
 
     batch: MessageBatch = field(default_factory=MessageBatch)
@@ -54,7 +55,7 @@ class Source:
         self._max_at_once = max_at_once
         self._headers = headers
         self._fetch_bytes = buffer_bytes // 4
-        self._message_bytes = _USUAL_BYTES  # average of the last messages
+        self._message_bytes = _USUAL_BYTES  # the average size in the last fetch
         usual = {
             "queued.max.messages.kbytes": str(max(1024, buffer_bytes // 1024)),
             "fetch.wait.max.ms": "50",
@@ -62,10 +63,11 @@ class Source:
             "reconnect.backoff.max.ms": "2000",
             "topic.metadata.refresh.interval.ms": "10000",
         }
-        given = {name: connection.settings.get(name, value) for name, value in usual.items()}
+        # The user's settings count before the usual ones
+        chosen = {name: connection.settings.get(name, value) for name, value in usual.items()}
         self.consumer = connection.consumer(
             {
-                **given,
+                **chosen,
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "error",
                 "enable.partition.eof": True,
@@ -80,7 +82,10 @@ class Source:
         return reach_of(self.consumer, self._connection, partitions)
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the last known ends; partitions without a known end are left out."""
+        """Return the last known end of each partition.
+
+        Partitions without one are left out.
+        """
         ends: dict[Partition, int] = {}
         for partition in partitions:
             end = self._asked.get(partition, -1)
@@ -94,16 +99,19 @@ class Source:
         return ends
 
     def ask_ends(self, partitions: Iterable[Partition]) -> None:
-        """Ask Kafka for the ends while nothing is fetched: no fetch brings them then.
+        """Ask Kafka for the ends while the source is paused; otherwise fetches bring them.
 
-        A broker that does not answer is not waited for.
+        The call waits only a moment for a broker that does not answer.
         """
         if self.paused:
             self._topics = self._topics or Topics(self._connection)
             self._asked |= self._topics.ends(partitions, _ASK_S)
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
-        """Read these partitions, too, from these offsets; while paused, after the pause."""
+        """Read more partitions from these offsets.
+
+        A paused source reads them after its pause.
+        """
         self._each(self.consumer.incremental_assign, offsets)
         if self.paused:
             self.consumer.pause(self.consumer.assignment())
@@ -113,7 +121,7 @@ class Source:
         self._each(self.consumer.incremental_unassign, {partition: 0})
 
     def seek(self, offsets: Mapping[Partition, int]) -> None:
-        """Go on at other offsets of partitions."""
+        """Continue partitions at other offsets."""
         self._each(self.consumer.incremental_unassign, offsets)
         self._asked.clear()
         self.assign(offsets)
@@ -130,7 +138,7 @@ class Source:
             self._asked.clear()
 
     def fetch(self, timeout_s: float) -> Fetched:
-        """Return the available messages, waiting at most `timeout_s` for more."""
+        """Return the available messages; wait at most `timeout_s` for them."""
         # The larger messages are, the fewer are fetched at once: 10,000 of 10 MB would not fit
         # into memory
         count = max(1, min(self._max_at_once, self._fetch_bytes // self._message_bytes))
@@ -148,7 +156,7 @@ class Source:
         return fetched
 
     def _measure(self, batch: MessageBatch) -> None:
-        """Take the average size of a batch's messages as that of the next ones."""
+        """Note the average size of a batch's messages, for the number of the next fetch."""
         if len(batch):
             size = sum(len(value or b"") for value in batch.values)
             self._message_bytes = max(1, size // len(batch))
@@ -169,10 +177,9 @@ class Source:
             fetched.batch.headers = [_headers(message) for message in messages]
 
     def _note(self, fetched: Fetched, message: Message) -> None:
-        """Record what librdkafka reports in the place of a message.
+        """Note an end or an error that librdkafka returns instead of a message.
 
-        That is the end of a partition, or an error. Errors that librdkafka recovers from are
-        ignored.
+        Errors from which librdkafka recovers are ignored.
         """
         error = message.error()
         topic, number = message.topic(), message.partition()

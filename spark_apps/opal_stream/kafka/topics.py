@@ -1,4 +1,4 @@
-"""Topics with their ids, their partitions, and how far these reach."""
+"""Topics with their ids and partitions, and the offsets that Kafka has of a partition."""
 
 import contextlib
 import time
@@ -38,7 +38,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic; its name gets another id when it is deleted and created again."""
+    """A topic; if it is deleted and created again, it has another id."""
 
     name: str
     id: str
@@ -47,9 +47,10 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The oldest offset that Kafka still has, and the next one that it will give out.
+    """A partition's oldest offset, `low`, and the one after its last, `high`.
 
-    Where a transaction is open, `high` is its first message: what follows can be read once it ends.
+    While a transaction is open, `high` is its first message: the messages from there on can be read
+    once the transaction ends.
     """
 
     low: int
@@ -64,10 +65,10 @@ class Topics:
         self._admin = AdminClient(connection.client())
 
     def describe(self, names: Sequence[str]) -> dict[str, Topic]:
-        """Return topics by name; raise UnknownTopicError for a name without one.
+        """Return topics by name; raise UnknownTopicError for an unknown name.
 
-        A broker that has just started may not know its topics yet: an unknown topic is asked for
-        again.
+        It asks several times for an unknown topic: a broker that has just started may not know its
+        topics yet.
         """
         topics: dict[str, Topic] = {}
         for name in names:
@@ -99,19 +100,19 @@ class Topics:
         return Topic(name=name, id=_url_safe(str(described.topic_id)), partitions=numbers)
 
     def is_within_retention(self, name: str, moment_ms: int) -> bool:
-        """Return whether retention cannot have deleted messages of a time yet.
+        """Return whether messages of a time are certainly not deleted by retention yet.
 
-        False for a topic that is limited in size: nobody knows what it has deleted.
+        False for a topic that is limited in size: it is unknown which messages it has deleted.
         """
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
         try:
             asked = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)
             config = self._connection.answer(self._admin, asked[resource])
-        except (KafkaException, TimeoutError):  # this client may not ask for it
+        except (KafkaException, TimeoutError):  # the user may not read settings of the topic
             return False
         retention_ms = int(config["retention.ms"].value or -1)
         retention_bytes = int(config["retention.bytes"].value or -1)
-        # -1 is unlimited. What Kafka lacks without a limit of time, something else has deleted
+        # -1 means no limit. Without a limit of time, something else has deleted the messages
         if retention_bytes >= 0 or retention_ms < 0:
             return False
         return moment_ms > time.time() * 1000 - retention_ms
@@ -119,9 +120,9 @@ class Topics:
     def ends(
         self, partitions: Iterable[Partition], timeout_s: float = TIMEOUT_S
     ) -> dict[Partition, int]:
-        """Return the next offset of each partition, also behind open transactions.
+        """Return the next offset of each partition, open transactions included.
 
-        Lag counts up to it. Partitions for which Kafka does not answer are left out.
+        Partitions for which Kafka does not answer are left out.
         """
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no types
         asked = {
@@ -140,7 +141,7 @@ class Topics:
         return ends
 
     def describe_if_exists(self, name: str) -> Topic | None:
-        """Return a topic; None where Kafka has none of this name."""
+        """Return a topic; None if Kafka has none of this name."""
         try:
             return self.describe([name])[name]
         except UnknownTopicError:
@@ -155,9 +156,9 @@ def _url_safe(topic_id: str) -> str:
 def reach_of(
     consumer: Consumer, connection: Connection, partitions: Iterable[Partition]
 ) -> dict[Partition, Reach]:
-    """Return the reach of each partition, as its leader knows it.
+    """Ask Kafka for the reach of each partition.
 
-    After a restart of a broker this may take a few tries.
+    After a restart of a broker, several times.
     """
     return {partition: _reach_of(consumer, connection, partition) for partition in partitions}
 
@@ -181,7 +182,7 @@ def _reach_of(consumer: Consumer, connection: Connection, partition: Partition) 
 def _refresh(consumer: Consumer, topic: str) -> None:
     """Let a consumer fetch a topic's metadata again.
 
-    It may be older than the newest partition, or than a broker's restart.
+    The metadata may be from before a restart of the broker, or before a partition was added.
     """
     with contextlib.suppress(KafkaException):
         consumer.list_topics(topic, timeout=TIMEOUT_S / _TRIES)
@@ -191,9 +192,10 @@ def _refresh(consumer: Consumer, topic: str) -> None:
 def chosen_partitions(
     topics: Iterable[Topic], only: Collection[int | Partition]
 ) -> list[Partition]:
-    """Return all partitions of topics, or `only` some.
+    """Return the partitions of topics that `only` names; all if it is empty.
 
-    A number chooses the partitions with it in every topic.
+    A number names the partition with that number in every topic. Raises UnknownTopicError for an
+    unknown partition.
     """
     topics = list(topics)
     every = [
@@ -202,10 +204,11 @@ def chosen_partitions(
         for number in topic.partitions
     ]
     numbers = {partition.number for partition in every}
-    missing = sorted(map(str, {*only} - {*every} - numbers))
-    if missing:
+    unknown = {*only} - {*every} - numbers
+    if unknown:
+        first = min(map(str, unknown))
         names = ", ".join(topic.name for topic in topics)
-        raise UnknownTopicError(f"unknown partition {missing[0]} of {names}; correct --partitions")
+        raise UnknownTopicError(f"unknown partition {first} of {names}; correct --partitions")
     if not only:
         return every
     return [partition for partition in every if partition in only or partition.number in only]

@@ -149,7 +149,10 @@ class FormatOptions(Declared):
             )
 
     def chosen(self) -> Format:
-        """Return the properties of the format; raise InvalidInputError without its registry."""
+        """Return the properties of the format.
+
+        Raise InvalidInputError without its registry.
+        """
         chosen = FORMATS[self.format]
         if needs_registry(self.format, self.key_format) and self.registry is None:
             name = self.format if chosen.is_registered else self.key_format

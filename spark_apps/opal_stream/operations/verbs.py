@@ -93,7 +93,7 @@ class Reported(KafkaAccess):
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Raise InvalidInputError for `metrics_host` without a port, or a topic without Kafka."""
+        """Raise InvalidInputError for arguments that do nothing without another one."""
         super().check_together(given, is_open)
         changed = cls.changed(given)
         check_needs(changed, {"metrics_host": ("metrics_port",)})
@@ -146,7 +146,7 @@ class Run(Reading, Reported):
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Raise InvalidInputError for half an interval, and for arguments without an effect."""
+        """Raise InvalidInputError for half an interval or arguments without an effect."""
         super().check_together(given, is_open)
         fleet = ("processes", "capacity")
         check_needs(cls.changed(given), {"replan_interval": fleet, "stall_after": fleet})

@@ -45,7 +45,7 @@ def read_traffic(
 def _traffic(marks: Sequence[int], first_hour: int) -> Traffic | None:
     """Return the traffic between the marks, the offsets at which hours begin.
 
-    None if no hour is complete.
+    Return None if no hour is complete.
     """
     last = len(marks) - 1
     # The first hour that begins behind the oldest message: the hour of that message is incomplete

@@ -336,7 +336,7 @@ def test_a_damaged_file_is_named_and_holds_back_its_own_partition(
         pytest.raises(FormatError, match=f"{files[1].name}.*delete it") as failure,
     ):
         gather(table)
-    assert "stranger has a name that no file of gathered rows has" in str(failure.value)
+    assert "stranger does not have the name of a file of gathered rows" in str(failure.value)
     assert (
         f"{files[2].name} begins at offset 2, but the table, with the files before it, reaches 1"
         in str(failure.value)
@@ -483,8 +483,8 @@ def test_what_files_hold_is_not_lost_when_kafka_deletes_it(kafka: Kafka, table: 
         with pytest.raises(
             GapError,
             match=(
-                f"{topic}/0: Kafka has nothing before 3 .* files hold the offsets from 0 to "
-                "4: commit them first"
+                f"{topic}/0: Kafka has deleted the messages before offset 3, .* files hold the "
+                "offsets from 0 to 4: commit them first"
             ),
         ):
             read(table, kafka, topic, policies=Policies(on_gap=on_gap))

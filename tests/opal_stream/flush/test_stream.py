@@ -197,8 +197,8 @@ def test_offsets_that_expired_are_a_gap_that_fails_or_is_passed_by_policy(
     with pytest.raises(
         GapError,
         match=(
-            rf"{topic}/0: the table stands at offset 4, but Kafka has nothing before 7 any "
-            rf"more: 3 offsets"
+            rf"{topic}/0: the table stands at offset 4, but Kafka has deleted the messages "
+            rf"before offset 7: 3 offsets"
         ),
     ):
         read(table, kafka, topic)

@@ -90,7 +90,7 @@ def test_a_gate_looks_seldom_but_before_it_may_be_too_late(
         inner.delete(paths[:1])
         assert not gate.is_shut(80)
     said = [record.getMessage().partition(":")[0] for record in caplog.records]
-    assert said == ["nothing more is read", "nothing more is read", "reading goes on after 78 s"]
+    assert said == ["reading has stopped", "reading has stopped", "reading continues after 78 s"]
     free = Gate(store, "main", 0, "lake/orders")
     lists = store.lists
     assert (free.is_shut(0), store.lists) == (False, lists)  # no limit, no look
@@ -116,7 +116,7 @@ def test_a_process_waits_while_too_much_is_gathered_says_so_and_goes_on_behind_a
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(backlogs, "LEAST_BYTES", MIB // 4)
+    monkeypatch.setattr(backlogs, "MIN_FILE_BYTES", MIB // 4)
     topic, metrics, connection = (
         new_topic(kafka),
         Metrics(),
@@ -144,8 +144,8 @@ def test_a_process_waits_while_too_much_is_gathered_says_so_and_goes_on_behind_a
             assert len(gathered(table)) == 4
             assert "opal_stream_gathered_files 4\n" in metrics.text()
             assert (
-                "4 gathered files, which count as 1 MiB, wait for a commit, and --gathered-mb is 1"
-                in caplog.text
+                "4 gathered files, which count as 1 MiB, wait for a commit, and the limit "
+                "--gathered-mb is 1" in caplog.text
             )
             assert (
                 f"Check that `opal stream commit {table.uri}` runs, and read its log" in caplog.text

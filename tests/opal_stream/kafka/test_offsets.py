@@ -25,8 +25,8 @@ def test_a_gap_fails_or_is_counted() -> None:
     with pytest.raises(
         GapError,
         match=(
-            r"orders/3: the table stands at offset 2, but Kafka has nothing before 5 any "
-            r"more: 3 offsets"
+            r"orders/3: the table stands at offset 2, but Kafka has deleted the messages "
+            r"before offset 5: 3 offsets"
         ),
     ):
         plan_begin(ORDERS, 2, REACH, Policies())

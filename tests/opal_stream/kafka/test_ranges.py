@@ -68,7 +68,7 @@ def test_what_kafka_has_deleted_may_have_been_of_the_interval(kafka: Kafka) -> N
     admin = kafka.admin
     [deleted] = admin.delete_records([TopicPartition(topic, 0, 2)]).values()
     deleted.result(30)
-    with pytest.raises(GapError, match=f"{topic}/0: Kafka has nothing before offset 2 any more"):
+    with pytest.raises(GapError, match=f"{topic}/0: Kafka has deleted .* before offset 2"):
         ranges(kafka, topic, 1000, 2000, {0: (2, 4)})
     assert ranges(kafka, topic, 1000, 2000, {0: (2, 4)}, "continue") == [OffsetRange(low=2, high=3)]
     with pytest.raises(GapError, match="offset 4 any more"):

@@ -313,8 +313,8 @@ def test_processes_that_wait_for_a_committer_are_left_alone(kafka: Kafka, table:
         errors = process.communicate(timeout=60)[1]
     assert "started again" not in errors
     assert (
-        "nothing more is read: 16 gathered files, which count as 1 MiB, wait for a "
-        "commit, and --gathered-mb is 1."
+        "reading has stopped: 16 gathered files, which count as 1 MiB, wait for a "
+        "commit, and the limit --gathered-mb is 1."
     ) in errors
     assert f"Check that `opal stream commit {table.uri}` runs" in errors
     gather(table)

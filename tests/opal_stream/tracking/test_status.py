@@ -277,7 +277,7 @@ def test_gathered_files_that_cannot_be_committed_are_an_alarm(
         kafka.produce(topic, [order(number)])
         read(table, kafka, topic, commit="gathered")
     assert [alarms(table, kafka, capsys, *limit) for limit in LIMITS] == [{}, {}]
-    monkeypatch.setattr(backlogs, "LEAST_BYTES", backlogs.MIB)
+    monkeypatch.setattr(backlogs, "MIN_FILE_BYTES", backlogs.MIB)
     assert alarms(table, kafka, capsys, "--gathered-mb", "4", *LIMITS[0]) == {}
     assert alarms(table, kafka, capsys, "--gathered-mb", "3", *LIMITS[0])["gathered"].startswith(
         "main is held back: 3 gathered files"
