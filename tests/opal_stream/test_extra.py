@@ -116,7 +116,7 @@ def test_a_table_lives_with_the_extra_kafka_alone(
         assert opal(python, *words)
 
 
-def test_what_needs_spark_says_so(python: Path, tmp_path: Path) -> None:
+def test_commands_that_need_spark_report_that_it_is_missing(python: Path, tmp_path: Path) -> None:
     table = str(tmp_path / "orders")
     opal(python, "create", table, "--schema", "id INT, at INT", "--key", "id", "--delta", "at")
     key = ("--key", "id", "--delta", "at")

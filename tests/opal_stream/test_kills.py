@@ -58,7 +58,7 @@ def wait_until_committed(table: Table) -> None:
 
 
 @pytest.mark.slow
-def test_each_record_is_once_in_the_table_whatever_dies(tmp_path: Path) -> None:
+def test_killed_processes_lose_and_double_no_record(tmp_path: Path) -> None:
     dice, table = random.Random(SEED), new_table(tmp_path)
     with kafka_broker() as broker:
         topic = broker.create_topic("orders", PARTITIONS)

@@ -20,7 +20,7 @@ def test_an_interval_counts_from_the_first_message() -> None:
     )
 
 
-def test_of_messages_that_waited_during_a_flush_it_counts_from_the_begin_of_that() -> None:
+def test_messages_that_waited_for_a_flush_count_from_its_beginning() -> None:
     buffer = buffer_at(10.0)
     buffer.waited_from_s = 9.4
     assert (round(buffer.wait_s(10.0), 6), buffer.is_due(10.3), buffer.is_due(10.5)) == (
@@ -42,7 +42,7 @@ def test_after_a_long_flush_all_that_waited_is_taken_for_an_interval_at_most() -
     ) == (True, False, True)
 
 
-def test_a_full_buffer_waits_for_no_more() -> None:
+def test_a_full_buffer_is_flushed_immediately() -> None:
     buffer = buffer_at(10.0, rows=2)
     assert (buffer.is_due(10.0, has_more=True), buffer_at(10.0, rows=3).is_due(10.0)) == (
         True,

@@ -114,9 +114,7 @@ def test_a_start_goes_on_behind_what_is_gathered_and_both_ways_take_turns(
     assert (ids(table), ends(table), gathered(table)) == ([1, 2, 3, 4], [4], [])
 
 
-def test_of_two_processes_for_one_partition_one_goes_on_before_a_commit_and_after(
-    kafka: Kafka, table: Table
-) -> None:
+def test_one_of_two_gathering_processes_of_a_partition_stops(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     for commits in (False, True):
         kafka.produce(topic, [order(1)])
@@ -240,7 +238,7 @@ def test_bad_messages_stop_the_process_or_are_put_aside_by_the_committer(
     }
 
 
-def test_what_an_ingest_would_refuse_stops_the_process_that_reads_it(
+def test_rows_that_an_ingest_would_refuse_stop_the_process_that_reads_them(
     kafka: Kafka, tmp_path: Path
 ) -> None:
     schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
@@ -256,9 +254,7 @@ def test_what_an_ingest_would_refuse_stops_the_process_that_reads_it(
     assert (gather(table).bad, ends(table)) == (1, [1])
 
 
-def test_columns_that_messages_bring_are_there_for_older_files_too(
-    kafka: Kafka, table: Table
-) -> None:
+def test_columns_added_later_are_null_in_rows_of_older_files(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])
     publish(table, kafka, topic)
@@ -338,8 +334,8 @@ def test_a_damaged_file_is_named_and_holds_back_its_own_partition(
         gather(table)
     assert "stranger does not have the name of a file of gathered rows" in str(failure.value)
     assert (
-        f"{files[2].name} begins at offset 2, but the table, with the files before it, reaches 1"
-        in str(failure.value)
+        f"{files[2].name} begins at offset 2, but the table and the files before it reach only "
+        "offset 1" in str(failure.value)
     )
     assert (ends(table), ids(table)) == ([1, 3], [0, 10, 11, 12])
     assert len(caplog.records) == 3
@@ -408,7 +404,7 @@ def test_rows_that_do_not_fit_the_table_are_refused(
             gather(table)
 
 
-def test_retention_keeps_what_is_not_committed_and_deletes_what_is(
+def test_retention_keeps_uncommitted_files_and_deletes_committed_ones(
     kafka: Kafka, table: Table, damaged: tuple[str, list[Path]]
 ) -> None:
     files = damaged[1]
@@ -440,7 +436,7 @@ def test_files_gathered_on_s3_are_committed_and_deleted(
     assert ([*table.storage.list(layout.GATHERED)], read(table, kafka, topic).flushes) == ([], 0)
 
 
-def test_the_status_counts_what_is_gathered_as_lag(
+def test_the_status_counts_gathered_offsets_as_lag(
     kafka: Kafka, table: Table, damaged: tuple[str, list[Path]]
 ) -> None:
     topic, files = damaged
@@ -460,7 +456,9 @@ def test_the_status_counts_what_is_gathered_as_lag(
     assert status() == [(3, 0, 0, ""), (1, 2, 0, "2 gathered files cannot be committed")]
 
 
-def test_what_files_hold_is_not_lost_when_kafka_deletes_it(kafka: Kafka, table: Table) -> None:
+def test_messages_in_gathered_files_are_not_lost_when_kafka_deletes_them(
+    kafka: Kafka, table: Table
+) -> None:
     topic, admin, connection = (
         new_topic(kafka),
         kafka.admin,
@@ -527,7 +525,7 @@ def test_a_file_that_an_ingest_refuses_is_found_among_the_others(
     assert ids(table) == [0, 1, 20, 21, 22]
 
 
-def test_rows_of_a_topic_that_was_made_anew_come_after_those_of_the_one_before(
+def test_rows_of_a_topic_created_again_are_committed_after_the_earlier_ones(
     kafka: Kafka, table: Table, tmp_path: Path
 ) -> None:
     """Whatever the store says of when files were written."""
@@ -628,7 +626,7 @@ def test_direct_commits_of_a_topic_that_was_made_anew_wait_for_what_was_gathered
     assert table.read(columns=["name"]).column("name").to_pylist() == ["new"]
 
 
-def test_a_committer_at_work_does_not_hide_what_is_left_of_the_topic_before(
+def test_a_commit_meanwhile_does_not_hide_files_of_the_earlier_topic(
     kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, committer = new_topic(kafka), Committer(table, CommitterOptions(bytes=1))
@@ -667,7 +665,7 @@ def test_a_damaged_file_whose_rows_are_committed_is_only_deleted(
     assert (gathered(table), ids(table)) == ([], [0, 1])
 
 
-def test_where_the_first_file_is_missing_all_that_kafka_has_is_behind(
+def test_without_its_first_file_a_partition_lags_by_all_that_kafka_has(
     kafka: Kafka, table: Table, tmp_path: Path
 ) -> None:
     topic = new_topic(kafka)

@@ -127,7 +127,7 @@ def test_commits_are_cut_by_numbers_and_sizes_so_that_a_run_that_died_goes_on_wi
 
 
 @pytest.mark.slow
-def test_a_commit_that_takes_long_is_no_silence_of_kafka(kafka: Kafka, table: Table) -> None:
+def test_a_long_commit_does_not_count_as_silence_of_kafka(kafka: Kafka, table: Table) -> None:
     class Slow(ForwardingStore):
         inner = table.storage
 
@@ -182,7 +182,7 @@ def test_marks_of_transactions_at_the_end_of_a_range_are_passed(kafka: Kafka, ta
         ((1000, 9_999_999_999_999), "the interval is not over"),
     ],
 )
-def test_an_interval_has_to_be_one_and_over(
+def test_an_interval_that_is_empty_or_not_over_is_refused(
     interval: tuple[int, int], message: str, kafka: Kafka, table: Table
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):

@@ -76,7 +76,7 @@ def created_again(table: Table) -> tuple[Table, str]:
     )
 
 
-def test_a_stream_says_so_and_a_start_reads_everything_into_the_new_one(
+def test_a_stream_of_a_replaced_table_stops_and_a_restart_reads_into_the_new_one(
     kafka: Kafka, table: Table
 ) -> None:
     topic = new_topic(kafka)
@@ -93,7 +93,7 @@ def test_a_stream_says_so_and_a_start_reads_everything_into_the_new_one(
     assert (new.log.head().version, read(new, kafka, topic).records, ids(new)) == (0, 2, [1, 2])
 
 
-def test_so_does_a_process_that_gathers(kafka: Kafka, table: Table) -> None:
+def test_a_gathering_process_of_a_replaced_table_stops(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])
     running = new_stream(
@@ -132,9 +132,7 @@ class Blind(Shaky):
 
 
 @pytest.mark.parametrize("number", range(2, 11))
-def test_a_store_that_fails_when_it_is_asked_who_was_first_is_asked_again(
-    kafka: Kafka, table: Table, number: int
-) -> None:
+def test_a_failed_check_after_a_fence_is_repeated(kafka: Kafka, table: Table, number: int) -> None:
     """Fail each read after a commit that seemed to fail, also that of the id."""
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])
@@ -173,7 +171,7 @@ def test_a_committer_leaves_the_files_of_the_new_one_alone(
     assert failures == []
 
 
-def test_a_committer_with_nothing_to_do_looks_now_and_then_alone(table: Table) -> None:
+def test_an_idle_committer_checks_its_table_only_now_and_then(table: Table) -> None:
     store = FailingStore(open_storage(table.uri))
     committer = Committer(table_on(store), CommitterOptions())
     committer._turn()
@@ -191,7 +189,7 @@ def test_a_committer_with_nothing_to_do_looks_now_and_then_alone(table: Table) -
         committer._turn()
 
 
-def test_a_supervisor_sees_it_and_a_table_that_is_gone_is_told_as_that(
+def test_a_supervisor_reports_a_replaced_table_and_a_dropped_one(
     kafka: Kafka, table: Table
 ) -> None:
     topic = new_topic(kafka)

@@ -95,7 +95,7 @@ def test_replay_ingests_what_a_new_column_lets_in_and_nothing_the_second_time() 
     assert table.check() == []
 
 
-def test_list_says_what_was_rejected_why_where_and_what_became_of_it() -> None:
+def test_list_shows_the_reason_source_and_state_of_rejected_rows() -> None:
     table = put_aside(new_table())
     [job] = table.rejected()
     assert (job["state"], job["can_replay"], job["rows"]) == ("waiting", True, 3)
@@ -177,7 +177,7 @@ def test_rows_of_an_ingest_that_a_restore_took_back_are_not_replayed() -> None:
     assert ids(table) == []
 
 
-def test_rows_whose_text_does_not_say_all_are_refused_with_the_way_out() -> None:
+def test_rows_made_of_more_than_their_text_are_not_replayed() -> None:
     formats = FormatOptions(columns={"op": "@key"}, on_new_columns="quarantine")
     table = put_aside(new_table(), formats=formats)
     table.add_columns({"note": "string"})
@@ -290,7 +290,7 @@ VALUES = [
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("column", KINDS)
-def test_what_is_read_again_is_what_the_stream_would_have_read(column: str, unit: str) -> None:
+def test_a_replay_reads_rows_as_the_stream_would_have_read_them(column: str, unit: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), (column, KINDS[column])])
     spec = plan_spec(schema, TableLayout(keys=["id"], delta="at"))
     flushed = 0
@@ -306,7 +306,7 @@ def test_what_is_read_again_is_what_the_stream_would_have_read(column: str, unit
     assert flushed >= 2
 
 
-def test_a_key_without_a_column_says_what_would_take_it() -> None:
+def test_a_key_without_a_column_is_refused_with_the_column_to_add() -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
     fields = plan_spec(schema, TableLayout(keys=["id"], delta="at")).schema.fields
     with pytest.raises(ValueError, match=r"^unknown key 'new'; add a column 'new' to the table"):

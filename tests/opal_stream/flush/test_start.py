@@ -42,7 +42,7 @@ def lags(table: Table, kafka: Kafka, topic: str, commit: str) -> list[int]:
 
 @pytest.mark.parametrize("commit", ["direct", "gathered"])
 @pytest.mark.parametrize("before", [(3, 1, 0), (0, 0, 0)])
-def test_what_comes_before_the_first_commit_of_a_partition_is_read_whoever_reads_it(
+def test_messages_after_a_fixed_start_are_read_by_any_process(
     kafka: Kafka, table: Table, before: tuple[int, ...], commit: str
 ) -> None:
     topic = new_topic(kafka, 3)
@@ -67,7 +67,7 @@ def test_what_comes_before_the_first_commit_of_a_partition_is_read_whoever_reads
     assert check_table(table) == []
 
 
-def test_a_topic_that_was_made_anew_is_read_from_its_start(kafka: Kafka, table: Table) -> None:
+def test_a_topic_created_again_is_read_from_its_start(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])
     read(table, kafka, topic, start="latest")
@@ -113,7 +113,7 @@ def begins(table: Table) -> dict[str, int]:
     }
 
 
-def test_of_two_processes_at_once_the_first_one_says_where_both_begin(table: Table) -> None:
+def test_the_first_of_two_processes_fixes_where_both_begin(table: Table) -> None:
     fix(Table.open(table.uri), 9, 0, 7, meanwhile=lambda: fix(table, 5, 0, 6))
     fix(table, 11, 12, 13)
     assert begins(table) == {"orders/0": 5, "orders/2": 6}

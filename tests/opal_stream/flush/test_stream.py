@@ -57,7 +57,7 @@ def table(tmp_path: Path) -> Table:
     return new_table(tmp_path)
 
 
-def test_what_stops_a_stream_is_said_in_plain_sentences(
+def test_errors_that_stop_a_stream_are_sentences(
     kafka: Kafka, table: Table, registry: Registry
 ) -> None:
     topic = new_topic(kafka)
@@ -278,7 +278,7 @@ def test_a_topic_that_was_made_anew_stops_the_stream_between_runs_and_during_one
     assert read(table, kafka, topic).records == 0  # and from now on it is the topic
 
 
-def test_partitions_that_come_to_be_are_read_too(kafka: Kafka, table: Table) -> None:
+def test_new_partitions_are_read(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     stream = new_stream(table, kafka, topic, until_empty=False)
     running, failures = started(stream)
@@ -307,7 +307,7 @@ def test_a_stream_outlives_a_restart_of_the_broker(kafka: Kafka, table: Table) -
     assert (failures, ends(table)) == ([], [2])
 
 
-def test_of_two_processes_that_read_one_partition_one_stops_and_nothing_is_there_twice(
+def test_one_of_two_processes_of_a_partition_stops_and_no_row_is_doubled(
     kafka: Kafka, table: Table
 ) -> None:
     topic = new_topic(kafka)
@@ -364,7 +364,7 @@ def test_a_store_that_fails_is_waited_for_and_what_has_landed_is_not_committed_a
     assert ends(table) == [3]
 
 
-def test_what_was_read_by_older_schemas_is_flushed_before_a_new_one_counts(
+def test_messages_of_older_schemas_are_flushed_before_a_new_schema(
     kafka: Kafka, table: Table, registry: Registry
 ) -> None:
     topic = new_topic(kafka)
@@ -403,12 +403,12 @@ def test_a_schema_with_references_is_read_and_its_columns_are_added(
     assert rows == [{"id": 1, "kind": "shop"}, {"id": 2, "kind": "shop"}]
 
 
-def test_a_topic_that_is_not_there_is_named(kafka: Kafka, table: Table) -> None:
+def test_a_missing_topic_is_named_in_the_error(kafka: Kafka, table: Table) -> None:
     with pytest.raises(UnknownTopicError, match="Kafka has no topic 'nothing'"):
         read(table, kafka, "nothing")
 
 
-def test_from_the_latest_message_on(kafka: Kafka, table: Table) -> None:
+def test_start_latest_reads_only_new_messages(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(n) for n in range(3)])
     stream = new_stream(table, kafka, topic, start="latest", until_empty=False)

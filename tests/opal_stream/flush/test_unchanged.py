@@ -479,7 +479,7 @@ def test_only_files_with_predecessors_are_read_and_none_without_placeholders() -
 
 
 @pytest.mark.parametrize("layout", [{"file_format": "orc"}, {"partition_by": ["small"]}])
-def test_other_layouts(layout: dict[str, Any]) -> None:
+def test_values_are_looked_up_in_every_layout_of_a_table(layout: dict[str, Any]) -> None:
     flushes = Flushes(table=new_table(**layout))
     flushes.flush(event("c", FULL, 1))
     flushes.flush(

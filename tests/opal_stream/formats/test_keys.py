@@ -217,7 +217,7 @@ def test_a_record_does_not_fill_a_column_and_a_plain_key_has_no_members(
     }
 
 
-def test_plain_json_keys_of_a_registry(registry: Registry) -> None:
+def test_plain_json_keys_of_a_registry_fill_a_column(registry: Registry) -> None:
     registry.register(8, {"type": "string"}, "orders-key")
     registry.kinds[8] = "JSON"
     chosen: dict[str, Any] = {"key_format": "json-registry", "registry": registry.url}

@@ -82,7 +82,7 @@ def test_unknown_members_are_named_by_their_path(form: str, policy: str) -> None
 
 
 @pytest.mark.parametrize("policy", ["add", "quarantine", "fail"])
-def test_an_empty_member_is_none_whatever_other_messages_have_in_it(policy: str) -> None:
+def test_an_empty_member_is_not_reported_whatever_other_messages_have(policy: str) -> None:
     empty: dict[str, Any] = {
         "address": {"more": {}, "tags": [], "deep": [{"x": {}}, None]},
         "extra": {},

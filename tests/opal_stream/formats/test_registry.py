@@ -91,7 +91,7 @@ def test_a_value_that_does_not_fit_the_table_s_column_is_a_bad_message(registry:
     assert "column 'name'" in bad(decoded)["orders/3@101"]
 
 
-def test_json_in_the_wire_format(registry: Registry) -> None:
+def test_json_in_the_wire_format_becomes_rows(registry: Registry) -> None:
     registry.register(3, {"type": "object"})
     values = [
         head(3) + json.dumps(order(1)).encode(),
@@ -105,7 +105,7 @@ def test_json_in_the_wire_format(registry: Registry) -> None:
     assert list(bad(decoded)) == ["orders/3@101", "orders/3@102", "orders/3@103", "orders/3@104"]
 
 
-def test_change_events_in_avro(registry: Registry) -> None:
+def test_change_events_in_avro_become_rows(registry: Registry) -> None:
     row = {
         "type": "record",
         "name": "Row",
@@ -140,7 +140,7 @@ def test_change_events_in_avro(registry: Registry) -> None:
     assert (decoded.skipped, list(bad(decoded))) == (1, ["orders/3@102"])
 
 
-def test_decimals_of_change_events_in_avro(
+def test_decimals_of_avro_change_events_keep_their_values(
     registry: Registry,
 ) -> None:
     price = {"type": "bytes", "logicalType": "decimal", "precision": 14, "scale": 2}
@@ -191,7 +191,7 @@ def test_decimals_of_change_events_in_avro(
     ]
 
 
-def test_where_a_new_schema_begins_is_told_until_it_is_learned(registry: Registry) -> None:
+def test_unseen_returns_the_first_new_schema_until_it_is_learned(registry: Registry) -> None:
     registry.register(1, FIRST), registry.register(5, SECOND)
     reader = decoder(registry)
     messages = batch(

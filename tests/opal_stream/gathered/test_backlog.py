@@ -71,7 +71,7 @@ class Away(ForwardingStore):
         return [*self.inner.list(prefix, start_after)]
 
 
-def test_a_gate_looks_seldom_but_before_it_may_be_too_late(
+def test_a_gate_lists_seldom_and_when_it_may_have_to_shut(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = Away(inner := MemoryStorage())
@@ -109,7 +109,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.usefixtures("opal_commands")
-def test_a_process_waits_while_too_much_is_gathered_says_so_and_goes_on_behind_a_commit(
+def test_a_process_stops_reading_while_the_backlog_is_too_large(
     kafka: Kafka,
     table: Table,
     monkeypatch: pytest.MonkeyPatch,

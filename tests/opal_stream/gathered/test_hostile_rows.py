@@ -60,7 +60,7 @@ def test_rows_are_read_as_they_were_written() -> None:
     assert decode_rows(data, "x.rows", known, spec_of_table()).equals(rows)
 
 
-def test_rows_are_compressed_once() -> None:
+def test_rows_compressed_twice_are_refused() -> None:
     data, known = gathered(rows_of_table(MANY), "zstd")
     assert len(data) < 20_000
     before = pa.total_allocated_bytes()
@@ -69,13 +69,13 @@ def test_rows_are_compressed_once() -> None:
     assert pa.total_allocated_bytes() - before < 1 << 20
 
 
-def test_rows_are_no_more_than_their_bytes() -> None:
+def test_a_file_with_more_rows_than_bytes_is_refused() -> None:
     data, known = gathered(pa.table({"k": pa.nulls(MANY), "_opal_bad": pa.nulls(MANY)}))
     with pytest.raises(FormatError, match=r"x\.rows .*4,000,000 rows"):
         decode_rows(data, "x.rows", known, spec_of_table())
 
 
-def test_a_value_is_written_once_for_each_row() -> None:
+def test_types_that_share_values_between_rows_are_refused() -> None:
     places = pa.array(np.zeros(10, np.int32))
     words = pa.DictionaryArray.from_arrays(places, pa.array(["x"]))
     data, known = gathered(pa.table({"_opal_bad": words}))

@@ -103,8 +103,8 @@ def test_rows_of_a_topic_before_do_not_come_after_those_of_the_next_one(table: T
     with pytest.raises(
         FormatError,
         match=(
-            r"00\.rows holds rows of a topic that was deleted, .* its own would replace "
-            r"them; delete it"
+            r"00\.rows holds rows of a deleted topic, .* the file's rows would "
+            r"replace; delete the file"
         ),
     ):
         gather(table)
@@ -113,13 +113,13 @@ def test_rows_of_a_topic_before_do_not_come_after_those_of_the_next_one(table: T
     assert committed(table) == ["ordersc/0:0", "ordersc/1:0"]
 
 
-def test_what_cannot_be_committed_holds_nobody_up(table: Table) -> None:
+def test_files_that_cannot_be_committed_hold_back_no_other_partition(table: Table) -> None:
     write(table, application("z"), 7)
     write(table, application("a"), 0, ["z", "gone"])
     assert committed(table) == ["ordersa/0:0"]
 
 
-def test_topics_that_wait_for_each_other_do_not_while_others_go_on(table: Table) -> None:
+def test_topics_that_wait_for_each_other_are_all_committed(table: Table) -> None:
     for low in range(3):
         write(table, application("a"), low, ["b", "a"])
         write(table, application("b"), low, ["a"])
@@ -145,7 +145,9 @@ def test_a_header_need_not_name_what_comes_before(
 
 
 @pytest.mark.parametrize("after", [{}, {"after": 1}, {"after": "x"}, {"after": [1]}])
-def test_a_header_whose_list_is_none_is_damaged(table: Table, after: Mapping[str, object]) -> None:
+def test_a_header_with_an_invalid_list_is_damaged(
+    table: Table, after: Mapping[str, object]
+) -> None:
     with pytest.raises(FormatError, match="cannot be decoded as gathered rows"):
         decode_header(*changed(table, after))
 

@@ -62,7 +62,7 @@ def test_a_range_ends_where_the_next_one_begins_and_an_open_one_at_the_end_of_th
     ]
 
 
-def test_what_kafka_has_deleted_may_have_been_of_the_interval(kafka: Kafka) -> None:
+def test_messages_that_kafka_deleted_before_an_interval_are_a_gap(kafka: Kafka) -> None:
     topic = new_topic(kafka, retention_ms="-1")
     kafka.produce(topic, [order(n) for n in range(4)], moments_ms=[1000, 1100, 1200, 2000])
     admin = kafka.admin
@@ -71,7 +71,7 @@ def test_what_kafka_has_deleted_may_have_been_of_the_interval(kafka: Kafka) -> N
     with pytest.raises(GapError, match=f"{topic}/0: Kafka has deleted .* before offset 2"):
         ranges(kafka, topic, 1000, 2000, {0: (2, 4)})
     assert ranges(kafka, topic, 1000, 2000, {0: (2, 4)}, "continue") == [OffsetRange(low=2, high=3)]
-    with pytest.raises(GapError, match="offset 4 any more"):
+    with pytest.raises(GapError, match="before offset 4"):
         ranges(kafka, topic, 3000, 4000, {0: (4, 4)})
     assert ranges(kafka, topic, 2000, 3000, {0: (2, 4)}) == [
         OffsetRange(low=3, high=4, is_open=True)
@@ -95,12 +95,12 @@ def test_a_partition_that_kafka_does_not_answer_for_is_named(
         read_traffic(Connection(bootstrap_servers=kafka.servers), partitions, hour, 1)
 
 
-def test_what_is_too_young_for_retention_was_never_there(kafka: Kafka) -> None:
+def test_messages_younger_than_the_retention_are_not_a_gap(kafka: Kafka) -> None:
     topic = new_topic(kafka, retention_ms=str(10**15))
     kafka.produce(topic, [order(n) for n in range(4)], moments_ms=[1000, 1100, 1200, 2000])
     assert ranges(kafka, topic, 3000, 4000, {0: (4, 4)}) == [
         OffsetRange(low=4, high=4, is_open=True)
     ]
     small = new_topic(kafka, retention_ms=str(10**15), retention_bytes=str(10**9))
-    with pytest.raises(GapError, match="offset 4 any more"):
+    with pytest.raises(GapError, match="before offset 4"):
         ranges(kafka, small, 3000, 4000, {0: (4, 4)})

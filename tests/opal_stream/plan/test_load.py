@@ -30,7 +30,7 @@ def test_large_messages_count_more_and_all_together_count_as_they_are() -> None:
     assert loads == pytest.approx({part(0): 200 / 3, part(1): 400 / 3})
 
 
-def test_of_an_unknown_size_messages_are_as_those_of_their_topic_or_of_all() -> None:
+def test_messages_of_unknown_size_count_like_those_of_their_topic_or_of_all() -> None:
     rates = {
         part(0): Volume(10, 50_000),
         part(1): Volume(10),

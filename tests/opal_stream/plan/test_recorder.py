@@ -77,7 +77,7 @@ def test_a_process_goes_on_with_what_others_have_counted(tmp_path: Path) -> None
     assert check_table(table) == []
 
 
-def test_it_is_written_every_hour(tmp_path: Path) -> None:
+def test_traffic_is_written_every_hour(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     recorder = TrafficRecorder(table, "main", every_s=0)
     for at in range(5):
@@ -85,7 +85,7 @@ def test_it_is_written_every_hour(tmp_path: Path) -> None:
     assert (documents(table), recorded(table)[PART].position) == (1, 5)
 
 
-def test_what_a_killed_process_had_not_written_is_told_by_positions() -> None:
+def test_positions_show_the_messages_that_a_killed_process_did_not_count() -> None:
     known = Traffic(hour=NOW - 4, position=100, current=Volume(100, 10_000))
     traffic = begin_count(known, consumed_range(600, 610), NOW)
     assert (traffic.hour, traffic.current) == (NOW, Volume(100, 10_000))
@@ -114,7 +114,7 @@ def test_older_messages_than_are_kept_do_not_count() -> None:
     assert (traffic.position, traffic.current, traffic.means) == (1000, Volume(), {})
 
 
-def test_who_knows_no_bytes_takes_the_usual_ones() -> None:
+def test_messages_without_a_size_count_with_the_usual_size() -> None:
     traffic = Traffic(hour=NOW)
     count_consumed(traffic, consumed_range(0, 10), NOW)
     count_consumed(traffic, Consumed(low=10, high=20, records=10), NOW)

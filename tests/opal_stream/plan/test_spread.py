@@ -41,7 +41,7 @@ def test_large_partitions_are_apart() -> None:
     assert numbers(plan_spread(loads(0, 0, 0, 0), 2)) == [[0, 2], [1, 3]]  # nothing known: by count
 
 
-def test_what_is_even_enough_stays_and_nobody_restarts() -> None:
+def test_an_even_enough_spread_stays_without_restarts() -> None:
     first = plan_spread(loads(10, 10, 10, 10), 2)
     again = plan_spread(loads(10, 11, 10, 9), 2, first.shares)
     assert (again.shares, again.changed, again.moved) == (first.shares, (), ())
@@ -66,7 +66,7 @@ def test_new_partitions_go_where_there_is_room() -> None:
     assert (numbers(again), again.changed, again.moved) == ([[0], [1, 2]], (1,), ())
 
 
-def test_other_numbers_of_processes_and_partitions_that_are_gone() -> None:
+def test_a_plan_adapts_to_fewer_processes_and_deleted_partitions() -> None:
     first = plan_spread(loads(*[5.0] * 6), 3)
     fewer = plan_spread(loads(*[5.0] * 6), 2, first.shares)
     assert sorted(map(len, fewer.shares)) == [3, 3]
@@ -89,7 +89,7 @@ def test_capacity_gives_the_number_of_processes() -> None:
         plan_spread(loads(1), 0)
 
 
-def test_by_count_is_blind() -> None:
+def test_a_spread_by_count_ignores_loads() -> None:
     by_count = spread_by_count(loads(100, 1, 100, 1), 2)
     assert by_count.loads == (200, 2)
     assert plan_spread(loads(100, 1, 100, 1), 2).skew < EVEN_ENOUGH < by_count.skew

@@ -50,7 +50,7 @@ def ended(table: Table, kafka: Kafka, topic: str, *more: str) -> "subprocess.Com
 
 
 @pytest.mark.slow
-def test_until_empty_all_is_committed_and_the_totals_are_those_of_the_commits(
+def test_until_empty_commits_all_files_and_counts_the_commits(
     kafka: Kafka, table: Table, tmp_path: Path
 ) -> None:
     topic, metrics = new_topic(kafka, 4), tmp_path / "m.prom"
@@ -190,7 +190,7 @@ def test_a_killed_supervisor_leaves_no_committer_and_the_next_one_commits_the_re
 
 
 @pytest.mark.slow
-def test_it_may_run_elsewhere_and_two_do_no_harm(kafka: Kafka, table: Table) -> None:
+def test_two_committers_commit_each_file_once(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 2)
     count = fill(kafka, topic, (30, 20))
     done = ended(table, kafka, topic, "--until-empty", "--no-committer")
@@ -223,7 +223,7 @@ def test_it_may_run_elsewhere_and_two_do_no_harm(kafka: Kafka, table: Table) -> 
     assert (table.snapshot_at().root.rows, gathered(table), check_table(table)) == (count, [], [])
 
 
-def test_what_cannot_be_committed_is_said_at_the_end(kafka: Kafka, table: Table) -> None:
+def test_files_that_cannot_be_committed_are_reported_at_the_end(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 2)
     fill(kafka, topic, (3, 3))
     read(table, kafka, topic, commit="gathered")
@@ -322,7 +322,9 @@ def test_processes_that_wait_for_a_committer_are_left_alone(kafka: Kafka, table:
 
 
 @pytest.mark.parametrize("code, kind", [(DAMAGE, FormatError), (RETRY, ProcessError)])
-def test_what_it_fails_of_for_good_ends_all(code: int, kind: type[Exception]) -> None:
+def test_a_final_failure_of_the_committer_ends_the_supervisor(
+    code: int, kind: type[Exception]
+) -> None:
     fails = [
         sys.executable,
         "-S",
@@ -352,7 +354,7 @@ def test_what_it_fails_of_for_good_ends_all(code: int, kind: type[Exception]) ->
         ["--no-committer", "--commit", "gathered"],
     ],
 )
-def test_leaving_out_what_is_not_there_is_refused(
+def test_no_committer_is_refused_without_gathering_processes(
     words: list[str], kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command(table, kafka, "t", *words)[3:]) == INPUT

@@ -110,7 +110,7 @@ def test_no_partition_is_ever_read_twice_and_each_always_in_the_end(
     assert [*folder.iterdir()] == [folder / "starts"]
 
 
-def test_who_keeps_its_share_is_not_touched(tmp_path: Path) -> None:
+def test_a_process_with_an_unchanged_share_keeps_running(tmp_path: Path) -> None:
     async def scene() -> None:
         fleet = holders(tmp_path)
         await fleet.take([share(0, 1), share(2), share(3)])
@@ -132,7 +132,7 @@ def test_who_keeps_its_share_is_not_touched(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_one_that_does_not_end_is_killed() -> None:
+def test_a_process_that_does_not_end_is_killed() -> None:
     deaf = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, "
         "file=sys.stderr, flush=True); time.sleep(60)"
@@ -149,7 +149,7 @@ def test_one_that_does_not_end_is_killed() -> None:
     assert "ended by signal 9" in str(outcome.failure)
 
 
-def test_one_that_cannot_be_started_is_tried_again_and_others_go_on(
+def test_a_process_that_cannot_be_started_is_tried_again_while_others_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tuning = Tuning(first_pause_s=0.05, longest_pause_s=0.05)
@@ -205,7 +205,7 @@ def test_a_process_that_cannot_be_started_fails_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("code", [INPUT, DAMAGE, BUG, RETRY])
-def test_what_a_process_fails_of_is_what_the_supervisor_says(
+def test_the_supervisor_reports_the_error_of_its_process(
     code: int,
 ) -> None:
     fails = (

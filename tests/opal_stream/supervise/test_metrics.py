@@ -63,7 +63,7 @@ def test_samples_of_all_processes_are_on_one_page_each_with_its_process(tmp_path
     assert not Path(word.removeprefix("--metrics-file=")).parent.exists()
 
 
-def test_who_asks_for_none_gets_none() -> None:
+def test_without_a_path_or_port_processes_write_no_metrics() -> None:
     fleet = FleetMetrics()
     assert (fleet.words(0), fleet.port) == ([], None)
     fleet.gather({"opal_stream_predicted_load": {0: 1.0}}, {0})

@@ -36,7 +36,7 @@ def test_a_position_that_does_not_move_though_there_is_more_is_a_stall() -> None
     assert stalls.stalled([A], 40, 1) == []
 
 
-def test_who_waits_for_the_committer_does_not_stall() -> None:
+def test_a_process_that_waits_for_the_committer_does_not_stall() -> None:
     stalls = Stalls()
     for at_s, is_held_back in ((0, False), (10, True), (20, True), (30, False)):
         stalls.see(observed(at_s, a=(5, 9), is_held_back=is_held_back))
@@ -58,7 +58,7 @@ def test_a_committer_stalls_while_files_wait_and_nothing_is_committed() -> None:
     assert not observed(0, a=(9, 99)).has_gathered  # commits of their own
 
 
-def test_arrivals_are_of_partitions_that_were_there_before() -> None:
+def test_arrivals_count_only_partitions_of_both_observations() -> None:
     before, now = observed(0, a=(0, 100)), observed(10, a=(50, 600), b=(0, 1000))
     assert arrival_rates(before, now) == pytest.approx({A: 50})
     assert arrival_rates(now, observed(20, a=(0, 500), b=(0, 1000))) == {

@@ -35,7 +35,7 @@ def test_a_line_of_any_length_is_read_and_cut() -> None:
     assert said[1] == f"{'x' * 8192} ... (991,808 bytes more)"
 
 
-def test_what_a_process_tells_may_be_long_and_have_lines_before_it() -> None:
+def test_a_long_report_after_other_lines_is_read() -> None:
     outcome, _ = watch(
         "print('a library says hello'); print('{\"records\": 3, \"open\": [\"' + 'x' * "
         "200_000 + '\"]}')"
@@ -43,7 +43,7 @@ def test_what_a_process_tells_may_be_long_and_have_lines_before_it() -> None:
     assert (outcome.totals["records"], len(outcome.totals["open"][0])) == (3, 200_000)
 
 
-def test_what_one_told_before_it_failed_counts_with_what_its_successor_tells(
+def test_reports_before_a_failure_are_added_to_those_of_the_successor(
     tmp_path: Path,
 ) -> None:
     tells = (
@@ -66,7 +66,7 @@ def test_what_one_told_before_it_failed_counts_with_what_its_successor_tells(
     assert (outcome.code, outcome.totals) == (-9, {"table": "t", "records": 3, "version": 8})
 
 
-def test_one_that_tells_nothing_readable_is_done_all_the_same() -> None:
+def test_a_process_with_an_unreadable_report_succeeds() -> None:
     outcome, said = watch("print('bye')")
     assert (outcome.failure, outcome.totals, said) == (
         None,
@@ -98,7 +98,7 @@ def test_a_process_is_read_while_it_drains() -> None:
     assert said.count("y") == 500_000
 
 
-def test_one_that_hangs_when_its_time_is_over_is_killed_with_all_that_it_started(
+def test_a_process_that_hangs_at_its_end_is_killed_with_its_children(
     tmp_path: Path,
 ) -> None:
     starts = (
@@ -115,7 +115,7 @@ def test_one_that_hangs_when_its_time_is_over_is_killed_with_all_that_it_started
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 
-def test_one_that_hangs_is_killed_by_a_watcher_that_ends() -> None:
+def test_a_watcher_that_ends_kills_a_process_that_hangs() -> None:
     async def scene() -> int:
         process = watched(f"{DEAF}\ntime.sleep(60)", lambda _: None, drain_s=0.2)
         running = asyncio.ensure_future(process.watch())
@@ -130,7 +130,7 @@ def test_one_that_hangs_is_killed_by_a_watcher_that_ends() -> None:
     assert not is_running(asyncio.run(scene()))
 
 
-def test_what_a_process_leaves_behind_is_not_awaited_for_ever() -> None:
+def test_children_that_outlive_their_process_are_not_awaited_forever() -> None:
     outcome, said = watch(
         "import subprocess\nsubprocess.Popen(['sleep', '60']); sys.exit('opal: no')",
         drain_s=0.3,
@@ -140,7 +140,7 @@ def test_what_a_process_leaves_behind_is_not_awaited_for_ever() -> None:
     assert said == ["opal: no", "what it started has not ended in 0.3 s, and is killed"]
 
 
-def test_one_that_is_stopped_before_it_is_watched_ends_at_once() -> None:
+def test_a_process_stopped_before_it_is_watched_ends_immediately() -> None:
     process = watched(f"{DEAF}\ntime.sleep(60)", lambda _: None, drain_s=0.2)
     process.stop()
     began_s = time.monotonic()

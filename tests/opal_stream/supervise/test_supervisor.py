@@ -48,7 +48,7 @@ def table(tmp_path: Path) -> Table:
     return new_table(tmp_path)
 
 
-def test_until_empty_each_reads_about_as_much_and_all_is_read_once(
+def test_until_empty_processes_share_the_load_and_read_each_message_once(
     kafka: Kafka, table: Table, tmp_path: Path
 ) -> None:
     topic = new_topic(kafka, len(SKEWED))
@@ -127,7 +127,9 @@ def test_processes_that_gather_stand_where_their_files_end_until_one_committer_c
 
 
 @pytest.mark.slow
-def test_a_message_that_stops_one_stops_all_and_is_said(kafka: Kafka, table: Table) -> None:
+def test_a_message_that_stops_one_process_stops_all_with_its_error(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka, 3)
     fill(kafka, topic, (20, 20, 0))
     kafka.produce(topic, [b"nope"], partition=2)
@@ -202,7 +204,7 @@ def test_a_killed_supervisor_leaves_no_process_and_the_next_one_continues(
 
 
 @pytest.mark.slow
-def test_new_partitions_are_read_and_only_who_gets_them_restarts(
+def test_new_partitions_restart_only_the_processes_that_read_them(
     kafka: Kafka, table: Table
 ) -> None:
     topic = new_topic(kafka, 2)
@@ -298,7 +300,9 @@ def test_a_process_that_hangs_is_ended_and_started_again(kafka: Kafka, table: Ta
         )
 
 
-def test_plans_go_by_what_waits_and_capacity_finds_how_many(kafka: Kafka, table: Table) -> None:
+def test_plans_follow_the_lag_and_capacity_gives_the_number_of_processes(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka, 6)
     fill(kafka, topic, SKEWED)
     connection = Connection(bootstrap_servers=kafka.servers)
@@ -324,9 +328,7 @@ def test_plans_go_by_what_waits_and_capacity_finds_how_many(kafka: Kafka, table:
     assert len(roomy.plan(seen, first.shares).shares) == 1
 
 
-def test_what_came_since_the_last_plan_counts_where_it_is_more_than_expected(
-    kafka: Kafka, table: Table
-) -> None:
+def test_arrivals_above_the_prediction_count_in_the_next_plan(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 4)
     connection, options = Connection(bootstrap_servers=kafka.servers), StreamOptions(topics=[topic])
     observer, planner = (
@@ -364,7 +366,7 @@ def test_what_came_since_the_last_plan_counts_where_it_is_more_than_expected(
         ),
     ],
 )
-def test_wrong_usage_is_said(
+def test_wrong_usage_ends_with_a_message(
     words: list[str], message: str, kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command(table, kafka, "t", *words)[3:]) == INPUT
@@ -372,7 +374,7 @@ def test_wrong_usage_is_said(
 
 
 @pytest.mark.parametrize("has_traffic", [False, True])
-def test_a_table_that_is_made_anew_ends_them_all_also_where_no_message_comes(
+def test_a_table_created_again_ends_an_idle_supervisor(
     kafka: Kafka, table: Table, *, has_traffic: bool
 ) -> None:
     topic = new_topic(kafka, 2)

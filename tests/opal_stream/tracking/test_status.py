@@ -296,7 +296,7 @@ def test_gathered_files_that_cannot_be_committed_are_an_alarm(
     path.unlink()
     actual = alarms(table, kafka, capsys, *LIMITS[0])
     assert (
-        "begins at offset 2, but the table, with the files before it, reaches 1: a file "
+        "begins at offset 2, but the table and the files before it reach only offset 1: a file "
         "between is missing"
     ) in actual["gathered"]
     assert main(commit) == DAMAGE

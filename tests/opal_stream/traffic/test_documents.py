@@ -69,7 +69,7 @@ def test_a_document_comes_back_as_it_was(traffic: dict[str, Traffic]) -> None:
         [[0, 1, 0, 1.5]],
     ],
 )
-def test_what_the_format_does_not_have_is_refused(hours: object) -> None:
+def test_documents_with_invalid_values_are_refused(hours: object) -> None:
     part = {"hour": 1, "position": 2, "current": [0, 0], "hours": hours}
     data = seal(canonical_json({"format": 1, "table_id": TABLE, "applications": {"a": part}}))
     with pytest.raises(FormatError, match="cannot be decoded as traffic"):
@@ -85,7 +85,7 @@ def test_a_writer_leaves_one_document() -> None:
     assert folder(storage).read()["a"].current == Volume(4, 40)
 
 
-def test_parts_that_move_between_writers_are_counted_once_and_old_documents_go() -> None:
+def test_parts_that_move_between_writers_count_once_and_old_documents_are_deleted() -> None:
     storage = MemoryStorage()
     first, second = folder(storage, "first"), folder(storage, "second")
     first.write({"a": counted(1), "b": counted(1)}, 1000)
@@ -114,7 +114,7 @@ def test_parts_that_move_between_writers_are_counted_once_and_old_documents_go()
         max_size=12,
     )
 )
-def test_whatever_writers_write_the_last_count_of_each_part_stays(
+def test_the_last_count_of_each_part_stays_whichever_writer_wrote_it(
     steps: list[tuple[int, set[str], int]],
 ) -> None:
     storage, model = MemoryStorage(), dict[str, int]()
@@ -126,7 +126,7 @@ def test_whatever_writers_write_the_last_count_of_each_part_stays(
     assert len(documents(storage)) <= len(model)
 
 
-def test_what_is_damaged_or_of_another_table_is_left_out_and_named_by_a_check() -> None:
+def test_damaged_or_foreign_documents_are_left_out_and_reported_by_check() -> None:
     storage = MemoryStorage()
     table = create(storage)
     table_id = table.snapshot_at().root.table_id

@@ -54,7 +54,7 @@ def test_hours_without_messages_count_as_none() -> None:
     assert [predicted(traffic, MONDAY + WEEK + hour) for hour in range(6)] == [100, 0, 0, 0, 0, 100]
 
 
-def test_before_a_week_is_over_other_days_predict_and_before_that_what_was_counted() -> None:
+def test_before_a_week_is_over_other_days_or_the_current_hour_predict() -> None:
     traffic = observed({MONDAY: 50})
     assert predicted(traffic, MONDAY + 7) == 50
     traffic = observed({MONDAY + hour: float(hour % DAY) for hour in range(2 * DAY + 1)})
@@ -68,5 +68,5 @@ def test_late_messages_are_not_lost(late: int) -> None:
     assert traffic.current == Volume(7, 700)
 
 
-def test_the_mean_of_nothing_is_nothing() -> None:
+def test_the_mean_of_no_volumes_is_zero() -> None:
     assert (mean_of([]), mean_of([Volume(1, 2), Volume(3, 6)])) == (Volume(), Volume(2, 4))

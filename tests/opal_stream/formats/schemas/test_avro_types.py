@@ -61,5 +61,7 @@ def test_columns_of_a_record_are_its_fields() -> None:
         ({"type": "long", "logicalType": "timestamp-nanos"}, pa.int64()),
     ],
 )
-def test_a_meaning_that_does_not_go_with_its_type_is_none(schema: Any, kind: pa.DataType) -> None:
+def test_a_logical_type_that_does_not_fit_its_type_is_ignored(
+    schema: Any, kind: pa.DataType
+) -> None:
     assert avro_type(schema) == kind

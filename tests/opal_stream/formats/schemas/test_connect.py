@@ -130,7 +130,7 @@ def test_a_decimal_without_a_scale_of_its_own_brings_it_with_each_value() -> Non
     ]
 
 
-def test_what_is_no_decimal_or_does_not_fit_is_a_bad_message() -> None:
+def test_a_value_that_is_not_a_decimal_or_does_not_fit_is_a_bad_message() -> None:
     fields = [{"field": "id", "type": "int64"}, decimal("price", 2)]
     values = [
         event(fields, {"id": n, "price": price})
@@ -258,7 +258,9 @@ def nested(depth: int) -> dict[str, Any]:
         {"fields": [{"field": "after", "fields": [{"field": ["x"], "type": {}, "name": []}]}]},
     ],
 )
-def test_a_schema_that_is_none_stops_no_process(schema: dict[str, Any]) -> None:
+def test_an_invalid_schema_makes_a_bad_message_and_the_process_goes_on(
+    schema: dict[str, Any],
+) -> None:
     value = json.dumps(
         {
             "schema": schema,
@@ -276,7 +278,7 @@ def test_a_schema_that_is_nested_too_deeply_makes_its_message_bad() -> None:
     assert "not one of Kafka Connect" in bad(decode([value], OPTIONS, spec()))["orders/3@100"]
 
 
-def test_what_json_cannot_hold_exactly_is_a_bad_message() -> None:
+def test_a_value_that_json_cannot_hold_exactly_is_a_bad_message() -> None:
     items = {"type": "array", "items": {**decimal("x", 2)}}
     members = {"type": "struct", "fields": [decimal("d", 3)]}
     times = {"type": "int64", "name": "io.debezium.time.MicroTime"}

@@ -5,7 +5,7 @@ import pyarrow as pa
 from opal_stream.formats.schemas.inferred import inferred_columns, plain_type
 
 
-def test_times_are_text_and_what_was_only_null_is_no_column() -> None:
+def test_inferred_times_are_text_and_null_members_are_not_columns() -> None:
     assert plain_type(pa.timestamp("s")) == pa.string()
     assert plain_type(
         pa.struct([("a", pa.null()), ("b", pa.list_(pa.timestamp("s")))])

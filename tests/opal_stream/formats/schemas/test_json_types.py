@@ -25,7 +25,7 @@ from opal_stream.formats.schemas.json_types import json_schema_columns
         (True, pa.null()),
     ],
 )
-def test_types_of_json_schema(schema: Any, kind: pa.DataType) -> None:
+def test_types_of_json_schema_become_column_types(schema: Any, kind: pa.DataType) -> None:
     parts = {
         "size": {"type": "object", "properties": {"w": {"type": "integer"}}},
         "itself": {"$ref": "#/$defs/itself"},

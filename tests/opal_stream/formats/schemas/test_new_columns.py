@@ -11,7 +11,7 @@ from opal_stream.formats.schemas.new_columns import (
 )
 
 
-def test_of_two_types_the_wider_one_counts_or_the_first() -> None:
+def test_a_new_column_has_the_wider_of_two_types_or_the_first() -> None:
     parts = [
         NewColumns(
             columns=pa.schema([("x", pa.int64()), ("y", pa.int64())]), names={0: ("x", "y")}
@@ -78,7 +78,7 @@ def test_a_message_is_refused_for_its_own_type_and_not_for_that_of_its_neighbour
     assert left.of_first_message().columns == pa.schema([("x", pa.int32())])
 
 
-def test_what_messages_have_together_is_asked_for_no_second_time() -> None:
+def test_a_refused_joint_type_makes_all_its_messages_bad() -> None:
     kinds = [pa.struct([(name, pa.int64())]) for name in ("a", "b")]
     parts = [
         NewColumns(columns=pa.schema([("x", kind)]), names={position: ("x",)})
