@@ -183,7 +183,8 @@ def test_what_kafka_has_deleted_is_a_gap(reader: SparkSession, kafka: Kafka, tab
     [deleted] = admin.delete_records([TopicPartition(topic, 0, 6)]).values()
     deleted.result(30)
     with pytest.raises(
-        GapError, match=rf"{topic}/0: the table stands at offset 4, but Kafka has deleted the messages before offset 6"
+        GapError,
+        match=rf"{topic}/0: the table stands at offset 4, but Kafka has deleted .* offset 6",
     ):
         read_by_spark(reader, table, kafka, topic)
     totals = read_by_spark(reader, table, kafka, topic, policies=Policies(on_gap="continue"))
