@@ -163,7 +163,7 @@ def _check_restore(links: _Links, event: DataChangeEvent, snapshot: str) -> None
 
 
 def _follow(links: _Links) -> list[str]:
-    """Return the snapshots from the first to the last, and add the problems of their order.
+    """Return the snapshots in order, and add the problems of their order.
 
     Snapshots whose predecessors do not form one line stay in the order of the events.
     """

@@ -159,7 +159,7 @@ class LakeChime:
         partition: Sequence[JsonValue] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> EventsBetween:
-        """Return the events with start_ts <= event_ts < end_ts, and the final part of the range.
+        """Return the events with start_ts <= event_ts < end_ts, and the final range.
 
         A later call returns the same events of the final part.
         """
@@ -344,7 +344,7 @@ def checked_key(key: str) -> str:
 
 
 def checked_outbox(outbox: Outbox) -> Outbox:
-    """Return an outbox if its position and items are valid, or raise InvalidEventError.
+    """Return an outbox if it is valid, or raise InvalidEventError.
 
     The size of a position is limited, however large its table is.
     """
@@ -383,7 +383,7 @@ def _filter(
 
 
 def _portions(interests: Sequence[Interest]) -> list[list[Interest]]:
-    """Return the interests in portions of at most MAX_TABLES tables; at least one portion."""
+    """Return the interests in one or more portions of at most MAX_TABLES tables."""
     portions: list[list[Interest]] = [[]]
     table_count = 0
     for interest in interests:

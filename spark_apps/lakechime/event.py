@@ -225,7 +225,7 @@ def json_text(what: str, value: Any, max_bytes: int) -> str:
 
 
 def checked_partition(value: Any) -> tuple[JsonValue, ...]:
-    """Return a partition as a tuple of one value for each level, or raise InvalidEventError."""
+    """Return a partition as a tuple of values, or raise InvalidEventError."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise InvalidEventError(
             f"partition={_shown(value)} is not a list; "
@@ -362,7 +362,7 @@ def _parsed(text: str | bytes) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with lists for sequences and dicts for mappings, as `json` needs them."""
+    """Return a value with lists for sequences and dicts for mappings."""
     if isinstance(value, Mapping):
         for name in value:
             if not isinstance(name, str):

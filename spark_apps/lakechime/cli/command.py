@@ -105,7 +105,7 @@ def own_token(url: str) -> str | None:
 
 
 def open_client(args: argparse.Namespace) -> "LakeChime":
-    """Return a client of the database or service that the options name; the caller closes it."""
+    """Return a client of the options' database or service, which the caller closes."""
     from lakechime.client import LakeChime
 
     url = database_url(args)

@@ -118,7 +118,7 @@ def events(args: argparse.Namespace) -> None:
 def _matching(
     client: "LakeChime", args: argparse.Namespace
 ) -> tuple[list["Registered"], int | None]:
-    """Return (events, seq after which there are more events, or None if there are none)."""
+    """Return (events, seq after which there are more, or None at the end)."""
     limit = max(args.limit, 1)
     if args.after is not None:
         page = _ask(client, args, args.after, None, limit)

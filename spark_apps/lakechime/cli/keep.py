@@ -73,7 +73,7 @@ def expire(args: argparse.Namespace) -> None:
 
 
 def _holders(client: "LakeChime", before_ms: int) -> list[dict[str, Any]]:
-    """Return the consumers that hold back retention, as JSON, the furthest behind first.
+    """Return the consumers that hold back retention as JSON, most behind first.
 
     These are the consumers that have not passed an event registered before `before_ms`.
     """

@@ -168,7 +168,7 @@ def _completeness(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _batches(stream: BinaryIO) -> Iterator[list[DataChangeEvent]]:
-    """Yield the events of JSON lines in batches, as they arrive: a pipe may stay open for days."""
+    """Yield the events of JSON lines in batches, as the lines arrive."""
     line_count = 0
     partial_line = b""
     # `read` would wait for a whole chunk

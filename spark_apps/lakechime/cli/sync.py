@@ -92,7 +92,7 @@ def _tables(args: argparse.Namespace) -> "tuple[Mapping[str, Source], float]":
 
 
 def sync(args: argparse.Namespace) -> int:
-    """Register the new commits of the tables; one table's failure does not stop the others."""
+    """Register the new commits of each table, also if another table fails."""
     from lakechime.producers.outbox import sync as sync_source
 
     sources, _ = _tables(args)

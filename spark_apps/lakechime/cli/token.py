@@ -79,7 +79,7 @@ def _usage(parser: argparse.ArgumentParser) -> "Callable[[argparse.Namespace], i
 
 @contextmanager
 def _keeper(args: argparse.Namespace) -> Iterator[TokenKeeper]:
-    """Yield the store of tokens: of the database, or of a service through an admin's token."""
+    """Yield the tokens of the database, or of the service."""
     url = database_url(args)
     if is_service(url):
         from lakechime.remote.http import HttpTokens

@@ -26,7 +26,7 @@ _MISSING = "Delta tables need deltalake, which is not installed: pip install 'op
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionColumn:
-    """A partition column. `name` is its physical name, which column mapping may have changed."""
+    """A partition column by its physical name, which column mapping may change."""
 
     name: str
     type: str
@@ -47,7 +47,7 @@ class PartitionColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TouchedFile:
-    """A file that a version added or removed. A removed file may lack partition values."""
+    """A file that a version added or removed, perhaps without partition values."""
 
     added: bool
     partition: Mapping[str, str | None] | None
@@ -125,7 +125,7 @@ class DeltaLog:
         return DeltaHead(version=table.version(), table_id=str(metadata.id), columns=columns)
 
     def read(self, version: int) -> DeltaCommit | None:
-        """Return the commit of a version, or None if the log does not have it yet, or no longer."""
+        """Return the commit of a version, or None if the log does not have it."""
         path = f"{_LOG}/{version:0{_DIGITS}d}.json"
         try:
             with self.filesystem.open_input_file(path) as file:

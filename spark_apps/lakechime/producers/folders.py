@@ -94,7 +94,7 @@ class Folder:
 
 
 def _s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return options as arguments of pyarrow's S3FileSystem; unknown options are ignored."""
+    """Return the known options as arguments of pyarrow's S3FileSystem."""
     arguments = {}
     for name, value in options.items():
         if name in _S3_OPTIONS:

@@ -101,7 +101,7 @@ class HiveSource:
     """A table's folder, which has a folder for each partition.
 
     `keys` are the names of the levels; by default those of the first partition. Folders that are
-    not partitions are reported once, in a note. They are an error if there is no partition.
+    not partitions are reported once, in a note. They are an error if no partition exists.
     """
 
     path: str
@@ -228,7 +228,7 @@ class HiveSource:
         return events, misfits
 
     def _keys_seen(self, seen: Mapping[str, JsonValue]) -> tuple[str, ...] | None:
-        """Return the names of the levels of the first known partition, or None without any."""
+        """Return the level names of the first known partition, or None without any."""
         for path, state in seen.items():
             if _is_partition(state):
                 return _names(path)

@@ -108,7 +108,7 @@ class IcebergLocation:
 
 
 def newest_metadata(path: str, properties: Mapping[str, str]) -> str:
-    """Return the path of the metadata file with the greatest number, as Hadoop's catalog does."""
+    """Return the path of the metadata file with the greatest number."""
     folder = Folder.open(f"{path.rstrip('/')}/metadata", properties)
     names_by_number: dict[int, list[str]] = {}
     for entry in folder.files():
@@ -268,7 +268,7 @@ class _Events:
             return [*pool.map(self._partitions_of, snapshots)]
 
     def _partitions_of(self, snapshot: "Snapshot") -> list[tuple[Any, ...] | None]:
-        """Return each partition in which a snapshot added or removed files, in order of the files.
+        """Return the partitions in which a snapshot added or removed files.
 
         None stands for a file without a partition that events can name.
         """

@@ -70,7 +70,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """The way of a branch to its head: from `restored` or `after`, over the snapshots `ids`.
+    """The way of a branch to its head, from `restored` or `after` over `ids`.
 
     `ids` has the oldest first. `restored` is a registered snapshot that the branch went back to.
     `after` is None if `ids` begins with the first snapshot of the table, or of one that replaced

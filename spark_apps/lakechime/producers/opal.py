@@ -123,7 +123,7 @@ class OpalSource:
         return iter(steps)
 
     def _head_for(self, position: Position | None) -> Snapshot:
-        """Return the given head, or the newest one if the position is beyond the given head."""
+        """Return the given head, or the newest one if the position is beyond it."""
         head = self.head
         if head is None:
             return self.log.head()
@@ -188,12 +188,12 @@ def _is_of_other_log(commit: Commit, progress: Progress) -> bool:
 
 
 def _history_id(head: Snapshot) -> str:
-    """Return a text that distinguishes this table's versions from earlier ones of equal numbers."""
+    """Return a text that distinguishes versions from earlier ones of equal numbers."""
     return f"{head.root.table_id}@{head.root.write_id[:_SHORT_ID]}"
 
 
 def _commits_after(log: CommitLog, head: Snapshot, version: int) -> list[Commit]:
-    """Return the commits after a version up to the head, from the head's own list if it can."""
+    """Return the commits after a version up to the head."""
     known = {commit.version: commit for commit in head.commits}
     wanted = range(version + 1, head.version + 1)
     if all(number in known for number in wanted):
@@ -223,7 +223,7 @@ class _Events:
     pending: set[int] | None = None
 
     def prepare(self, commits: Sequence[Commit]) -> None:
-        """Read the partition keys of ingests, and the pending segments if keys depend on them.
+        """Read the partition keys of ingests, and the pending segments if needed.
 
         The keys of earlier ingests are read only if one of these commits processes their rows.
         """
@@ -356,7 +356,7 @@ class _Events:
 
 
 def _pending_before(head: Snapshot, commits: Sequence[Commit]) -> set[int]:
-    """Return the segments that were pending before `commits`, the last of which made the head.
+    """Return the segments that were pending before the commits that led to `head`.
 
     The changes of each commit are undone, the newest first.
     """
@@ -372,7 +372,7 @@ def _pending_before(head: Snapshot, commits: Sequence[Commit]) -> set[int]:
 
 
 def _key_without_rows(commit: Commit) -> list[str]:
-    """Return the partition key of an ingest without rows as a list; [] for other commits."""
+    """Return [partition key] for an ingest without rows, [] for other commits."""
     key = commit.partition_key
     if key is None or not is_empty_ingest(commit):
         return []

@@ -77,7 +77,7 @@ class RememberingSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """The result of one look at a table: its counts, and the last snapshot it registered."""
+    """The result of a look at a table: its counts and last registered snapshot."""
 
     table: str
     cluster: str = DEFAULT_CLUSTER
@@ -156,7 +156,7 @@ class _Registration:
         return self.synced
 
     def _fitting(self, step: Step) -> Step:
-        """Return a step whose partitions have as many levels as the table has in the store.
+        """Return a step whose partitions have as many levels as the stored table.
 
         The store has one number of levels for each table, and a table may get other partitions. All
         partitions of a snapshot with other levels become one event without a partition.
@@ -230,7 +230,7 @@ class _Registration:
 
 
 def _weight(step: Step) -> int:
-    """Return the size of a step in a registration: the number of its events or items, or 1."""
+    """Return the size of a step: the number of its events or items, at least 1."""
     return max(len(step.events), len(step.seen), 1)
 
 
@@ -246,7 +246,7 @@ class Origin:
         return {"format": str(self.table_format), "at": self.at, "id": self.id}
 
     def is_of(self, position: Position, target: Target) -> bool:
-        """Return whether a position is of this table, not of an earlier one at its location.
+        """Return whether a position is of this table, not of an earlier one here.
 
         Raises InvalidEventError if the position is of a table elsewhere or of another format.
         """
@@ -278,7 +278,7 @@ def check_format(position: Position, target: Target, table_format: TableFormat, 
 
 
 def canonical_uri(uri: str) -> str:
-    """Return the canonical form of a location: an absolute path, or a URI with s3 for s3a."""
+    """Return the canonical form of a location: an absolute path, or a URI."""
     scheme, separator, path = uri.partition("://")
     if not separator:
         return os.path.abspath(uri)
@@ -316,7 +316,7 @@ def range_text(first: int, last: int) -> str:
 
 
 def predecessor_of_lost(first: int, last: int, registered: str | None) -> str | None:
-    """Return the predecessor in the event that stands for the lost versions `first` to `last`.
+    """Return the predecessor of the event for the lost versions `first` to `last`.
 
     It is the last registered snapshot if one version was lost, or if the loss begins at 0.
     Otherwise it is a version that nobody registered, so that the event shows a gap.

@@ -50,7 +50,7 @@ def values_of(
 
 
 def _types(schemas: "Iterable[Schema]") -> "dict[int, IcebergType]":
-    """Return the types of all fields by id, including fields that newer schemas dropped."""
+    """Return the types of all fields by id, also of dropped fields."""
     from pyiceberg.schema import index_by_id
 
     types = {}
@@ -61,7 +61,7 @@ def _types(schemas: "Iterable[Schema]") -> "dict[int, IcebergType]":
 
 
 def _value(field: "PartitionField", kind: "IcebergType | None", value: Any) -> JsonValue:
-    """Return a partition value of a field as JSON; `kind` is the type of its source column."""
+    """Return a partition value as JSON; `kind` is the type of its source column."""
     from pyiceberg.types import (
         BooleanType,
         DoubleType,

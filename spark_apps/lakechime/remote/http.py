@@ -39,7 +39,7 @@ PAGE_EVENTS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpStore:
-    """A store that asks a service. Answers and errors are those of the service's own store."""
+    """A store that asks a service, and has its answers and errors."""
 
     transport: Transport
 

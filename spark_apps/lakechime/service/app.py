@@ -28,7 +28,7 @@ DESCRIPTION = (
 def create_app(
     open_store: Callable[[], SqlStore], access: Access, *, max_body_bytes: int = MAX_BODY_BYTES
 ) -> FastAPI:
-    """Return the app, which opens the store at the first request, and closes it at its end.
+    """Return the app, which opens the store at its first request.
 
     `access` has the dependencies that check rights.
     """

@@ -53,7 +53,7 @@ def answered(problem: Problem, message: str) -> Response:
 
 
 def _encodable(message: str) -> str:
-    """Return a message with unpaired surrogates escaped, because UTF-8 cannot encode them."""
+    """Return a message with its unpaired surrogates escaped, for UTF-8."""
     return message.encode("utf-8", "backslashreplace").decode()
 
 
@@ -77,7 +77,7 @@ async def _answer_invalid_request(_: Request, error: Exception) -> Response:
 
 
 def _sentence(mistake: Any) -> str:
-    """Return the text of a mistake that pydantic found: its path in the request, and its reason."""
+    """Return the text of a mistake that pydantic found: its path and its reason."""
     cause = mistake.get("ctx", {}).get("error")
     if mistake["type"] == "json_invalid":
         return f"the body is not JSON ({cause})"

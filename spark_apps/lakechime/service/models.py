@@ -176,7 +176,7 @@ class Tail(Strict):
 
 
 class Page(BaseModel):
-    """A page of events. The next page begins after `next_after`; `more`: it has events already.
+    """A page of events; the next one begins after `next_after`.
 
     `expired` is the greatest seq that retention deleted of these tables. For a range of times, no
     event at or after `covered_from_ts` and before `covered_until_ts` is missing, and none will be
@@ -301,7 +301,7 @@ class WatermarkDelete(WatermarkQuery):
 
 
 class WatermarkPut(Strict):
-    """A watermark to set. `expected` is the revision that was read, null if there was none.
+    """A watermark to set, with the `expected` revision, null if there was none.
 
     `step` names this change: a repeat under the same name changes nothing.
     """
@@ -388,7 +388,7 @@ class PartitionFired(BaseModel):
 
 
 class SnapshotTriggerBody(Strict):
-    """A snapshot trigger: `any` fires if one of the tables changed, `all` if each of them did."""
+    """A snapshot trigger: it fires if `any` or `all` of the tables changed."""
 
     tables: list[Table] = Field(min_length=1, max_length=MAX_ENTRIES)
     mode: Literal["any", "all"] = "any"
@@ -448,7 +448,7 @@ TokenName = Annotated[
 
 
 class TokenQuery(Strict):
-    """The name of a token. It is not in the path, which could not hold a name such as `..`."""
+    """The name of a token, which a path could not hold if it is `..`."""
 
     name: TokenName
 

@@ -80,7 +80,7 @@ def service_app(store: SqlStore, listener: Listener, *, with_tokens: bool) -> Fa
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether all addresses of a host are loopback: only this machine reaches them."""
+    """Return whether only this machine reaches all addresses of a host."""
     try:
         addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError as error:

@@ -52,7 +52,7 @@ def item_key(item: str) -> str:
 
 
 def batch_key(events: Sequence[str], position: str, expected: str) -> str:
-    """Return the key of a registration by a producer: its events, and its move of the position."""
+    """Return the key of a registration: its events, and its move of the position."""
     return _digest("batch", list(events), position, expected)
 
 

@@ -51,9 +51,9 @@ def read_expired(connection: Connection, ids: Sequence[int] | None, key: str | N
 
 
 def read_covered_from(connection: Connection, ids: Sequence[int] | None, start_ts: int) -> int:
-    """Return the time from which no event of these tables has expired, at least `start_ts`.
+    """Return the time from which no event of these tables has expired.
 
-    Without `ids` all tables count.
+    The time is at least `start_ts`. Without `ids` all tables count.
     """
     chosen = select(func.max(tables.c.expired_ts))
     if ids is not None:
@@ -231,9 +231,9 @@ def find_first(connection: Connection, dialect: str, interests: Sequence[Interes
 
 @lru_cache(maxsize=256)
 def _find_statement(dialect: str, kinds: tuple[tuple[bool, int], ...]) -> CompoundSelect[Any]:
-    """Return the query of (number of an interest, first seq in one of its tables) and of the head.
+    """Return the query of (number of an interest, first seq in one table).
 
-    Its parameter `rows_0` has the rows of the first kind, and so on.
+    One more row has the head. The parameter `rows_0` has the rows of the first kind, and so on.
     """
     head_number = literal(_HEAD_ROW, type_=LONG).label("n")
     head = select(head_number, func.max(events.c.seq).label("seq"))

@@ -32,7 +32,7 @@ _COLUMNS = ("cluster", "name", "depth", "tag_keys", *CARRIED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """A call of `register`. Of equal events in it, the first is a row, and the rest duplicates."""
+    """A call of `register`. Of equal events, only the first is a row."""
 
     database: Database
     sequencer: Sequencer
@@ -97,7 +97,7 @@ class Registration:
     def _repeated_answer(
         self, connection: Connection, rows: Mapping[int, dict[str, Any]]
     ) -> list[tuple[str, Registered]]:
-        """Return the answer of a registration that was done before, and whose answer was lost.
+        """Return the answer of a registration that was done before.
 
         All its events are duplicates now.
         """
@@ -237,7 +237,7 @@ def check_depths(
 
 
 def _move_position(connection: Connection, outbox: Outbox, batch: str) -> bool:
-    """Move a producer's position; return False if the same registration moved it before."""
+    """Move a position; return False if the same registration moved it before."""
     is_of_table = (positions.c.cluster == outbox.cluster) & (positions.c.name == outbox.table)
     text = position_text(outbox.position)
     if outbox.expected is None:

@@ -46,7 +46,7 @@ def last_expirable(connection: Connection, older_than_ms: int, *, keep_unseen: b
 def expire_batch(
     connection: Connection, dialect: str, span: tuple[int, int], batch_size: int
 ) -> tuple[int, int]:
-    """Delete at most `batch_size` events of a span (after, last), which is after < seq <= last.
+    """Delete at most `batch_size` events with after < seq <= last.
 
     Returns (number of deleted events, seq after which the next batch begins). The newest event of
     each table stays, so that the next event finds its predecessor.

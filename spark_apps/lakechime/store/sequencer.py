@@ -43,7 +43,7 @@ BATCH = 5_000  # rows of the inbox that are registered together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """An event without a seq. `row` is its id in the inbox, or its number in a registration."""
+    """An event without a seq. `row` is its id in the inbox, or its number."""
 
     row: int
     table: tuple[str, str]
@@ -67,7 +67,7 @@ class Placement:
 
 @dataclass(slots=True, kw_only=True)
 class Known:
-    """Stored facts that placements depend on. `plan_placements` adds the facts of new events."""
+    """Stored facts that placements depend on. `plan_placements` adds to them."""
 
     ids: dict[tuple[str, str], int]  # by (cluster, table)
     with_events: set[int]  # ids of tables
@@ -246,7 +246,7 @@ class Sequencer:
         return pending
 
     def _fitting(self, connection: Connection, batch: Sequence[Pending]) -> Sequence[Pending]:
-        """Return the events, changed to the number of partition levels that their tables have.
+        """Return the events with as many partition levels as their tables have.
 
         Two open transactions may register the first partitions of a table, with different numbers
         of levels, without seeing each other. A table has one number of levels. So the later event

@@ -253,7 +253,7 @@ class SqlStore:
     def _expire_batch(
         self, connection: Connection, *, older_than_ms: int, keep_unseen: bool, after: int
     ) -> tuple[int, int | None]:
-        """Delete a batch; return (number of deleted events, `after` of the next batch or None)."""
+        """Delete a batch; return (number of events, `after` of the next batch or None)."""
         _check_revision(connection)
         self.sequencer.lock(connection)
         # The inbox may hold repeats of events that expire now: later they would count as new

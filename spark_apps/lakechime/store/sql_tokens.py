@@ -16,7 +16,7 @@ USE_NOTED_EVERY_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlTokens:
-    """The tokens of a database. They are not cached, so a revoked token is refused immediately."""
+    """The tokens of a database, uncached: a revoked one is refused immediately."""
 
     store: SqlStore
 

@@ -44,7 +44,7 @@ def read_consumers(connection: Connection) -> list[Consumer]:
 def put_watermark(
     connection: Connection, wanted: Watermark, expected: int | None, step: str
 ) -> Watermark:
-    """Set a watermark if it has its expected revision, and return it with the new revision.
+    """Set a watermark that has its expected revision, and return it.
 
     `expected` is None for a watermark that does not exist. A repeat of the same step gets the same
     answer. `wanted.revision` is ignored, because the database assigns it.
@@ -80,7 +80,7 @@ def put_watermark(
 
 
 def _is_result(row: Row[Any], value: Any, expected: int | None) -> bool:
-    """Return whether this row is the result of setting `value` at the expected revision."""
+    """Return whether a row results from setting `value` at the expected revision."""
     if row.value is None or json.loads(row.value) != value:
         return False
     # With expected=None any revision fits: a deleted watermark continues its revisions
@@ -88,7 +88,7 @@ def _is_result(row: Row[Any], value: Any, expected: int | None) -> bool:
 
 
 def _check_not_beyond_head(connection: Connection, wanted: Watermark) -> None:
-    """Raise InvalidEventError for a seq beyond the head: events before it would be missed."""
+    """Raise InvalidEventError for a seq beyond the head."""
     if wanted.key != SEEN_EVENTS or not isinstance(wanted.value, int):
         return
     head = connection.execute(select(func.coalesce(func.max(events.c.seq), 0))).scalar_one()

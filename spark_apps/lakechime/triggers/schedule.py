@@ -73,7 +73,7 @@ def ticks(
     *,
     after_ts: int | None = None,
 ) -> Iterator[int]:
-    """Yield the times of the ticks after `after_ts` up to now; None begins with the start."""
+    """Yield the ticks after `after_ts` up to now; None begins with the start."""
     last = tick_number(start_ts, frequency, unit, now_ts)
     if last is None:
         return

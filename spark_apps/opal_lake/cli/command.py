@@ -137,7 +137,7 @@ class OpalParser(argparse.ArgumentParser):
         self.exit(INPUT, f"{program}: {message}{see} {self.prog} --help\n")
 
     def check_command(self, argv: Sequence[str]) -> None:
-        """Exit with one clear error for an unknown command, or for an option before the command.
+        """Exit with an error for an unknown command, or an option before a command.
 
         It checks verbs at any depth, such as `token create`.
         """

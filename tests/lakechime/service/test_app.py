@@ -70,7 +70,7 @@ def event(number: int, **more: Any) -> dict[str, Any]:
         (
             "/v1/events",
             {"events": [{"table": "t", "table_format": "ICEBERG"}]},
-            "has no snapshot_id; only HIVE may leave it out",
+            "has no snapshot_id; name the snapshot, which only events of HIVE",
         ),
         ("/v1/events/query", {"tabels": ["t"]}, "did you mean 'tables'?"),
         (
@@ -125,7 +125,7 @@ def test_a_parameter_of_a_url_is_taken_once(served: Served) -> None:
     answer = request(served, "GET", "/v1/events/tail?after=1&after=0")
     assert (answer.status_code, answer.json()["message"]) == (
         422,
-        "query: 'after' is given 2 times; give it once",
+        "the URL has 'after' 2 times; write it once",
     )
 
 

@@ -48,7 +48,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "url, said",
     [
-        ("mysql://host/db", "keeps events in sqlite or postgresql"),
+        ("mysql://host/db", "stores events in sqlite or postgresql"),
         ("oracle+made-up://host/db", "cannot be read"),
         ("no url", "cannot be read"),
         ("sqlite://", "SQLite needs a file"),

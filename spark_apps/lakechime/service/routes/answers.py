@@ -41,7 +41,7 @@ def router(right: Callable[..., Any], tag: str) -> APIRouter:
 
 
 async def _each_once(request: Request) -> None:
-    """Raise InvalidEventError for a repeated URL parameter: FastAPI would take the last one."""
+    """Raise InvalidEventError for a URL parameter that is repeated."""
     names = [name for name, _ in request.query_params.multi_items()]
     for name, count in Counter(names).items():
         if count > 1:

@@ -110,7 +110,7 @@ def _is_last(attempt: int, give_up: float) -> bool:
 
 
 class _StaleConnectionError(Exception):
-    """A connection that the server had ended while it was idle, so that no work was sent."""
+    """A connection that the server had ended while it was idle."""
 
     def __init__(self, error: exc.DBAPIError) -> None:
         super().__init__(str(error))
@@ -223,7 +223,7 @@ def _prepare_sqlite(tuning: Tuning, connection: Any, _entry: ConnectionPoolEntry
 
 
 def _prepare_postgres(tuning: Tuning, connection: Any, _entry: ConnectionPoolEntry) -> None:
-    """Limit the time of statements, once for each connection and not in each transaction."""
+    """Limit the time of a new connection's statements."""
     statement_ms = int(tuning.statement_seconds * 1000)
     with closing(connection.cursor()) as cursor:
         cursor.execute(f"SET statement_timeout = {statement_ms}")

@@ -98,7 +98,7 @@ def first_line(error: exc.SQLAlchemyError) -> str:
 
 
 def translated(error: exc.SQLAlchemyError, database: str) -> LakeChimeError:
-    """Return the error to raise for an error of a database; `database` is its shown URL."""
+    """Return the error to raise for an error of the database with a shown URL."""
     if isinstance(error, exc.TimeoutError):
         return UnavailableError(
             f"every connection to {database} is in use; close unused clients, or try again"

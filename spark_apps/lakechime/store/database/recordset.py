@@ -29,7 +29,7 @@ LONG, TEXT, FLAG = BigInteger(), Text(), Boolean()
 
 
 def recordset(dialect: str, parameter: str, types: Types) -> FromClause:
-    """Return the rows of a parameter that `rows_text` encoded, as a table of a statement.
+    """Return the rows of a parameter of `rows_text` as a table of a statement.
 
     `types` are its columns. Its name is that of the parameter.
     """
@@ -51,7 +51,7 @@ def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def insert_into(connection: Connection, table: Table) -> Any:
-    """Return an INSERT with ON CONFLICT, which SQLAlchemy has for each dialect separately."""
+    """Return an INSERT with ON CONFLICT, which SQLAlchemy has for each dialect."""
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)

@@ -49,7 +49,7 @@ def _type_of(name: str) -> Any:
 
 @cache
 def head_statement(*, with_clock: bool) -> Select[Any]:
-    """Return the query of the last seq and its time, the horizon, the inbox's state, and the clock.
+    """Return the query of the fields of a `Head`.
 
     It includes the revision of the tables, which another client may have upgraded.
     """
