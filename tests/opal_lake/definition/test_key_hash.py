@@ -115,7 +115,9 @@ def test_a_number_has_one_text(number: Decimal) -> None:
 
 
 @given(KEYS)
-def test_a_user_may_ask_for_one_key(key: tuple[list[str], tuple[Any, ...]]) -> None:
+def test_hash_of_a_given_key_is_the_begin_of_its_sha256(
+    key: tuple[list[str], tuple[Any, ...]],
+) -> None:
     names, values = key
     digest = sha256(key_bytes(names, values)).digest()
     assert tuple(hash_keys(given_keys([values], types(*names)), types(*names))[0].tolist()) == (
@@ -152,7 +154,7 @@ def test_widening_a_column_keeps_its_hashes() -> None:
     )
 
 
-def test_equal_looking_values_of_other_kinds_differ() -> None:
+def test_equal_looking_values_of_different_types_have_different_hashes() -> None:
     number, text = pa.array([1]), pa.array(["1"])
     keys = [([number], [name]) for name in ("long", "date", "timestamp", "timestamp_ntz")]
     keys += [([text], ["string"]), ([text], ["binary"]), ([pa.array([True])], ["boolean"])]
@@ -180,7 +182,7 @@ def test_equal_looking_values_of_other_kinds_differ() -> None:
         ("date", pa.int32(), [date(1, 1, 1), date(9999, 12, 31)]),
     ],
 )
-def test_the_integers_of_orc_files_hash_as_what_they_stand_for(
+def test_integers_of_orc_files_hash_as_their_dates_and_times(
     name: str, physical: pa.DataType, values: list[Any]
 ) -> None:
     logical = column(name, *values)
@@ -189,7 +191,7 @@ def test_the_integers_of_orc_files_hash_as_what_they_stand_for(
     )
 
 
-def test_slices_and_chunks_hash_as_their_values() -> None:
+def test_slices_and_chunks_hash_like_whole_arrays() -> None:
     names = ["string", "decimal(7,3)", "boolean", "date"]
     rows = [("a" * row, Decimal(row) / 8, row % 2 == 0, date(2026, 1, 1 + row)) for row in range(9)]
     columns = [
@@ -204,7 +206,7 @@ def test_slices_and_chunks_hash_as_their_values() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(VALUES))
-def test_no_rows_have_no_hashes(name: str) -> None:
+def test_empty_column_has_no_hashes(name: str) -> None:
     for empty in (column(name), pa.chunked_array([], arrow_type(Atomic(name=name)))):
         assert hash_keys([empty], types(name)).shape == (0, 2)
 
@@ -256,7 +258,7 @@ def test_types_without_exact_equality_cannot_be_keys() -> None:
     ],
     ids=["binary", "large", "fixed", "chunked"],
 )
-def test_hashes_from_spark_are_what_hash_keys_gives(shape: Callable[[pa.Array], Any]) -> None:
+def test_hashes_from_spark_equal_those_of_hash_keys(shape: Callable[[pa.Array], Any]) -> None:
     expected = hash_keys([pa.array(range(6))], types("long"))
     shipped = shape(pa.array([sha256(f"n:{key}".encode()).digest()[:16] for key in range(6)]))
     assert np.array_equal(hashes_from_bytes(shipped), expected)
@@ -265,6 +267,6 @@ def test_hashes_from_spark_are_what_hash_keys_gives(shape: Callable[[pa.Array], 
 
 
 @pytest.mark.parametrize("hashes", [[b"short"], [b"x" * 15, b"x" * 17], [None]])
-def test_other_bytes_are_refused_as_hashes(hashes: list[bytes | None]) -> None:
+def test_hashes_of_another_length_are_refused(hashes: list[bytes | None]) -> None:
     with pytest.raises(InvalidInputError, match=r"key hash"):
         hashes_from_bytes(pa.array(hashes, pa.binary()))

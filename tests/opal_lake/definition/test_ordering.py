@@ -45,7 +45,9 @@ def column(name: str, values: list[Any]) -> pa.Array:
 
 
 @given(COLUMNS)
-def test_values_come_back_and_keep_their_order(drawn: tuple[str, list[Any]]) -> None:
+def test_values_are_decoded_from_their_order_form_and_keep_their_order(
+    drawn: tuple[str, list[Any]],
+) -> None:
     name, values = drawn
     order, valid = to_order(column(name, values), kind(name))
     assert order.dtype == np.int64
@@ -70,7 +72,7 @@ def text_of(value: Any) -> str:
 
 
 @given(COLUMNS)
-def test_a_user_gives_a_value_or_its_text(drawn: tuple[str, list[Any]]) -> None:
+def test_value_and_its_text_are_encoded_alike(drawn: tuple[str, list[Any]]) -> None:
     name, values = drawn
     for value, number in zip(
         values, to_order(column(name, values), kind(name))[0].tolist(), strict=True
@@ -83,7 +85,7 @@ def test_a_user_gives_a_value_or_its_text(drawn: tuple[str, list[Any]]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(VALUES))
-def test_slices_and_chunks_are_their_values(name: str) -> None:
+def test_slices_and_chunks_are_encoded_like_whole_arrays(name: str) -> None:
     kinds = {"date": date(2026, 1, 5), "timestamp": NOON.replace(tzinfo=UTC), "timestamp_ntz": NOON}
     value = kinds.get(name, Decimal("0.5") if name == "decimal(18,18)" else 5)
     whole = column(name, [value, None, value, value, None])
@@ -99,7 +101,7 @@ def test_slices_and_chunks_are_their_values(name: str) -> None:
     "name,physical",
     [("date", pa.int32()), ("timestamp", pa.int64()), ("timestamp_ntz", pa.int64())],
 )
-def test_the_integers_of_orc_files_stand_for_themselves(name: str, physical: pa.DataType) -> None:
+def test_integers_of_orc_files_are_encoded_unchanged(name: str, physical: pa.DataType) -> None:
     order, valid = to_order(pa.array([5, None], physical), kind(name))
     assert order.tolist() == [5, 0]
     assert valid.tolist() == [True, False]
@@ -160,7 +162,7 @@ def test_values_of_another_type_are_refused(array: pa.Array, name: str) -> None:
         ((1 << 63) - 1, "long", (1 << 63) - 1),
     ],
 )
-def test_event_times_that_users_give(value: Any, name: str, expected: int) -> None:
+def test_event_time_of_a_user_is_encoded_exactly(value: Any, name: str, expected: int) -> None:
     assert encode_order(value, kind(name), name="at") == expected
 
 
@@ -215,7 +217,7 @@ def test_a_value_that_is_not_exactly_one_of_the_column_is_refused(
     assert str(refused.value).startswith("modified at: ")
 
 
-def test_subclasses_of_datetime_count_exactly() -> None:
+def test_subclasses_of_datetime_are_encoded_exactly() -> None:
     pandas = pytest.importorskip("pandas")
     assert (
         encode_order(pandas.Timestamp("2026-01-31T12:00:00.000001Z"), kind("timestamp"), name="at")
@@ -227,7 +229,7 @@ def test_subclasses_of_datetime_count_exactly() -> None:
         )
 
 
-def test_pendulum_counts_exactly() -> None:
+def test_pendulum_times_are_encoded_exactly() -> None:
     pendulum = pytest.importorskip("pendulum")
     assert (
         encode_order(
@@ -243,7 +245,7 @@ def test_pendulum_counts_exactly() -> None:
     )
 
 
-def test_a_value_beyond_python_is_an_error_that_says_so() -> None:
+def test_error_names_a_value_outside_the_years_of_python() -> None:
     for name in ("date", "timestamp", "timestamp_ntz"):
         for number in (-(1 << 63), (1 << 63) - 1):
             with pytest.raises(InvalidInputError, match="outside the years 1 to 9999"):

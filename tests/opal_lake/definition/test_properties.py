@@ -98,7 +98,7 @@ def test_setting_the_same_value_makes_no_commit_and_setting_none_restores_the_de
     )
 
 
-def test_a_token_applies_a_change_once(storage: Storage) -> None:
+def test_property_change_with_a_token_is_applied_once(storage: Storage) -> None:
     table = create(storage)
     first = table.set_properties({"window": "1d"}, token="t")
     table.set_properties({"window": "2d"})
@@ -123,7 +123,7 @@ def test_a_change_conflicts_with_no_ingest_that_began_before_it(storage: Storage
     assert check_table(table) == []
 
 
-def test_groups_never_split_so_their_limit_is_not_lowered_below_them(storage: Storage) -> None:
+def test_group_rows_cannot_be_lowered_below_the_rows_of_a_group(storage: Storage) -> None:
     table = create(storage)
     table.ingest(*rows([("ax", 1, 10), ("bow", 1, 10), ("cup", 1, 10)]))
     with pytest.raises(InvalidInputError, match="holds 3 rows"):

@@ -51,7 +51,7 @@ def test_types_that_no_column_has_keep_the_names_of_arrow() -> None:
     assert type_name(pa.timestamp("ns", tz="UTC")) == "timestamp[ns, tz=UTC]"
 
 
-def test_a_doubled_name_is_refused_though_it_is_one_text() -> None:
+def test_name_of_two_columns_is_refused() -> None:
     name = "at"
     with pytest.raises(InvalidInputError, match="column 'at' is there twice; rename one"):
         check_names([name, "id", name])

@@ -73,7 +73,7 @@ def bytes_below(storage: MemoryStorage, prefix: str) -> int:
 
 
 @pytest.mark.parametrize("upserts", [1_000, pytest.param(4_000, marks=pytest.mark.slow)])
-def test_bytes_and_lines_that_checkpoints_write_a_commit_grow_with_the_logarithm_of_the_segments(
+def test_checkpoint_bytes_for_each_commit_grow_with_the_logarithm_of_the_segments(
     upserts: int,
 ) -> None:
     storage = MemoryStorage()
@@ -94,7 +94,7 @@ def test_bytes_and_lines_that_checkpoints_write_a_commit_grow_with_the_logarithm
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_lists_in_parts_are_what_the_commits_add_up_to(seed: int) -> None:
+def test_lists_read_from_parts_equal_the_fold_of_all_commits(seed: int) -> None:
     chance, storage = random.Random(seed), MemoryStorage()
     table = create(storage, token_keep=5)
     whole = state = table.snapshot_at()
@@ -151,7 +151,7 @@ def _any_commit(chance: random.Random, state: Snapshot) -> Commit:
     )
 
 
-def test_two_writers_with_different_checkpoints_below_write_one_that_both_can_read() -> None:
+def test_two_writers_with_different_older_checkpoints_write_one_that_both_can_read() -> None:
     """The parts cover different versions: a file of one is never used for the other."""
     storage = MemoryStorage()
     begin = state = create(storage).snapshot_at()
@@ -176,7 +176,7 @@ def test_two_writers_with_different_checkpoints_below_write_one_that_both_can_re
     assert read_lists(Snapshot(storage, found_root, found_sections, ())) == read_lists(stale)
 
 
-def test_a_small_table_is_one_file_a_checkpoint() -> None:
+def test_checkpoint_of_a_small_table_is_one_file() -> None:
     storage = MemoryStorage()
     state = create(storage).snapshot_at()
     for _ in range(8):
@@ -188,7 +188,7 @@ def test_a_small_table_is_one_file_a_checkpoint() -> None:
     assert encode_root(root, lists) == storage.get(only)
 
 
-def test_a_damaged_part_in_a_root_is_named() -> None:
+def test_error_names_a_damaged_part_in_a_root() -> None:
     state = create(MemoryStorage()).snapshot_at()
     damaged = Snapshot(
         state.storage, state.root, {"files": (InlinePart(data=b"no zstd", version=3),)}, ()
@@ -202,7 +202,7 @@ def keys(count: int) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("ratio", [0, 0.9])
-def test_bases_in_parts_hide_what_the_logs_hide(ratio: float) -> None:
+def test_bases_in_parts_hide_the_same_rows_as_the_logs(ratio: float) -> None:
     tuning = Tuning(inline_bytes=0, base_merge_ratio=ratio, fold_at_logs=2, small_base_bytes=0)
     storage = MemoryStorage()
     table = create(storage, checkpoint_commits=3, group_rows=7, tuning=tuning)
@@ -227,7 +227,7 @@ class Counting(MemoryStorage):
         return super().get(path, start, length)
 
 
-def test_an_upsert_opens_no_list_that_grows_with_the_segments() -> None:
+def test_upsert_reads_no_list_that_grows_with_the_segments() -> None:
     store = Counting()
     table = create(store, checkpoint_commits=4, tuning=LISTS_IN_FILES)
     for batch in keys(24):

@@ -81,9 +81,7 @@ def times(table: Table) -> list[int]:
     return [commit.timestamp_us for commit in table.commits()][::-1]
 
 
-def test_a_writer_that_is_ahead_of_the_store_commits_nothing(
-    storage: MemoryStorage, true: TrueClock
-) -> None:
+def test_writer_ahead_of_the_store_commits_nothing(storage: MemoryStorage, true: TrueClock) -> None:
     table = new_table(storage, true)
     ahead = machine(storage, true, YEAR)
     before = {stored.path for stored in storage.list("")}
@@ -109,7 +107,7 @@ def test_a_writer_that_is_ahead_of_the_store_commits_nothing(
         put(machine(storage, true, 9 * MINUTE), 2)
 
 
-def test_a_clock_that_jumps_while_a_job_runs_commits_nothing(
+def test_job_whose_clock_jumps_ahead_commits_nothing(
     storage: MemoryStorage, true: TrueClock
 ) -> None:
     table = new_table(storage, true)
@@ -130,7 +128,7 @@ def commit(table: Table, run: IngestRun) -> JobResult:
     )
 
 
-def test_a_writer_that_is_behind_takes_the_stores_time_and_says_its_own(
+def test_writer_behind_the_store_commits_with_the_stores_time_and_records_its_own(
     storage: MemoryStorage, true: TrueClock
 ) -> None:
     table = new_table(storage, true)
@@ -146,7 +144,7 @@ def test_a_writer_that_is_behind_takes_the_stores_time_and_says_its_own(
     )
 
 
-def test_where_the_store_tells_no_time_there_is_only_ones_own(true: TrueClock) -> None:
+def test_writers_own_time_is_used_if_the_store_has_no_time(true: TrueClock) -> None:
     storage = MemoryStorage()
     table = new_table(storage, true, asks=False)
     put(machine(storage, true, YEAR), 1)
@@ -165,7 +163,7 @@ def jumped(
     return table, made
 
 
-def test_one_commit_of_a_time_to_come_spoils_all_later_times_and_everybody_says_so(
+def test_commit_time_in_the_future_is_reported_by_writers_retention_and_check(
     storage: MemoryStorage, true: TrueClock
 ) -> None:
     table, made = jumped(storage, true)
@@ -185,7 +183,7 @@ def test_one_commit_of_a_time_to_come_spoils_all_later_times_and_everybody_says_
 
 
 @pytest.mark.parametrize("repairer_ahead_us", [0, -YEAR, 9 * MINUTE])
-def test_a_repair_is_a_commit_after_which_all_times_are_right(
+def test_all_commit_times_are_right_after_a_repair(
     storage: MemoryStorage, true: TrueClock, repairer_ahead_us: int
 ) -> None:
     table, made = jumped(storage, true)
@@ -231,7 +229,7 @@ def assert_right(table: Table, made: list[int], within_us: int = BOUND) -> None:
     assert check_table(table) == []
 
 
-def test_a_log_of_old_is_repaired_by_the_stores_times(
+def test_log_without_writer_times_is_repaired_by_the_stores_times(
     storage: MemoryStorage, true: TrueClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commits of older tables do not have their writers' clocks."""
@@ -245,7 +243,7 @@ def test_a_log_of_old_is_repaired_by_the_stores_times(
     assert_right(table, [*made, true.at_us])
 
 
-def test_a_table_that_was_copied_is_repaired_by_its_writers_clocks(
+def test_copied_table_is_repaired_by_its_writers_clocks(
     storage: MemoryStorage, true: TrueClock
 ) -> None:
     """The store had all commits on the day of the copy."""
@@ -304,7 +302,7 @@ def test_two_repairs_and_an_upsert_at_once(storage: MemoryStorage, true: TrueClo
 
 
 @pytest.mark.parametrize("ahead_us", [40 * DAY, YEAR, HOUR, -YEAR])
-def test_a_cleaners_own_clock_lets_nothing_go(
+def test_retention_on_a_machine_with_a_wrong_clock_expires_nothing(
     storage: MemoryStorage, true: TrueClock, ahead_us: int
 ) -> None:
     table = new_table(storage, true, window="5h")
@@ -352,7 +350,7 @@ def test_a_floor_is_not_raised_by_the_clock_of_a_machine() -> None:
 
 
 @pytest.mark.parametrize("ahead_us", [-YEAR, -2 * HOUR, 0, 2 * HOUR, YEAR])
-def test_a_claim_counts_from_when_the_store_has_it(
+def test_age_of_a_claim_is_measured_by_the_stores_time(
     storage: MemoryStorage, true: TrueClock, ahead_us: int
 ) -> None:
     """A time a year ago does not expire at once, and one in a year does expire."""
@@ -373,7 +371,7 @@ def test_a_claim_counts_from_when_the_store_has_it(
         commit(table, run)
 
 
-def test_versions_of_writers_that_were_behind_expire_no_sooner(
+def test_versions_of_writers_with_a_late_clock_do_not_expire_sooner(
     storage: MemoryStorage, true: TrueClock
 ) -> None:
     table = new_table(storage, true, -YEAR, asks=False)
@@ -564,7 +562,7 @@ class Coarse:
 
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS, creator=SKEWS, creator_asks=st.booleans(), is_coarse=st.booleans())
-def test_whatever_clocks_say_nothing_that_is_protected_goes_and_a_repair_makes_times_right(
+def test_random_clocks_delete_no_protected_file_and_a_repair_corrects_all_times(
     steps: list[tuple[str, int, bool, int]], creator: int, creator_asks: bool, is_coarse: bool
 ) -> None:
     true = TrueClock()
@@ -622,7 +620,7 @@ def assert_times(world: World) -> None:
     assert check_table(table) == []
 
 
-def test_writers_are_believed_where_the_store_agrees() -> None:
+def test_correction_takes_a_writers_time_that_the_store_confirms() -> None:
     def evidence(version: int, said: int, writer: int, latest: int) -> Evidence:
         return Evidence(
             version=version,

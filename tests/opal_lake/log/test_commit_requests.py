@@ -28,7 +28,7 @@ def asked(options: dict[str, str], hours: Hours, job: Callable[[Table], object])
 
 
 @pytest.mark.s3
-def test_an_upsert_asks_for_ten_things_beside_its_data_and_for_one_listing(
+def test_upsert_sends_ten_requests_besides_its_data_and_one_listing(
     s3_options: dict[str, str],
 ) -> None:
     hours = Hours("s3://lake/requests/upserts", s3_options, fold_files=0).upsert(18)
@@ -54,7 +54,7 @@ def test_an_upsert_asks_for_ten_things_beside_its_data_and_for_one_listing(
 
 @pytest.mark.slow
 @pytest.mark.s3
-def test_folding_small_files_costs_an_upsert_few_requests_in_the_mean(
+def test_folding_small_files_adds_few_requests_to_an_upsert_on_average(
     s3_options: dict[str, str],
 ) -> None:
     plain, folding = (
@@ -71,7 +71,7 @@ def test_folding_small_files_costs_an_upsert_few_requests_in_the_mean(
 
 
 @pytest.mark.s3
-def test_a_read_after_22_upserts_asks_for_a_file_a_tier_and_what_came_since_the_last_checkpoint(
+def test_read_after_22_upserts_requests_a_file_of_each_tier_and_the_newest_commits(
     s3_options: dict[str, str],
 ) -> None:
     hours = upserted("s3://lake/requests/read", s3_options, 22)

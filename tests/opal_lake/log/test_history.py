@@ -27,7 +27,7 @@ def test_history_names_the_version_that_the_log_lacks(lost: int) -> None:
     assert len([*islice(reopen(storage).commits(), len(listed))]) == len(listed)
 
 
-def test_history_has_a_lost_version_from_a_page_and_a_check_names_it() -> None:
+def test_history_reads_a_lost_version_from_a_page_and_check_names_the_version() -> None:
     storage = MemoryStorage()
     history(storage, 10)
     expected = [*at_hour(storage, 12).history()]

@@ -113,9 +113,7 @@ def name_of(value: Any) -> str:
 
 @pytest.mark.parametrize("value", WRONG, ids=name_of)
 @pytest.mark.parametrize("name", [*INGESTS, *JOBS])
-def test_a_name_that_no_log_can_hold_is_refused_before_anything_is_written(
-    name: str, value: Any
-) -> None:
+def test_invalid_name_is_refused_before_anything_is_written(name: str, value: Any) -> None:
     numbers_fit = name in ("sequence", "start", "end") and type(value) is int and value >= 0
     if (numbers_fit and value < 1 << 63) or (name == "position" and not hashable(value)):
         return
@@ -129,7 +127,7 @@ def test_a_name_that_no_log_can_hold_is_refused_before_anything_is_written(
 @settings(max_examples=40, deadline=None)
 @given(value=VALUES)
 @pytest.mark.parametrize("name", INGESTS)
-def test_what_an_ingest_is_given_is_refused_or_read_again(name: str, value: Any) -> None:
+def test_any_argument_of_an_ingest_is_refused_or_read_back(name: str, value: Any) -> None:
     if name == "position" and not hashable(value):
         return
     table = create(MemoryStorage())
@@ -160,7 +158,7 @@ def test_what_an_ingest_is_given_is_refused_or_read_again(name: str, value: Any)
 
 @pytest.mark.parametrize("value", [None, "run 7", *ODD_TEXTS], ids=ascii)
 @pytest.mark.parametrize("name", JOBS)
-def test_every_text_is_a_token(name: str, value: str | None) -> None:
+def test_every_text_can_be_a_token(name: str, value: str | None) -> None:
     table = pending_table()
     first = JOBS[name](table, value)
     assert first.token == value
@@ -196,7 +194,7 @@ def test_every_text_is_a_token(name: str, value: str | None) -> None:
         "oldest_version",
     ],
 )
-def test_a_commit_that_is_written_can_be_read(field: str, value: Any) -> None:
+def test_every_written_commit_can_be_read(field: str, value: Any) -> None:
     """Whatever a writer passes by: the last check is where the log is written."""
     table = create(MemoryStorage())
     link = Commit(
@@ -238,7 +236,7 @@ def _with(link: Commit, field: str, value: Any) -> Commit | None:
 
 
 @pytest.mark.parametrize("value", [20261124, True, b"x", 5.5, "", "\ud800"], ids=repr)
-def test_every_way_into_the_log_checks_names(value: Any) -> None:
+def test_ingest_and_proposal_refuse_invalid_names(value: Any) -> None:
     for name in ("token", "partition_key"):
         with pytest.raises(InvalidInputError):
             check_names(Ingest([], **{name: value}))
@@ -278,7 +276,7 @@ def test_every_way_into_the_log_checks_names(value: Any) -> None:
     ],
     ids=repr,
 )
-def test_a_refusal_says_what_to_write(arguments: dict[str, Any], message: str) -> None:
+def test_refusal_names_a_valid_argument(arguments: dict[str, Any], message: str) -> None:
     table = create(MemoryStorage())
     with pytest.raises(InvalidInputError, match=message):
         table.ingest(*rows(FIRST), **arguments)

@@ -73,7 +73,7 @@ def storage(request: pytest.FixtureRequest) -> Storage:
     return open_storage(f"memory://pages-{request.node.name}")
 
 
-def test_changes_of_many_small_commits_ask_for_a_tenth_of_the_files() -> None:
+def test_changes_of_many_small_commits_read_a_tenth_of_the_files() -> None:
     hours = Hours("memory://pages/requests", {}).upsert(200)
     store = Counting(hours.storage)
     hours.storage = store
@@ -92,7 +92,7 @@ def test_changes_of_many_small_commits_ask_for_a_tenth_of_the_files() -> None:
     assert check_table(hours.table) == []
 
 
-def test_writers_ask_for_little_more(storage: Storage) -> None:
+def test_pages_add_few_requests_to_writers(storage: Storage) -> None:
     store = Counting(storage)
     create(store, fold_files=0)
     store.asked.clear()
@@ -115,7 +115,7 @@ def test_sixteen_pages_are_merged_into_one(storage: Storage) -> None:
     assert check_table(at_hour(storage, 73)) == []
 
 
-def test_a_page_holds_the_very_bytes_of_its_commits(storage: Storage) -> None:
+def test_page_holds_the_exact_bytes_of_its_commits(storage: Storage) -> None:
     history(storage, 64)
     for ref in list_pages(storage):
         page = decode_page(storage.get(ref.path), ref.path)
@@ -167,7 +167,7 @@ def compare_with_log(table: Table, lost: list[int], number: Callable[[int], int]
 
 
 @pytest.mark.parametrize("mode", ["before", "after", "failed", "done_but_failed"])
-def test_a_writer_that_dies_at_its_page_costs_nothing(mode: Mode) -> None:
+def test_log_stays_complete_if_a_writer_dies_before_its_page(mode: Mode) -> None:
     sound = MemoryStorage()
     history(sound, 7, fold_files=0)
     dry = FailingStore(copied(sound, MemoryStorage()))
@@ -185,7 +185,9 @@ def test_a_writer_that_dies_at_its_page_costs_nothing(mode: Mode) -> None:
         assert check_table(at_hour(storage, 20)) == [], call
 
 
-def test_a_page_that_a_dead_writer_left_out_is_part_of_the_next_one(storage: Storage) -> None:
+def test_next_page_holds_the_commits_of_a_page_that_a_dead_writer_left_out(
+    storage: Storage,
+) -> None:
     history(storage, 7)
     trace = FailingStore(copied(storage, MemoryStorage()))
     grow(trace, range(8, 9))
@@ -362,7 +364,7 @@ def ref_of(first: int, last: int, size: int = 1) -> PageRef:
     first=st.integers(1, 40),
     length=st.integers(0, 40),
 )
-def test_a_cover_holds_all_that_can_be_had(
+def test_cover_holds_every_version_that_is_in_any_page(
     spans: list[tuple[int, int]], first: int, length: int
 ) -> None:
     refs = [ref_of(start, start + more, size) for size, (start, more) in enumerate(spans)]
@@ -375,7 +377,7 @@ def test_a_cover_holds_all_that_can_be_had(
     assert len({*chosen}) == len(chosen) <= len(refs)
 
 
-def test_names_of_pages_give_their_place_back() -> None:
+def test_name_of_a_page_is_parsed_to_its_versions_and_checksum() -> None:
     path = layout.log_page_path(5, 1028, 0xAB)
     assert layout.log_page_place(path) == (5, 1028, 0xAB)
     assert path > layout.log_pages_start_after(1028) > layout.log_page_path(1, 1029, 0)
@@ -383,7 +385,7 @@ def test_names_of_pages_give_their_place_back() -> None:
     assert layout.log_page_place(layout.LOG_PAGES + "readme.txt") is None
 
 
-def test_a_page_that_is_not_what_its_head_says_is_damaged() -> None:
+def test_page_that_contradicts_its_head_is_damaged() -> None:
     page = Page(table_id="t", first=1, last=3, commits={1: b"{}", 3: b"{}"}, events={})
     data = encode_page(page)
     path = layout.log_page_path(1, 3, zlib.crc32(data))
@@ -449,7 +451,7 @@ def test_a_longer_page_of_another_table_is_not_taken_for_lost_commits() -> None:
     assert not [message for message in messages if "lost" in message]
 
 
-def test_a_damaged_wide_page_takes_no_place_and_retention_deletes_it(storage: Storage) -> None:
+def test_damaged_wide_page_is_not_used_and_retention_deletes_it(storage: Storage) -> None:
     history(storage, 62)
     before = page_paths(storage)
     counted = Counting(storage)
@@ -484,7 +486,7 @@ def test_a_writer_that_cannot_fill_a_merge_stores_its_own_span(storage: Storage)
     assert (newest.first, newest.last) == (61, 64)
 
 
-def test_a_history_with_a_damaged_commit_asks_for_each_commit_a_few_times(
+def test_history_with_a_damaged_commit_reads_each_commit_a_few_times(
     storage: Storage,
 ) -> None:
     history(storage, 120)

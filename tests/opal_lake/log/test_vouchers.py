@@ -66,7 +66,7 @@ class Lake:
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("second_inline", [True, False])
 @pytest.mark.parametrize("bases", [(15, 16), (15, 15), (16, 16), (31, 32), (14, 16)])
-def test_of_two_writers_that_slept_neither_vouches_for_the_other(
+def test_two_writers_that_stalled_during_expiry_commit_nothing(
     bases: tuple[int, int], second_inline: bool
 ) -> None:
     lake = Lake()

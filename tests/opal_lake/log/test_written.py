@@ -27,7 +27,7 @@ def test_an_ingest_reads_no_checkpoint_where_it_wrote_the_newest_version() -> No
     assert check_table(table) == []
 
 
-def test_it_finds_what_others_wrote_meanwhile_and_in_a_table_that_was_made_anew_its_own_begin(
+def test_writer_finds_commits_of_others_and_a_table_that_was_created_again(
     tmp_path: Path,
 ) -> None:
     storage = open_storage(str(tmp_path / "table"))
@@ -47,7 +47,7 @@ def test_it_finds_what_others_wrote_meanwhile_and_in_a_table_that_was_made_anew_
     assert check_table(table) == []
 
 
-def test_one_that_follows_the_log_holds_few_commits_however_long_it_does() -> None:
+def test_follower_of_the_log_holds_few_commits() -> None:
     storage = MemoryStorage()
     table, reader = create(storage), reopen(storage, "reader")
     seen = reader.log.head()
@@ -67,7 +67,7 @@ def test_one_that_follows_the_log_holds_few_commits_however_long_it_does() -> No
     assert reader.log.follow(seen).version == table.snapshot_at().version
 
 
-def test_a_copy_for_another_process_does_not_hold_it() -> None:
+def test_pickled_log_does_not_hold_the_last_written_version() -> None:
     table = create(MemoryStorage())
     table.ingest(*rows([("a", 1, 1)]), metadata="inline")
     assert table.log.written.state is not None

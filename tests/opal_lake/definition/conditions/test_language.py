@@ -193,7 +193,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("text", FAULTS)
-def test_a_fault_is_shown_at_its_place(text: str) -> None:
+def test_error_shows_a_fault_at_its_position(text: str) -> None:
     column, words = FAULTS[text]
     with pytest.raises(InvalidInputError) as caught:
         condition(text, FIELDS, DELETES)
@@ -207,7 +207,7 @@ def test_a_fault_is_shown_at_its_place(text: str) -> None:
     assert len(message) < 1_200
 
 
-def test_a_filter_may_be_longer_than_what_is_stored() -> None:
+def test_where_may_be_longer_than_a_stored_condition() -> None:
     text = f"num IN ({', '.join(map(str, range(5_000)))})"
     assert answer(text) is False
     with pytest.raises(InvalidInputError, match="write at most 10,000"):
@@ -219,7 +219,7 @@ def test_a_fault_in_the_second_line_is_shown_there() -> None:
         condition("flag\n AND  = 1", FIELDS)
 
 
-def test_what_the_language_lacks_comes_with_the_way_out() -> None:
+def test_error_for_unsupported_sql_names_an_alternative() -> None:
     with pytest.raises(InvalidInputError, match="compute it as a column of the source"):
         condition("txt RLIKE 'a'", FIELDS, DELETES)
 
@@ -274,7 +274,7 @@ def test_a_slice_is_read_from_its_begin() -> None:
     ]
 
 
-def test_no_rows_have_no_answers() -> None:
+def test_empty_rows_have_zero_answers() -> None:
     assert len(condition("1 / num > dbl", FIELDS).holds(SCHEMA.empty_table())) == 0
 
 
@@ -296,7 +296,7 @@ def _frames() -> list[Any]:
     return frames
 
 
-def test_a_drawn_tree_is_the_same_after_text_and_after_json() -> None:
+def test_random_tree_is_equal_after_text_and_after_json() -> None:
     drawing = Drawing(random.Random(7))
     for _ in range(1_000):
         tree = drawing.condition()
@@ -338,7 +338,7 @@ def test_any_text_is_a_condition_or_a_fault() -> None:
     assert 500 < understood < 2_500
 
 
-def test_places_do_not_count_when_trees_are_compared() -> None:
+def test_trees_are_equal_whatever_their_positions_in_the_text() -> None:
     expected = Compare(op="=", left=Column(path=("a",)), right=Literal(value=1))
     assert parse(" a  = 1") == expected
 
