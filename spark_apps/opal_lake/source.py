@@ -250,8 +250,8 @@ def _paths(paths: object) -> tuple[str, ...]:
         listed = tuple(paths)
     if not listed or not all(isinstance(path, str) and path for path in listed):
         raise InvalidInputError(
-            f"files: paths={paths!r} is not a list of paths; "
-            "give paths or globs such as ['s3a://in/orders/*.json']"
+            f"files: paths={paths!r} names no file; "
+            "give a list of paths or globs such as ['s3a://in/orders/*.json']"
         )
     if any(has_secret(path) for path in listed):
         raise InvalidInputError(

@@ -69,7 +69,7 @@ ADDED: dict[str, pa.DataType] = {
 }
 WIDE_SCHEMA = pa.schema([*SCHEMA, *(pa.field(name, kind) for name, kind in ADDED.items())])
 FRIDAY, SATURDAY = "2026-11-27", "2026-11-28"
-FLOOR_US = 5_000_000  # of the major compaction: it drops what no event time since then shows
+FLOOR_US = 5_000_000  # the major compaction drops rows that no event time since then shows
 
 
 def build(file_format: str) -> Storage:

@@ -127,7 +127,7 @@ REFUSED: dict[str, Callable[[Table], object]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_needs_keys_is_refused_before_it_begins(what: str, table: Table) -> None:
+def test_operations_on_keys_are_refused_for_a_table_without_keys(what: str, table: Table) -> None:
     before = [stored.path for stored in table.storage.list("")]
     with pytest.raises(InvalidInputError, match="needs a table with keys, and this one has none"):
         REFUSED[what](table)

@@ -50,7 +50,7 @@ def files(table: Table, prefix: str) -> dict[str, bytes]:
     return files
 
 
-def test_frozen_table_reads_as_it_did_and_every_file_decodes_to_what_it_held(
+def test_frozen_table_reads_as_before_and_its_files_decode_as_before(
     frozen: tuple[Table, dict[str, Any]],
 ) -> None:
     table, content = frozen

@@ -139,7 +139,7 @@ def test_a_referenced_file_is_read_as_far_as_it_should_be_long(tmp_path: Path) -
         reopen(storage).read()
 
 
-def test_bitmap_bases_say_nothing_of_more_than_they_are() -> None:
+def test_bitmap_bases_with_false_sizes_are_refused() -> None:
     whole = BitMap()
     whole.add_range(0, 1 << 32)  # half a megabyte that stands for 16 GB of offsets
     with pytest.raises(FormatError, match=r"x.bits .*it marks row"):
@@ -208,7 +208,7 @@ def test_runs_are_as_large_as_their_directory(said: dict[str, object]) -> None:
         decode_run(_HEAD.pack(MAGIC, len(head), zlib.crc32(head)) + head + bytes(28), "x.run")
 
 
-def test_a_block_of_a_run_inflates_to_what_its_entries_take() -> None:
+def test_a_block_of_a_run_inflates_to_the_size_of_its_entries() -> None:
     body = bytes(8) + inflating(bytes(1 << 20), 64)
     directory = np.zeros(
         1,

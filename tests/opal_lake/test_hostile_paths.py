@@ -176,7 +176,7 @@ def test_a_named_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> No
         reopen(table.storage).snapshot_at()
 
 
-def test_what_the_format_names_is_what_the_layout_makes() -> None:
+def test_paths_of_the_layout_are_those_of_the_format() -> None:
     stem = layout.job_file_name(7, 1 << 33, "0123456789abcdef.4")
     values = [
         ("day", "2026-11-01"),

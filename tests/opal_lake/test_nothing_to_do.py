@@ -73,7 +73,7 @@ def test_a_metagen_names_the_version_at_which_all_is_visible(table: Table) -> No
 
 
 @pytest.mark.parametrize("job", [metagen, same_properties])
-def test_a_repeat_finds_the_result_whatever_came_since(table: Table, job: Job) -> None:
+def test_a_repeat_returns_the_first_result_after_later_commits(table: Table, job: Job) -> None:
     first = job(table, "t")
     table.ingest(*rows(SECOND))
     again = job(table, "t")
@@ -83,7 +83,9 @@ def test_a_repeat_finds_the_result_whatever_came_since(table: Table, job: Job) -
         table.retain(token="t")
 
 
-def test_who_lost_the_race_for_all_rows_keeps_a_result_and_commits_nothing(table: Table) -> None:
+def test_a_metagen_that_lost_all_rows_to_another_commits_nothing_and_stores_a_result(
+    table: Table,
+) -> None:
     table.ingest(*rows(SECOND))
     first, second = prepare_metagen(table), prepare_metagen(table)
     won = commit_metagen(table.log, *first, "first")
@@ -108,7 +110,9 @@ def test_two_runs_with_one_token_tell_the_same(table: Table) -> None:
     assert (result.version, dict(result.counts)) == (idle.version, dict(idle.counts))
 
 
-def test_who_dies_while_it_keeps_the_result_is_run_again(clock: ManualClock, table: Table) -> None:
+def test_a_job_that_died_while_it_stored_its_result_runs_again(
+    clock: ManualClock, table: Table
+) -> None:
     dry = FailingStore(table.storage)
     table_on(dry, clock).metagen(token="dry")
     for fail_at in range(1, len(dry.trace) + 1):

@@ -37,7 +37,7 @@ def asked(options: dict[str, str], hours: Hours, job: Callable[[Table], object])
 
 
 @pytest.mark.s3
-def test_a_retention_with_nothing_to_do_reads_what_came_since_the_last_one(
+def test_a_retention_with_nothing_to_do_reads_only_later_commits(
     start: Start, s3_options: dict[str, str]
 ) -> None:
     def retain(table: Table) -> None:
@@ -60,7 +60,7 @@ def test_a_retention_with_nothing_to_do_reads_what_came_since_the_last_one(
 
 
 @pytest.mark.s3
-def test_a_retention_asks_for_what_there_is_to_delete_and_not_for_what_stays(
+def test_requests_of_a_retention_grow_with_deleted_files_only(
     start: Start, s3_options: dict[str, str]
 ) -> None:
     hours = start(25)
@@ -83,7 +83,7 @@ def test_rewrites_read_the_log_once_and_each_file_once(
     first = asked(s3_options, hours, compact)
     assert first.total <= 58, (
         first
-    )  # of which 21 read the segment logs, of all upserts but the first one
+    )  # 21 requests read the segment logs of all upserts but the first one
     assert not {path for path in first.repeated if "/data/" in path}, first
     repeated = [path for path in first.repeated if "/segment_logs/" in path]
     assert len(repeated) <= 3, first  # for the page of the log that a commit of the job ends

@@ -120,7 +120,7 @@ def compare_histories(count: int, part: int = 0) -> None:
     run()
 
 
-def test_row_ids_are_unique_for_ever_and_no_rewrite_changes_them() -> None:
+def test_row_ids_are_unique_and_no_rewrite_changes_them() -> None:
     compare_histories(max(1, HISTORIES // 2))
 
 
@@ -212,7 +212,7 @@ def test_a_segment_that_is_pending_again_gets_new_ids() -> None:
     assert check_table(table) == []
 
 
-def test_orc_files_do_not_hold_them() -> None:
+def test_orc_files_do_not_hold_row_ids() -> None:
     table = create(MemoryStorage(), file_format="orc")
     fill(table)
     compact(table)
@@ -220,7 +220,7 @@ def test_orc_files_do_not_hold_them() -> None:
     assert check_table(table) == []
 
 
-def test_files_that_an_upsert_folds_hold_them() -> None:
+def test_files_that_an_upsert_folds_hold_row_ids() -> None:
     table = create(MemoryStorage(), fold_files=4, checkpoint_commits=2)
     for number in range(12):
         table.ingest(*rows([(f"k{number}", number, 1)]), metadata="inline")
@@ -288,7 +288,7 @@ def test_a_segment_has_rows_that_offsets_can_number(count: int) -> None:
         pending_from_json([1, count, 0, 1, 1, None, None, None])
 
 
-def test_segments_of_files_are_those_of_the_list() -> None:
+def test_segments_of_row_ids_are_those_that_the_table_lists() -> None:
     """However many parts of the list lie in files of their own."""
     storage = MemoryStorage()
     table = create(storage, checkpoint_commits=1000)

@@ -47,7 +47,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=60)
 @given(steps=st.lists(STEPS, min_size=2, max_size=9), look_back=st.integers(0, MOMENTS))
-def test_whatever_is_done_the_table_reads_as_the_model_says(
+def test_a_table_reads_as_the_model_after_any_steps(
     steps: list[tuple[str, list[Row], int]], look_back: int
 ) -> None:
     table = create(MemoryStorage(), segment_rows=5, group_rows=50, key_store_fan_in=2)
@@ -85,7 +85,7 @@ def test_an_upsert_by_key_hash_has_a_task_a_range() -> None:
 
 
 @pytest.mark.parametrize("verb", ["inline", "metagen", "rebuild_key_store", "compact"])
-def test_whatever_writes_a_run_records_its_greatest_delta(verb: str) -> None:
+def test_every_operation_records_the_greatest_delta_of_its_runs(verb: str) -> None:
     table = replace(create(MemoryStorage(), key_store_fan_in=2), executor=InProcess(tasks=2))
     for delta in (5, 9, 3):
         batch = rows([(f"k{number}", delta + number, number) for number in range(20)])
@@ -102,7 +102,7 @@ def test_whatever_writes_a_run_records_its_greatest_delta(verb: str) -> None:
         assert run.greatest_delta == entries.delta.max()
 
 
-def test_rows_without_a_key_are_refused_whatever_the_tasks() -> None:
+def test_rows_without_a_key_are_refused_with_any_number_of_tasks() -> None:
     table = replace(create(MemoryStorage()), executor=InProcess(tasks=3))
     batch = rows([("a", 1, 1), ("b", 2, 2)])[0]
     batch = batch.set_column(0, "sku", [["a", None]])

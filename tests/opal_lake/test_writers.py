@@ -88,7 +88,7 @@ def test_six_processes_at_once_on_s3_fifty_rounds(s3_options: dict[str, str]) ->
     assert_whole(reopen(open_storage(uri, s3_options)), rounds=50)
 
 
-def test_a_long_metagen_beside_a_stream_of_short_ones_still_commits() -> None:
+def test_a_long_metagen_commits_although_short_ones_overtake_it() -> None:
     """The long job compares its rows with those of short ones, without a new start."""
     storage = open_storage("memory://long-and-short")
     table = create(storage)
@@ -116,7 +116,7 @@ def test_a_long_metagen_beside_a_stream_of_short_ones_still_commits() -> None:
     assert check_table(table) == []
 
 
-def test_two_metagens_that_took_up_the_same_rows_count_them_once() -> None:
+def test_rows_that_two_metagens_select_are_counted_once() -> None:
     storage = open_storage("memory://same-rows")
     table = create(storage)
     table.ingest(*rows([("a", 1, 1), ("a", 2, 2), ("b", 1, 1)]))

@@ -23,7 +23,7 @@ from tests.opal_lake.build import HISTORIES, SEED, play
 from tests.second_reader.second_reader import UnreadableError, read_table
 
 SLOW_TABLES = 50
-EVENT_TIMES = 3  # of a table, next to the current view
+EVENT_TIMES = 3  # how many event times of each table are read, next to the current view
 CREATED = pa.schema(
     [
         ("id", pa.int64()),

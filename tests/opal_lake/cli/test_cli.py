@@ -89,7 +89,9 @@ def test_help_shows_each_verb_with_an_example_and_the_exit_codes(
     "verb",
     ["create", "ingest", "metagen", "read", "describe", "history", "files", "segments", "check"],
 )
-def test_help_of_a_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_verb_begins_with_usage_and_ends_with_an_example(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([verb, "--help"])
     shown = capsys.readouterr().out
@@ -183,7 +185,9 @@ def test_a_sound_table_passes_the_check(uri: str, capsys: pytest.CaptureFixture[
     assert "every invariant holds" in capsys.readouterr().out
 
 
-def test_a_check_says_what_it_did_not_look_at(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_lists_the_parts_that_it_left_out(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", uri, "--sample", "10%", "--memory", "2g"]) == OK
     assert "not looked at  90% of the keys" in capsys.readouterr().out
     assert main(["check", uri, "--quick", "--json"]) == OK
@@ -192,7 +196,7 @@ def test_a_check_says_what_it_did_not_look_at(uri: str, capsys: pytest.CaptureFi
     assert "not looked at: the content of" in output.err
 
 
-def test_help_of_create_names_no_bound_of_what_it_reads(
+def test_help_of_create_does_not_name_local_mb(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     helps = {}
@@ -441,7 +445,7 @@ def test_a_reader_that_goes_away_is_not_an_error(uri: str, metadata: Path, words
         (["check", "{uri}", "--spark"], "opal check --spark"),
     ],
 )
-def test_without_spark_the_error_says_what_to_install(
+def test_without_spark_the_error_names_the_package_to_install(
     words: list[str], needing: str, uri: str, metadata: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
@@ -499,7 +503,7 @@ def test_a_table_gives_way_to_a_narrow_terminal() -> None:
     assert lines[1].endswith(".parquet  1,234,567")
 
 
-def test_what_would_fool_a_terminal_is_shown_escaped() -> None:
+def test_control_characters_are_shown_escaped() -> None:
     (_, line) = text_table([Column(key="name", title="name")], [{"name": "a\x1b[2Jb\nc"}])
     assert line == "a\\x1b[2Jb\\nc"
 
@@ -526,11 +530,11 @@ def test_wide_characters_keep_columns_aligned() -> None:
         (5 << 40, "5.0 TiB"),
     ],
 )
-def test_sizes(size: int, shown: str) -> None:
+def test_sizes_are_shown_in_units_of_1024(size: int, shown: str) -> None:
     assert size_text(size) == shown
 
 
-def test_times() -> None:
+def test_ages_and_durations_are_shown_in_words_and_minutes() -> None:
     now = datetime(2026, 1, 2, tzinfo=UTC)
     past = [now - timedelta(seconds=seconds) for seconds in (-5, 59, 60, 7200, 86_400 * 3)]
     assert [ago_text(moment.isoformat(), now) for moment in past] == [
@@ -575,7 +579,9 @@ def test_the_progress_bar_is_as_long_as_the_part_done(monkeypatch: pytest.Monkey
     )
 
 
-def test_explain_says_what_a_condition_skips(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_counts_the_files_that_a_condition_skips(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert (
         main(
             [

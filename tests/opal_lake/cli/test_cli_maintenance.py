@@ -91,7 +91,7 @@ def test_pending_rows_are_discarded_by_key_or_token(
     assert content(reopen(open_storage(uri))) == before
 
 
-def test_a_replay_of_what_still_cannot_be_read_says_so(
+def test_a_replay_reports_rows_that_still_cannot_be_read(
     uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given, _ = rows([("ax", 9, 9), ("bow", 9, 9)])
@@ -101,7 +101,9 @@ def test_a_replay_of_what_still_cannot_be_read_says_so(
     assert capsys.readouterr().out.startswith("nothing replayed, 1 rejected, ")
 
 
-def test_a_dry_run_lists_what_would_go(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_lists_the_files_that_would_be_deleted(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["retain", uri, "--window", "0s", "--grace", "0s", "--dry-run"]) == OK
     shown = capsys.readouterr().out
     assert "would delete" in shown
@@ -163,7 +165,7 @@ def test_a_business_snapshot_is_finished_and_shown(
     assert "finished 2022-07-15; 2022-07-16 is open" in capsys.readouterr().out
 
 
-def test_restore_says_what_would_change_and_does_it(
+def test_restore_counts_changes_in_a_dry_run_and_makes_them_otherwise(
     uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = reopen(open_storage(uri))

@@ -35,7 +35,7 @@ def parsed(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def test_what_is_given_becomes_the_operation_and_the_rest_has_its_default() -> None:
+def test_flags_become_arguments_and_others_have_their_default() -> None:
     args = parsed("--wall", "north", "--coats", "3", "--dry-for", "1h30m", "--twice")
     assert operation_of(args, Paint) == Paint(wall="north", coats=3, dry_for="1h30m", twice=True)
     assert operation_of(parsed("--wall", "east"), Paint) == Paint(wall="east")
@@ -44,7 +44,7 @@ def test_what_is_given_becomes_the_operation_and_the_rest_has_its_default() -> N
     }  # fmt: skip
 
 
-def test_help_names_values_and_defaults_and_what_has_no_help_is_no_flag(
+def test_help_names_values_and_defaults_and_arguments_without_help_have_no_flag(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
@@ -62,9 +62,7 @@ def test_help_names_values_and_defaults_and_what_has_no_help_is_no_flag(
     assert "colours" not in shown
 
 
-def test_a_required_argument_and_a_choice_are_argparse_s_affair_and_values_the_declaration_s() -> (
-    None
-):
+def test_argparse_checks_presence_and_choices_and_the_declaration_checks_values() -> None:
     with pytest.raises((SystemExit, argparse.ArgumentError)):
         parsed()
     with pytest.raises(argparse.ArgumentError, match="invalid choice"):

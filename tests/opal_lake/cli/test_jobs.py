@@ -79,7 +79,7 @@ WORKLOADS = [
 
 
 @pytest.mark.parametrize("operation, files, rows", WORKLOADS, ids=str)
-def test_metadata_says_what_a_job_would_read(
+def test_the_workload_of_a_job_is_estimated_from_metadata(
     operation: object, files: int, rows: int, table: Table
 ) -> None:
     for stored in Path(table.uri).rglob("*.parquet"):
@@ -268,7 +268,7 @@ def opal_without(
     )
 
 
-def test_a_job_too_large_for_this_process_says_what_to_install_or_runs_with_local(
+def test_a_job_too_large_for_this_process_needs_spark_or_local(
     table: Table, metadata: Path, tmp_path: Path
 ) -> None:
     table.set_properties({"local_mb": 0})
@@ -291,7 +291,7 @@ def test_a_job_too_large_for_this_process_says_what_to_install_or_runs_with_loca
     assert "compact: done before with this token: in this process" in again.stderr
 
 
-def test_a_job_on_spark_without_a_java_says_what_to_install(
+def test_a_job_on_spark_without_java_names_the_package_to_install(
     table: Table, metadata: Path, tmp_path: Path
 ) -> None:
     table.set_properties({"local_mb": 0})

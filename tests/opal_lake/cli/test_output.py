@@ -72,7 +72,7 @@ def test_json_stays_the_same_value_in_any_encoding(table: Table) -> None:
     assert json.loads(ended.stdout) == [{"id": KEY, "at": 1}]
 
 
-def test_metagen_without_work_says_so_and_what_stays_pending(table: Table) -> None:
+def test_metagen_without_work_reports_the_rows_that_stay_pending(table: Table) -> None:
     ended = opal("metagen", table.uri, "--partition-key", "2026-11-28")
     assert ended.stdout.startswith("nothing to do in version 1 of ")
     assert "no row of partition key '2026-11-28' is pending" in ended.stdout
