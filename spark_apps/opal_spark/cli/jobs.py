@@ -5,6 +5,8 @@ PySpark is imported when a verb runs, so that help costs nothing and works witho
 
 import argparse
 import importlib.util
+import os
+import re
 from typing import Any
 
 from opal_lake.cli.command import (
@@ -20,7 +22,7 @@ from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.cli.jobs import add_key, add_property, given_properties_of, show_results
 from opal_lake.cli.progress import ProgressLine
 from opal_lake.cli.run_job import NoSparkError, add_spark, spark_is_missing
-from opal_lake.errors import InvalidInputError, OpalError
+from opal_lake.errors import InvalidInputError, NoRowsError, OpalError
 from opal_lake.operations.bootstrap import Bootstrap
 from opal_lake.operations.ingest import Ingest, IngestSource
 from opal_lake.operations.job_spec import JobSpec
@@ -29,9 +31,29 @@ from opal_lake.operations.read import Changes, Read, ShowChanges, ShowRows
 from opal_lake.operations.verb import Job
 from opal_lake.result import JobResult
 from opal_lake.s3a import spark_settings
-from opal_lake.source import DELTA_CONF, FILE_FORMATS, Files, Jdbc, source_to_json
+from opal_lake.source import (
+    DELTA_CONF,
+    FILE_FORMATS,
+    Files,
+    Jdbc,
+    no_file_message,
+    source_from_json,
+    source_to_json,
+)
 from opal_spark.cli.mutate import add_mutate
 from opal_spark.engine.versions import check_installed_spark
+
+# With these variables Spark may have another master, or another file system by default
+_SPARK_VARIABLES = (
+    "HADOOP_CONF_DIR",
+    "MASTER",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_CONF_DIR",
+    "SPARK_HOME",
+    "SPARK_REMOTE",
+)
+_PATTERN_CHARACTER = re.compile(r"[\\*?\[\]{}]")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def commands(verbs: Verbs) -> None:
@@ -171,12 +193,15 @@ def bootstrap(args: argparse.Namespace) -> None:
         # In front, because a later setting of the user overrides an earlier one
         delta_conf = [f"{name}={value}" for name, value in DELTA_CONF.items()]
         args.conf = [*delta_conf, *args.conf]
-    _run_one(args, operation_of(args, Bootstrap, properties=given_properties_of(args)))
+    operation = operation_of(args, Bootstrap, properties=given_properties_of(args))
+    _check_source_folder(args, operation)
+    _run_one(args, operation)
 
 
 def ingest(args: argparse.Namespace) -> None:
     """Run `opal ingest`, and with --metagen a MetaGen after it."""
     operation = operation_of(args, IngestSource, source=_source(args))
+    _check_source_files(args, operation)
     specs: list[JobSpec[Any]] = [JobSpec(operation=operation, table=args.table, token=args.token)]
     if args.metagen:
         # A token names one commit, so the second job needs a token of its own
@@ -223,6 +248,63 @@ def _source(args: argparse.Namespace) -> dict[str, Any]:
     if jdbc:
         return source_to_json(Jdbc(**{"url": "", **jdbc}, options=options))
     return source_to_json(Files(paths=args.paths, format=args.format, options=options, **named))
+
+
+def _check_source_files(args: argparse.Namespace, operation: IngestSource) -> None:
+    """Raise NoRowsError before Spark starts if a local file of the source does not exist.
+
+    With a token or `on_empty` there may be no error: an earlier ingest may have had the token, and
+    a source without rows may be accepted.
+    """
+    source = source_from_json(operation.source)
+    if args.token is not None or not operation.refuses_empty or not isinstance(source, Files):
+        return
+    if not _reads_local_files(args) or not _table_exists(args):
+        return
+    if any(_is_missing(path) for path in source.paths):
+        raise NoRowsError(no_file_message(source))
+
+
+def _check_source_folder(args: argparse.Namespace, operation: Bootstrap) -> None:
+    """Raise NoRowsError before Spark starts if a local folder of files does not exist.
+
+    A table that exists may need no further files of its source.
+    """
+    has_files = operation.format in ("parquet", "orc")
+    if not has_files or not _reads_local_files(args) or _table_exists(args):
+        return
+    if _is_missing(operation.source):
+        folder = Files(paths=(os.path.abspath(operation.source),), format=operation.format)
+        raise NoRowsError(no_file_message(folder))
+
+
+def _reads_local_files(args: argparse.Namespace) -> bool:
+    """Return whether a path without a scheme surely is a file of this machine to Spark."""
+    conf = pairs(args.conf, "--conf")
+    if not conf.get("spark.master", "local").startswith("local"):
+        return False
+    is_configured = "spark.remote" in conf or "spark.hadoop.fs.defaultFS" in conf
+    return not is_configured and not any(name in os.environ for name in _SPARK_VARIABLES)
+
+
+def _is_missing(path: str) -> bool:
+    """Return whether a path, without a pattern, of this machine does not exist."""
+    if path.startswith("file:"):
+        path = "/" + path.removeprefix("file:").lstrip("/")
+    if _SCHEME.match(path) or _PATTERN_CHARACTER.search(path):
+        return False
+    return not os.path.exists(path)
+
+
+def _table_exists(args: argparse.Namespace) -> bool:
+    """Return whether the table can be opened without Spark."""
+    from opal_lake.table import Table
+
+    try:
+        Table.open(args.table, store_options(args))
+    except OpalError:
+        return False
+    return True
 
 
 def _check_versions(args: argparse.Namespace, operation: ShowRows | ShowChanges) -> None:

@@ -19,6 +19,7 @@ from opal_lake.cli.shown_rows import cell_text
 from opal_lake.exit_codes import INPUT, OK, RETRY
 from opal_lake.result import JobResult
 from opal_lake.table import Table
+from opal_spark.cli import launch
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
@@ -329,3 +330,23 @@ def test_files_say_by_their_names_what_is_later_and_what_is_deleted(
         == INPUT
     )
     assert "apply only to files; leave them out with --jdbc-url" in capsys.readouterr().err
+
+
+def test_a_missing_local_source_is_an_error_before_spark_starts(
+    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starts(*_: object, **__: object) -> None:
+        raise AssertionError("Spark starts")
+
+    monkeypatch.setattr(launch, "launched", starts)
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    missing = str(tmp_path / "nosuch.csv")
+    assert main(["ingest", table, missing]) == INPUT
+    assert f"no file to read: looked for '{missing}'" in capsys.readouterr().err
+    folder = str(tmp_path / "nosuch")
+    assert main(["ingest", table, f"file://{missing}"]) == INPUT
+    assert "no file to read: looked for" in capsys.readouterr().err
+    words = ["bootstrap", str(tmp_path / "new"), folder, "--format", "parquet"]
+    assert main([*words, "--key", "id", "--delta", "at"]) == INPUT
+    assert f"no file to read: looked for '{folder}'" in capsys.readouterr().err
