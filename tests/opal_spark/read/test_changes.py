@@ -234,7 +234,7 @@ def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
         (
             (19,),
             NotFoundError,
-            r"has no version 19 yet; the newest is \d, and end=None reads up to it",
+            r"has no version 19 yet; the newest is \d: leave the end out to read up to it",
         ),
         ((3, 99), NotFoundError, r"has no version 99 yet"),
         (
@@ -246,7 +246,7 @@ def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
             ("latest", 1),
             InvalidInputError,
             (
-                r"from 'latest' \(version \d\) to 1 \(version 1\) .*; give an earlier start, or a "
+                r"from start='latest' \(version \d\) to end=1 .*; give an earlier start, or a "
                 r"later end"
             ),
         ),
