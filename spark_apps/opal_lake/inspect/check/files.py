@@ -100,7 +100,9 @@ def check_totals(snapshot: Snapshot, commits: list[Commit], findings: Findings) 
     rows = sum(file.rows for file in snapshot.files.values())
     message = f"the state counts {root.rows} rows, its files {rows}; {_RESTORE_LOG}"
     findings.expect(root.rows == rows, "I15", path, message)
-    in_files = {segment for file in snapshot.files.values() for segment in file.segments}
+    in_files: set[int] = set()
+    for file in snapshot.files.values():
+        in_files.update(file.segments)
     alone = sorted(in_files ^ segments.keys())
     message = f"segments {alone} are in the state, or in a file, alone"
     findings.expect(not alone, "I15", path, message)
@@ -131,7 +133,7 @@ def _check_append_only(snapshot: Snapshot, findings: Findings) -> None:
 
 
 def check_row_bases(snapshot: Snapshot, findings: Findings) -> None:
-    """Check that rows of a state do not share outside row ids, nor reserved ones."""
+    """Check that no two rows of a state have the same outside or reserved row id."""
     path = layout.commit_path(snapshot.version)
     ranges: list[tuple[int, int, str]] = []  # the first id, the number of ids, and whose they are
     for segment in snapshot.visible_segments.values():

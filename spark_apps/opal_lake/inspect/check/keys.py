@@ -9,14 +9,19 @@ from opal_lake.arrays import IndexArray
 from opal_lake.data.segment import RunFile
 from opal_lake.inspect.check.finding import Findings
 from opal_lake.inspect.check.sample import KeyRange
-from opal_lake.key_store.entries import Entries, concat_entries, same_as_next
+from opal_lake.key_store.entries import (
+    VERSION_COLUMNS,
+    Entries,
+    concat_entries,
+    same_as_next,
+)
 from opal_lake.key_store.filter import may_hold
 from opal_lake.key_store.run import MEND, Reader, RunIndex, open_index, read_blocks, read_filter
 
 
 @dataclass(slots=True, kw_only=True)
 class RunCheck:
-    """The check of a run, block by block; `finish` reports what is wrong with it."""
+    """The check of a run, block by block; `finish` reports its faults."""
 
     run: RunFile
     read: Reader
@@ -57,7 +62,7 @@ class RunCheck:
             return
         joined = concat_entries([*last, entries])
         self._in_order &= _is_ascending(joined)
-        self._repeated += int(same_as_next(joined, 3).sum())
+        self._repeated += int(same_as_next(joined, VERSION_COLUMNS).sum())
         self._has_right_fences &= bool(self.index.fences[block] == entries.high[0])
         if key_filter:
             self._is_in_filter &= bool(may_hold(key_filter, entries.high, entries.low).all())
@@ -65,7 +70,7 @@ class RunCheck:
         self._deltas += [int(entries.delta.max())]
 
     def finish(self, ties: int, findings: Findings) -> bool:
-        """Report what is wrong; return whether the entries may be compared with rows."""
+        """Report all faults; return whether the entries may be compared with rows."""
         run = self.run
         self._check_deltas(findings)
         if self.keys.is_all:
@@ -122,6 +127,7 @@ class RunCheck:
 
 
 def _is_ascending(entries: Entries) -> bool:
+    """Return whether each entry is after the one before it, by all order columns."""
     follows = np.ones(max(len(entries) - 1, 0), np.bool_)
     for column in reversed(entries.order_columns):
         follows = (column[:-1] < column[1:]) | ((column[:-1] == column[1:]) & follows)

@@ -96,7 +96,7 @@ def _until_one_fails(
 ) -> Iterator[int]:
     """Yield versions until there are more findings than before.
 
-    Damage of one version mostly is in the next ones, too, and each would report it again.
+    Most damage of a version is in the next versions, too, and each would report it again.
     """
     for done, version in enumerate(versions):
         if len(content.findings.unique) > findings_before:
@@ -118,7 +118,7 @@ def _check_merges(
             if commit.actions.restored is None:
                 check.add(commit)
                 continue
-            # A restore brings back other logs and runs
+            # A restore replaces the logs and runs, so the comparison begins again there
             for restored in _readable_state(log, commit.version, content):
                 check.begin(restored)
     return [*check.notes()]
@@ -145,7 +145,7 @@ def files_of_readable_versions(log: CommitLog, head: Snapshot) -> list[DataFile]
 
 
 def _starts(newest: Root) -> frozenset[int]:
-    """Return savepoints and the oldest version: no readable commit adds their files."""
+    """Return savepoints and the oldest version, whose files no readable commit adds."""
     return frozenset({*newest.savepoints.values(), newest.oldest_version} - {newest.version})
 
 
@@ -226,6 +226,6 @@ def _check_content(
 
 
 def _exhaust(checked: Iterator[object]) -> None:
-    """Take all parts of a check: they are checked as they pass by."""
+    """Read an iterator to its end: it checks each part that it yields."""
     for _ in checked:
         pass

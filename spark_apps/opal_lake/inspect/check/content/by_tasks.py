@@ -43,7 +43,7 @@ from opal_lake.key_store.entries import Entries
 from opal_lake.storage.protocol import Storage
 
 _ROW = -1  # instead of a run's number
-# Kinds of what meets in a range of row ids
+# Kinds of the rows that meet in a range of row ids: rows that end, rows that stay, events, doubts
 _ENDS, _STAYS, _EVENT, _DOUBT = range(4)
 
 
@@ -159,8 +159,10 @@ def _batch(
 
 
 def _report_batch(report: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    zeros = [pa.array([0], pa.int32()).cast(member.type) for member in list(schema)[2:]]
-    head = [pa.array([0], pa.int32()), pa.array([report], pa.binary())]
+    """Return a batch of one row with a report; its slot and its values are 0."""
+    zero = pa.array([0], pa.int32())
+    head = [zero, pa.array([report], pa.binary())]
+    zeros = [zero.cast(kind) for kind in schema.types[len(_HEAD) :]]
     return pa.RecordBatch.from_arrays([*head, *zeros], schema=schema)
 
 
@@ -186,6 +188,7 @@ def _read_placed(
 
 
 def _placed(entries: Entries, run: int, task: CheckTask) -> pa.RecordBatch:
+    """Return the entries of sampled keys with their slots and the number of their run."""
     slot = task.keys.slot_of(entries.high, task.slots)
     # Rows of keys outside a sample are in no slot
     inside = slot < task.slots
@@ -296,8 +299,9 @@ def _add_findings(content: Content, reports: Sequence[Report]) -> None:
     """
     state = content.state
     counts = FaultCounts()
-    whole = {path for report in reports for path in report.whole}
+    whole: set[str] = set()
     for report in reports:
+        whole.update(report.whole)
         counts.merge(report.counts)
         content.findings.unique.update(report.findings.unique)
     if whole >= state.files.keys():

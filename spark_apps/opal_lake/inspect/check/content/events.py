@@ -18,7 +18,7 @@ _RESTORE_LOG = "restore the log from a backup"
 
 @dataclass(slots=True, kw_only=True)
 class LogCheck:
-    """The check of a log, part by part; `finish` reports what is wrong with it."""
+    """The check of a log, part by part; `finish` reports its faults."""
 
     log: LogFile
     facts: SegmentFacts
@@ -33,7 +33,7 @@ class LogCheck:
     _next_segments: set[int] = field(default_factory=set)
 
     def pass_on(self, parts: Iterator[Events]) -> Iterator[Events]:
-        """Yield the parts, and check each as it passes by."""
+        """Check each part, and yield it."""
         for part in parts:
             self.add(part)
             yield part
@@ -72,7 +72,7 @@ class LogCheck:
         return limits
 
     def finish(self, findings: Findings) -> None:
-        """Report what is wrong with the log."""
+        """Report all faults of the log."""
         self._check_content(findings)
         self._check_rows_exist(findings)
 

@@ -67,7 +67,9 @@ class FaultCounts:
         events or entries are not reported.
         """
         where = "" if of_version is None else f" in version {of_version}"
-        paths = {segment: file.path for file in state.files.values() for segment in file.segments}
+        paths: dict[int, str] = {}  # of a file with rows of the segment
+        for file in state.files.values():
+            paths |= dict.fromkeys(file.segments, file.path)
         if events:
             for what, fault in _EVENTS.items():
                 for segment, count, first in self._of(what):
@@ -90,7 +92,7 @@ class FaultCounts:
                 findings.add("I21", paths.get(segment, layout.KEY_STORE), message)
 
     def _of(self, what: str) -> list[tuple[int, int, int]]:
-        """Return segment or run, count and first offset for a fault, in order."""
+        """Return (segment or run, count, first offset) for a fault, in order."""
         of_fault: list[tuple[int, int, int]] = []
         for (kind, which), (count, first) in self.faults.items():
             if kind == what:

@@ -1,6 +1,6 @@
 """The rule and the key store on a slot of keys.
 
-The rows of a slot show what the logs (I18) and the runs (I20, I21) have to hold.
+The rows of a slot show which events must be in logs (I18), and which entries in runs (I20, I21).
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from opal_lake.arrays import BoolArray, Int32Array, Int64Array
 from opal_lake.inspect.check.content.fault_counts import UNFOUNDED, UNSTORED, FaultCounts
 from opal_lake.inspect.check.spill_buffer import Column
 from opal_lake.key_store.entries import (
+    KEY_COLUMNS,
     Entries,
     concat_entries,
     down_to,
@@ -24,7 +25,10 @@ from opal_lake.key_store.entries import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedEnds:
-    """Rows by their ids, and from when on each is not valid, unless it `stays` so."""
+    """Rows by their ids, and the delta `until` which each is valid.
+
+    A row that `stays` is valid to the end of time: its `until` does not count.
+    """
 
     segment: Int64Array
     offset: Int32Array
@@ -46,7 +50,7 @@ class ExpectedEnds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Entries of runs, and the number of the run that each is of."""
+    """Entries of runs, and for each entry the number of its run."""
 
     entries: Entries
     run: Int32Array
@@ -102,7 +106,7 @@ def check_slot(
 
 def _rule_of(row: Entries) -> ExpectedEnds:
     """Apply the rule to sorted rows, without a key store."""
-    follows = same_as_next(row, 2)
+    follows = same_as_next(row, KEY_COLUMNS)
     next_delta = np.append(row.delta[1:], 0)[: len(row)]
     # A delete ends with its own delta
     until = np.where(row.deleted, row.delta, next_delta)
