@@ -185,7 +185,7 @@ class OpalReader(DataSourceReader):
         return [FilePartition(part) for part in self.parts]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        # If there are no partitions, Spark still runs one task, with None as its partition
+        # Without partitions Spark still runs one task, with None as its partition
         if isinstance(partition, FilePartition):
             rows = read_fields(partition.part, self.fields)
             refuse_nulls(rows, self.schema)

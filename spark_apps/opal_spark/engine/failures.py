@@ -191,7 +191,7 @@ def observed_count(observed: Observation, name: str) -> int:
         counts = observed.get
         return int(counts.get(name, 0))
     except Exception as error:
-        # If Spark finds out during the job that there is no row, it makes no count, and `get` fails
+        # If Spark learns during the job that the rows are empty, it makes no count, and `get` fails
         if "PythonSQLUtils.toPyRow" not in str(error):
             raise
         return 0

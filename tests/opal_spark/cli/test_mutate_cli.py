@@ -92,7 +92,7 @@ def test_a_flag_counts_more_than_the_properties_also_where_it_says_the_default(
     )
 
 
-def test_what_is_wrong_is_said_with_the_next_step(
+def test_wrong_arguments_of_mutate_name_the_next_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(tmp_path / "incr" / "x.csv", "id,v\n1,a\n")

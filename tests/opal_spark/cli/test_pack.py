@@ -209,7 +209,7 @@ def test_an_extra_of_opal_lake_is_packed_with_what_it_requires(tmp_path: Path) -
         ("airflow-provider-opal", "does not belong on the cluster"),
     ],
 )
-def test_what_cannot_be_packed_is_refused_with_its_reason(
+def test_an_unpackable_package_is_refused_with_the_reason(
     extra: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("opal_commands")
         ),
     ],
 )
-def test_what_spark_cannot_do_is_refused_before_it_runs(
+def test_options_that_spark_lacks_are_refused_before_it_starts(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = new_table(tmp_path)

@@ -337,7 +337,7 @@ def test_a_misfit_reaches_the_user(spark: SparkSession, nested: str) -> None:
         ),
     ],
 )
-def test_what_sql_cannot_do_says_what_to_do(
+def test_unsupported_sql_names_the_supported_way(
     spark: SparkSession, nested: str, sql: str, advice: str
 ) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v (a BIGINT) USING opal OPTIONS (path '{nested}')")
@@ -349,7 +349,7 @@ def test_what_sql_cannot_do_says_what_to_do(
 
 
 @pytest.mark.slow_but_one
-def test_what_a_data_source_cannot_do_says_what_to_do(
+def test_an_unsupported_write_names_the_supported_one(
     spark: SparkSession, nested: str, tmp_path: Path
 ) -> None:
     rows = spark.range(1).selectExpr("id AS a")

@@ -315,7 +315,7 @@ def test_json_of_a_master_comes_out_as_it_went_in(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_what_csv_cannot_hold_is_refused(
+def test_nested_values_are_refused_for_csv(
     spark: SparkSession, tmp_path: Path, dry_run: bool
 ) -> None:
     spark.sql("SELECT 1 AS id, array(1) AS v").write.parquet(str(tmp_path / "incr"))

@@ -44,7 +44,7 @@ def rows_of(spark: SparkSession, folder: Path) -> list[dict[str, object]]:
         ('{"id": 2} ]garbage', "more than one JSON value on a line"),
     ],
 )
-def test_what_spark_leaves_out_of_a_line_of_json_makes_the_row_bad(
+def test_json_text_that_spark_ignores_makes_the_row_bad(
     spark: SparkSession, tmp_path: Path, line: str, said: str
 ) -> None:
     put(tmp_path / "master" / "a.json", JSON_MASTER)

@@ -200,7 +200,7 @@ def test_a_token_calls_the_function_once(
         ),
     ],
 )
-def test_what_cannot_be_consumed_says_why_and_keeps_no_result(
+def test_a_failed_consumption_names_the_reason_and_stores_no_result(
     spark: SparkSession,
     table: Table,
     function: str,

@@ -189,7 +189,7 @@ def test_files_of_one_folder_with_columns_of_their_own(spark: SparkSession, tmp_
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_files")
-def test_what_changes_in_the_source_between_two_tries_never_mixes(
+def test_a_source_changed_between_two_attempts_is_refused(
     spark: SparkSession, tmp_path: Path, source: Path
 ) -> None:
     uri = str(tmp_path / "new")
