@@ -251,7 +251,7 @@ def _source(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_source_files(args: argparse.Namespace, operation: IngestSource) -> None:
-    """Raise NoRowsError before Spark starts if a local file of the source does not exist.
+    """Raise NoRowsError before Spark starts if a local file of the source is missing.
 
     With a token or `on_empty` there may be no error: an earlier ingest may have had the token, and
     a source without rows may be accepted.
@@ -279,7 +279,7 @@ def _check_source_folder(args: argparse.Namespace, operation: Bootstrap) -> None
 
 
 def _reads_local_files(args: argparse.Namespace) -> bool:
-    """Return whether a path without a scheme surely is a file of this machine to Spark."""
+    """Return whether Spark surely looks for a path without a scheme on this machine."""
     conf = pairs(args.conf, "--conf")
     if not conf.get("spark.master", "local").startswith("local"):
         return False
