@@ -120,7 +120,7 @@ def test_a_table_without_a_stream_is_reported_as_unknown(
     assert (json.loads(output), errors.startswith(f"start: {nothing}")) == ([], True)
     assert main(["stream", "status", table.uri, "--topic", "typo"]) == OK
     assert capsys.readouterr().out.startswith(
-        f"stream main has committed nothing of typo to {table.uri}; --bootstrap-servers"
+        f"stream main has committed nothing of typo to {table.uri}; to see the messages"
     )
 
 
@@ -297,7 +297,7 @@ def test_gathered_files_that_cannot_be_committed_are_an_alarm(
     actual = alarms(table, kafka, capsys, *LIMITS[0])
     assert (
         "begins at offset 2, but the table and the files before it reach only offset 1: a file "
-        "between is missing"
+        "between them is missing"
     ) in actual["gathered"]
     assert main(commit) == DAMAGE
     assert f"{report}1\n" in metrics.read_text()
