@@ -81,9 +81,9 @@ def list_increments(
 ) -> list[Increment]:
     """Return the files of paths, folders and patterns, each once.
 
-    They are in the order of the paths and then of their names. A path without a pattern must exist,
-    or have been merged before: otherwise it is a mistake. So is a file that a listing leaves out,
-    such as a link.
+    They are in the order of the paths, and then of their names. Raises InvalidInputError for a path
+    without a pattern that neither exists nor was merged before, and for a file that listings leave
+    out, such as a link.
     """
     for path in paths:
         _refuse_unlisted(path)
@@ -100,9 +100,9 @@ def list_increments(
 def list_files(
     paths: Sequence[str], options_of: Callable[[str], Mapping[str, str]]
 ) -> list[Increment]:
-    """Return the files of paths that perhaps have none, each once.
+    """Return the files of paths, each once. A path may have no files.
 
-    Each path may lie in a store of its own.
+    `options_of` returns the options of the store of a path.
     """
     return _each_once(_files_of(path, options_of(path)) for path in paths)
 
@@ -115,9 +115,9 @@ def _each_once(listed: Iterable[Iterable[Increment]]) -> list[Increment]:
 
 
 def in_order(increments: Sequence[Increment], order: str) -> list[Increment]:
-    """Return increments in the order of their mutations.
+    """Return increments in the order in which they are merged.
 
-    Files of an equal suffix stay in the order in which they were given.
+    Files of an equal suffix keep the order of `increments`.
     """
     if order != BY_SUFFIX:
         return list(increments)
@@ -142,7 +142,7 @@ def folder_values(path: str) -> dict[str, str | None]:
 
 
 def is_hidden(path: str) -> bool:
-    """Return whether readers pass a file over."""
+    """Return whether readers ignore a file, by its name or a folder's name."""
     return any(part.startswith((".", "_")) and "=" not in part for part in path.split("/"))
 
 
@@ -235,9 +235,9 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _below(path: str, rest: str) -> str:
-    """Return the names of a path that the caller has not written out.
+    """Return the part of a path that `rest` does not write out.
 
-    Hidden files are passed over among these only.
+    Only in this part, files and folders can be hidden.
     """
     if path == rest:
         return ""

@@ -189,9 +189,9 @@ def write_original(side: Storage, run: int, files: Sequence[MasterFile]) -> None
 
 
 def read_original(side: Storage) -> list[MasterFile]:
-    """Return the master as the first decided run found it; empty if it is deleted.
+    """Return the files of the master before the first decided run; empty if deleted.
 
-    That run is the last one that recorded it.
+    Runs record them until one is decided, so the newest record is that run's.
     """
     newest = max((file.path for file in side.list(ORIGINALS)), default=None)
     if newest is None:
@@ -242,7 +242,7 @@ def dry(token: str | None) -> str | None:
 
 
 def read_result(side: Storage, token: str | None) -> JobResult | None:
-    """Return what a run with this token did, marked as a repeat."""
+    """Return the result of a run with this token, marked as a repeat, or None."""
     if token is None:
         return None
     path = _result_path(token)
@@ -262,8 +262,8 @@ def result_of(data: Any) -> JobResult:
 def history(side: Storage, newest: int, keep: int | None) -> History:
     """Return which masters stay, and which documents are no longer needed.
 
-    Those runs stay that made the newest masters, `keep` backups of them (None: all), and the newest
-    decided one.
+    The documents of these runs stay: the newest decided run, and the runs that made the newest
+    master and `keep` backups (None: all backups).
     """
     documents: list[tuple[int, str]] = []
     for file in side.list(RUNS):

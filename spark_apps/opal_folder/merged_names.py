@@ -1,6 +1,6 @@
 """The names of files that were merged, and of the folders that they came from.
 
-Each is an object of its own, so that to look for a name costs one request, however many there are.
+Each name is an object of its own, so that a lookup of a name costs one request.
 """
 
 import hashlib

@@ -37,7 +37,6 @@ class S3Master:
         """Open the master at a URI, which need not exist yet."""
         plain = uri.rstrip("/")
         # The storage of an S3 URI is an S3Storage
-        # On S3 it is an S3Storage
         side = cast("S3Storage", open_storage(f"{plain}{SIDE}", options))
         return cls(uri=plain, options=options, side=side)
 
@@ -123,7 +122,7 @@ class S3Master:
     def finish(self, run: int, increments: Sequence[Increment]) -> None:
         """Move the copies of this run to `done`, and delete those of earlier runs.
 
-        An earlier run that another one abandoned may have gone on a while.
+        An earlier run may still have written copies after another run abandoned it.
         """
         next_run = f"{run_path('working', run + 1)}/"
         this_run = f"{run_path('working', run)}/"
@@ -134,7 +133,7 @@ class S3Master:
                     self.side.copy_from(self.side, working, working.replace("working/", "done/", 1))
         merged: dict[str, list[Increment]] = {}
         for increment, stamp in self._with_stamps(increments):
-            # A file that was put there since is another increment
+            # A file that was replaced since it was listed is another increment
             if stamp == (increment.size, increment.modified_us):
                 merged.setdefault(increment.root, []).append(increment)
         for of_root in merged.values():
@@ -155,9 +154,9 @@ class S3Master:
             self._drop_original(listed)
 
     def _drop_original(self, listed: Collection[str]) -> None:
-        """Delete unlisted files that the first run recorded and that are still the same.
+        """Delete unlisted files that the first run recorded and that are unchanged.
 
-        Somebody has put the others there since.
+        Other files were put into the folder later, and stay.
         """
         original = {_key_and_stamp(file) for file in read_original(self.side)}
         if not original:
