@@ -149,7 +149,7 @@ def test_a_token_that_the_table_has_forgotten_is_known_by_its_commit(table: Tabl
 
 
 def test_only_one_of_key_tokens_and_all_is_accepted(table: Table) -> None:
-    with pytest.raises(InvalidInputError, match="given are partition_key, all"):
+    with pytest.raises(InvalidInputError, match="got partition_key, all"):
         table.metagen(partition_key=DAY_1, all=True)
     with pytest.raises(InvalidInputError, match="tokens is empty"):
         table.metagen(tokens=[])
