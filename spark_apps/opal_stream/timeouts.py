@@ -1,4 +1,4 @@
-"""How long a stream waits for a failing store or Kafka, and so how long it may take to end."""
+"""Times that a stream waits for a failing store or Kafka, and so may need to end."""
 
 GIVE_UP_S = 60.0  # for a store, unless `--give-up-after` sets another time
 # For Kafka, unless `--broker-timeout` sets another time. Buffered rows wait meanwhile, and are not

@@ -44,7 +44,7 @@ class Recent(Generic[K, V]):
             return self._values[key]
 
     def put(self, key: K, value: V) -> None:
-        """Store the value of a key; drop the values used longest ago if there is no room."""
+        """Store the value of a key; drop the least recently used values to make room."""
         size = self.size_of(value)
         if size > self.max_size and not self.keeps_newest:
             return

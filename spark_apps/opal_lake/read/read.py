@@ -186,7 +186,7 @@ def narrowed(snapshot: Snapshot, only: frozenset[int], invalid: Bitmaps) -> Bitm
 
 
 class FileAction(Enum):
-    """What a read does with a file, and why."""
+    """A read's action on a file, with its reason."""
 
     PENDING = "its rows are not visible yet"
     LATER = "its rows are dated after the event time"

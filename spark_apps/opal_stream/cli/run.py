@@ -30,7 +30,7 @@ _MIB = 1 << 20
 
 
 class Running(Protocol):
-    """What a verb runs: a stream, an interval run, a supervisor or a committer."""
+    """Work of a verb: a stream, an interval run, a supervisor or a committer."""
 
     def run(self) -> "Totals": ...
     def stop(self) -> None: ...

@@ -99,8 +99,8 @@ class Gathered:
     def max_bad(self) -> int | None:
         """The number of rows that may be put aside; None for no limit.
 
-        There is no limit if all processes put bad messages aside. Otherwise only as many rows may
-        be put aside as the processes themselves found bad.
+        The number is unlimited if all processes put bad messages aside. Otherwise it is the number
+        of rows that the processes themselves found bad.
         """
         if all(header.quarantine for header in self.files):
             return None
