@@ -482,7 +482,7 @@ def test_messages_in_gathered_files_are_not_lost_when_kafka_deletes_them(
             GapError,
             match=(
                 f"{topic}/0: Kafka has deleted the messages before offset 3, .* files hold the "
-                "offsets from 0 to 4: commit them first"
+                "offsets from 0 to 4: commit the files first"
             ),
         ):
             read(table, kafka, topic, policies=Policies(on_gap=on_gap))
@@ -644,7 +644,7 @@ def test_a_commit_meanwhile_does_not_hide_files_of_the_earlier_topic(
         return look(folder)
 
     monkeypatch.setattr(GatheredFolder, "look", look_behind_a_commit)
-    with pytest.raises(TopicChangedError, match="which come first"):
+    with pytest.raises(TopicChangedError, match="must be committed first"):
         read(table, kafka, topic, policies=Policies(on_new_topic="continue"))
     assert (ids(table), between) == ([0], [])
 

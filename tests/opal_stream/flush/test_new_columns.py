@@ -171,8 +171,8 @@ def test_by_default_a_stream_stops_at_the_first_message_with_a_column_that_the_t
         with pytest.raises(
             NewColumnsError,
             match=(
-                rf"{topic}/0@2: the table has no column 'discount'\. .*--on-new-columns add, "
-                rf"ignore"
+                rf"{topic}/0@2: the table has no column 'discount'\. .*--on-new-columns add "
+                rf"or by opal add-columns"
             ),
         ):
             read(table, kafka, topic)
@@ -239,8 +239,8 @@ def test_new_members_of_nested_columns_stop_the_stream_or_are_put_aside_or_left_
             "fail",
             NewColumnsError,
             (
-                "Choose .*--on-new-columns ignore leaves the members out, quarantine puts "
-                "such messages aside"
+                "Leave the members out with --on-new-columns ignore, or put such messages "
+                "aside with --on-new-columns quarantine"
             ),
         ),
         (

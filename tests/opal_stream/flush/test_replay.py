@@ -228,7 +228,7 @@ def test_attempts_that_rejected_other_rows_are_an_error() -> None:
     data = other.storage.get(rejected_path(other))
     table.storage.put_if_absent(path.replace(".parquet", "x.parquet"), data)
     table.add_columns({"note": "string"})
-    with pytest.raises(FormatError, match="does not say which counts"):
+    with pytest.raises(FormatError, match="does not show which attempt was committed"):
         table.replay()
     assert ids(table) == [1]
 
@@ -239,7 +239,7 @@ def test_rows_that_are_missing_are_an_error() -> None:
     table.storage.delete([path])
     table.storage.put_if_absent(path, other.storage.get(rejected_path(other)))
     table.add_columns({"note": "string"})
-    with pytest.raises(FormatError, match=r"rejected 3 rows, and its files in .* have 1"):
+    with pytest.raises(FormatError, match=r"rejected 3 rows, but its files in .* have 1"):
         table.replay()
     assert ids(table) == [1]
 

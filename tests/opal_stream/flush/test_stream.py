@@ -228,7 +228,7 @@ def test_a_first_start_says_where_it_begins_if_kafka_has_deleted_what_came_befor
         totals = Stream(table, connection, options, tracker).run()
     assert (totals.records, totals.missing, ids(table)) == (7, 0, [1, 2, 3, 10, 11, 12, 13])
     [said] = caplog.messages
-    assert said.startswith(f"reading begins at {topic}/0@1: Kafka has deleted what came before")
+    assert said.startswith(f"reading begins at {topic}/0@1: Kafka has deleted the earlier")
     events = [*EventReader(str(folder)).read()]
     begun = [
         (event["partition"], event["low"], event["high"], event["topic_id"])

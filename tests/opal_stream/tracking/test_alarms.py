@@ -230,5 +230,5 @@ def test_the_command_leaves_out_broken_lines_and_says_how_many(
     assert main(words) == OK
     assert (
         capsys.readouterr().err
-        == f"opal stream status: 1 broken line of tracking events in {folder} left out\n"
+        == f"opal stream status: left out 1 broken line of tracking events in {folder}\n"
     )
