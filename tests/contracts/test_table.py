@@ -256,7 +256,7 @@ def test_restore_savepoints_and_retention_go_by_versions(engine: Engine, table: 
     assert engine.rows(table.read()) == [*DAY_1]
     table.retain(window="0s", grace="0s")
     assert engine.rows(table.read(version=2)) == [*DAY_1]
-    with pytest.raises(NotFoundError, match="version 3, which has expired"):
+    with pytest.raises(NotFoundError, match=r"version 3 of .* has expired"):
         table.read(version=3)
     table.release("day-1")
     assert table.describe()["savepoints"] == {}

@@ -174,7 +174,7 @@ def test_a_commit_that_is_gone_keeps_retention_from_deleting_its_files(tmp_path:
         FormatError,
         match=(
             r"0006\.json is missing, though the table refers to it; "
-            "the files that it needs are unknown"
+            "the files that this version needs are unknown"
         ),
     ):
         at_hour(storage, 12.5).retain(window="8h", grace="1h")

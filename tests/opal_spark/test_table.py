@@ -220,7 +220,7 @@ def test_points_that_cannot_be_read_name_the_readable_ones(
     table = create(spark, tmp_path / "table")
     with pytest.raises(NotFoundError, match="the readable versions are 0 to 0"):
         table.read(version=5)
-    with pytest.raises(NotFoundError, match="the oldest version 0 is of"):
+    with pytest.raises(NotFoundError, match="its oldest version 0 was committed at"):
         table.read(timestamp="2001-01-01T00:00:00Z")
     with pytest.raises(InvalidInputError, match="give only one of them"):
         table.read(version=0, timestamp="2001-01-01T00:00:00Z")

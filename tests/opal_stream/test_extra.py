@@ -120,8 +120,10 @@ def test_commands_that_need_spark_report_that_it_is_missing(python: Path, tmp_pa
     table = str(tmp_path / "orders")
     opal(python, "create", table, "--schema", "id INT, at INT", "--key", "id", "--delta", "at")
     key = ("--key", "id", "--delta", "at")
+    file = tmp_path / "in.csv"
+    file.write_text("id,at\n1,1\n")
     cases = {
-        ("ingest", table, "in.csv"): "opal ingest",
+        ("ingest", table, str(file)): "opal ingest",
         ("read", table, "--to", str(tmp_path / "out")): "opal read --to",
         ("maintain", table, "--conf", "spark.driver.memory=8g"): "opal maintain --conf",
         ("create", str(tmp_path / "other"), "--like", "in.csv", *key): "opal create --like",

@@ -440,7 +440,7 @@ def test_a_reader_that_goes_away_is_not_an_error(uri: str, metadata: Path, words
 @pytest.mark.parametrize(
     "words, needing",
     [
-        (["ingest", "{uri}", "in.csv"], "opal ingest"),
+        (["ingest", "{uri}", "{file}"], "opal ingest"),
         (["read", "{uri}", "--to", "out"], "opal read --to"),
         (["check", "{uri}", "--spark"], "opal check --spark"),
     ],
@@ -450,7 +450,10 @@ def test_without_spark_the_error_names_the_package_to_install(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
     path = os.pathsep.join([str(SOURCES), str(metadata), str(tmp_path)])
-    done = opal(metadata, *(word.format(uri=uri) for word in words), PYTHONPATH=path)
+    file = tmp_path / "in.csv"
+    file.write_text("id,at\n1,1\n")
+    words = [word.format(uri=uri, file=file) for word in words]
+    done = opal(metadata, *words, PYTHONPATH=path)
     assert done.returncode == INPUT
     assert done.stderr == (
         f"opal: {needing} needs Spark, which is not installed: pip install 'opal-lake[spark]'\n"

@@ -142,7 +142,7 @@ def test_arguments_replace_the_properties() -> None:
     policy = policy_of(spec, asked.policy)
     shares = [policy.spec.integer(name) for name in ("dead_share", "unclustered_share")]
     assert (policy.spec.word("window"), policy.zorder, shares) == ("1d", ["sku"], [50, 50])
-    with pytest.raises(InvalidInputError, match="not a span of time"):
+    with pytest.raises(InvalidInputError, match="write a span of time"):
         policy_of(spec, {"window": "tomorrow"})
 
 

@@ -200,7 +200,7 @@ def test_a_zorder_that_is_not_due_says_so(request: pytest.FixtureRequest) -> Non
     assert result.notes[0].startswith("not due: 8% of ")
     assert "not clustered by x, y; due from unclustered_share=30%" in result.notes[0]
     assert order(table).version is not None
-    with pytest.raises(InvalidInputError, match="leave only_if_due out"):
+    with pytest.raises(InvalidInputError, match="leave out whole or only_if_due"):
         table.zorder(["x", "y"], whole=True, only_if_due=True)
 
 

@@ -117,7 +117,7 @@ def test_adding_an_existing_column_of_the_same_type_commits_nothing(
         ({}, "names no column"),
         ({"a": "text"}, "is not a type"),
         ({"a": "decimal(50,2)"}, "is not a type"),
-        ({"a": "struct<x:int>"}, "a nested column is added in Python, by its Arrow type"),
+        ({"a": "struct<x:int>"}, "add a nested column in Python, with its Arrow type"),
         ({"_opal_x": "long"}, "reserved for the format"),
         ({"a": "long", "A": "long"}, "differ in case only"),
         ({"a": pa.null()}, "not supported"),

@@ -232,7 +232,7 @@ def test_an_operation_that_no_record_has_is_refused(
         put(tmp_path / "master" / f"a.{ending}", OP_MASTER[ending])
         put(tmp_path / "incr" / f"a.{ending}", OP_DELETE[ending])
     for op_field in ("kin", "KIND"):
-        said = rf"op_field names the field '{op_field}', .*; known are id, kind"
+        said = rf"names the field '{op_field}', .*; known are id, kind"
         with pytest.raises(InvalidInputError, match=said):
             run(spark, tmp_path, ids=["id"], op_field=op_field)
         with pytest.raises(InvalidInputError, match=said):

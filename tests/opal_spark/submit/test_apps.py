@@ -307,7 +307,7 @@ def test_a_file_that_was_changed_by_hand_is_named_with_its_checksum_file(
         spark.read.csv(str(tmp_path / "m")).collect()
     understood = as_opal_error(caught.value)
     assert isinstance(understood, InvalidInputError)
-    assert str(understood).endswith(f"delete file:{tmp_path}/m/.{file.name}.crc, then run it again")
+    assert str(understood).endswith(f"delete file:{tmp_path}/m/.{file.name}.crc, then try again")
 
 
 def test_of_a_nameless_java_error_the_cause_is_shown() -> None:

@@ -190,7 +190,7 @@ def test_a_token_calls_the_function_once(
             "No module named 'no_such_module'. Python searches .*py_files=",
         ),
         ("f", {"after": 0}, InvalidInputError, "write it as 'package.module:function'"),
-        ("shop_test_jobs:note", {}, InvalidInputError, "consume needs one of"),
+        ("shop_test_jobs:note", {}, InvalidInputError, "consume needs either partition_key"),
         ("shop_test_jobs:note", {"after": 9}, NotFoundError, "has no version 9"),
         (
             "shop_test_jobs:note",

@@ -68,8 +68,8 @@ def test_bad_rows_are_refused_or_put_aside(spark: SparkSession, tmp_path: Path) 
     with pytest.raises(
         InvalidInputError,
         match=(
-            r"2 of 3 rows \(66.7%\) cannot go into the table, and reject_threshold='60%' allows "
-            r"1"
+            r"2 of 3 rows \(66.7%\) cannot go into the table, "
+            r"but reject_threshold='60%' allows only 1"
         ),
     ):
         table.ingest(rows, metadata="inline", on_bad_rows="quarantine", reject_threshold="60%")
