@@ -1,5 +1,6 @@
 #!/bin/bash
-# Run by PostgreSQL's image at its first start: a database and a role each for Airflow and LakeChime. Neither may see the other's.
+# PostgreSQL's image runs this script at its first start. It creates a database and a role for
+# Airflow, and the same for LakeChime. Neither role can see the other's database.
 set -euo pipefail
 for name in airflow lakechime; do
     password=$(< "/run/secrets/${name}_database_password")

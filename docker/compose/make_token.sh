@@ -1,5 +1,6 @@
 #!/bin/bash
-# The token that Airflow shows to LakeChime: made once, and kept in a volume, because LakeChime itself keeps only its digest.
+# Create the token that Airflow sends to LakeChime, once. It stays in a volume, because LakeChime
+# stores only its digest.
 set -euo pipefail
 file=/var/lib/opal/token
 lakechime migrate
