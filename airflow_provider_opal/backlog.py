@@ -57,9 +57,9 @@ def unconsumed_keys(
     versions_of_unconsumed = [last_versions.get(key) for key in unconsumed]
     watermark.check(_checked(now.version, checked, versions_of_unconsumed, number))
 
-    in_oldest, pending = visible_ingests(oldest), _pending_keys(head)
+    in_oldest = visible_ingests(oldest)
     keys = {}
-    for key in unconsumed - pending:
+    for key in unconsumed - _pending_keys(head):
         fallback = oldest.version if key in in_oldest else now.version
         keys[key] = last_versions.get(key, fallback)
     return keys
@@ -141,7 +141,9 @@ def _ingests_before(
     """
     if checked is None:
         first = _state_at(table, since)
-        return (0, {}) if first is None else (first.version, visible_ingests(first))
+        if first is None:
+            return 0, {}
+        return first.version, visible_ingests(first)
     if is_readable(table.snapshot_at().root, checked.version):
         return checked.version, visible_ingests(table.snapshot_at(checked.version))
     before = {}

@@ -92,7 +92,9 @@ class EventConsumer:
     def _repeat(self, note: Range, hand_over: HandOver) -> Range:
         """Hand over the range that the run got before."""
         hand_over(self._events(note))
-        return self._confirm(note) if self.acknowledges else _span(note)
+        if not self.acknowledges:
+            return _span(note)
+        return self._confirm(note)
 
     def _confirm(self, note: Range) -> Range:
         """Store a claimed range as the run's own, and drop the claim.

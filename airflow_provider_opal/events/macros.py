@@ -41,6 +41,8 @@ def event_variables(
     from lakechime.triggers import environment
 
     def parsed(event: "Event | Mapping[str, Any]") -> Event:
-        return event if isinstance(event, Event) else Event.from_json(event)
+        if isinstance(event, Event):
+            return event
+        return Event.from_json(event)
 
     return environment.event_variables([parsed(event) for event in events or ()])

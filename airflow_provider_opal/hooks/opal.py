@@ -117,7 +117,7 @@ class OpalHook(BaseHook):
                 "and a lake needs one of type 'opal'; name another with opal_conn_id="
             )
         extra: dict[str, Any] = connection.extra_dejson
-        given = {
+        settings = {
             "aws_access_key_id": connection.login,
             "aws_secret_access_key": connection.password,
             "aws_session_token": extra.get("session_token"),
@@ -125,7 +125,10 @@ class OpalHook(BaseHook):
             "region_name": extra.get("region_name"),
             "path_style": "true" if _is_true(extra.get("path_style")) else None,
         }
-        options = {name: str(value) for name, value in given.items() if value}
+        options = {}
+        for name, value in settings.items():
+            if value:
+                options[name] = str(value)
         return Lake(
             root=connection.host or "",
             options=options,

@@ -203,12 +203,14 @@ class ConsumeOperator(DeclaredOperator):
         return max(versions, default=None)
 
     def _by_version(self, context: "Context", watermark: Watermark) -> dict[str, Any]:
-        given = watermark.given() or self._next_range(watermark)
-        if given is None:
+        work = watermark.given()
+        if not work:
+            work = self._next_range(watermark)
+        if work is None:
             seen = watermark.seen_version
             return self._nothing(context, f"nothing new after version {seen}", seen)
         # "begun" is the end of a range that an earlier run left unfinished: it comes first
-        bounds = [given[name] for name in ("from", "begun", "to") if name in given]
+        bounds = [work[name] for name in ("from", "begun", "to") if name in work]
         result: dict[str, Any] = {}
         for after, version in pairwise(bounds):
             self.log.info("consuming versions after %s, up to and with %s", after, version)

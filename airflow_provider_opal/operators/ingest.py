@@ -78,8 +78,12 @@ class IngestOperator(DeclaredOperator):
         super().__init__(table=table, **kwargs)
         if partition is not None:
             self.arguments["partition_key"] = partition
-        self.asset_events = AssetEvents.known(table, self.opal_conn_id) if self._is_inline else None
-        self.asset = self.asset_events and self.asset_events.asset
+        self.asset_events: AssetEvents | None = None
+        self.asset = None
+        if self._is_inline:
+            self.asset_events = AssetEvents.known(table, self.opal_conn_id)
+        if self.asset_events is not None:
+            self.asset = self.asset_events.asset
         self.outlets = distinct([*outlets_of(self.asset_events), *self.outlets])
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:

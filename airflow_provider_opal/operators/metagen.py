@@ -49,8 +49,11 @@ class MetaGenOperator(DeclaredOperator):
     def __init__(self, *, table: str, **kwargs: Any) -> None:
         super().__init__(table=table, **kwargs)
         self.asset_events = AssetEvents.known(table, self.opal_conn_id)
-        self.asset = self.asset_events and self.asset_events.asset
-        self.versions = self.asset_events and self.asset_events.versions
+        self.asset = None
+        self.versions = None
+        if self.asset_events is not None:
+            self.asset = self.asset_events.asset
+            self.versions = self.asset_events.versions
         self.outlets = distinct([*outlets_of(self.asset_events), *self.outlets])
         self._version_before: int | None = None
 

@@ -119,11 +119,12 @@ def _spark_home(environment: Mapping[str, str]) -> Path | None:
     It is uncertain if spark-submit is not Spark's own script, but a wrapper.
     """
     next_to_python = Path(sys.executable).with_name(_SUBMIT)
-    submit = Path(shutil.which(_SUBMIT, path=environment.get("PATH")) or next_to_python)
-    given = environment.get("SPARK_HOME")
+    in_path = shutil.which(_SUBMIT, path=environment.get("PATH"))
+    submit = Path(in_path) if in_path else next_to_python
+    home_variable = environment.get("SPARK_HOME")
     homes = [submit.resolve().parent.parent, *_homes_of_pyspark(environment)]
-    if given:
-        homes = [Path(given)]
+    if home_variable:
+        homes = [Path(home_variable)]
     home = next((home for home in homes if _is_spark_home(home)), None)
     if home is None or not submit.is_file():
         return None

@@ -107,13 +107,14 @@ class StreamLagSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=is_done, xcom_value=lag)
 
     def _question(self) -> LagQuestion:
+        topics = [self.topics] if isinstance(self.topics, str) else list(self.topics)
         return LagQuestion(
             table=self.table,
             opal_conn_id=self.opal_conn_id,
             kafka_conn_id=self.kafka_conn_id,
             bootstrap_servers=self.bootstrap_servers,
             name=self.name_of_stream,
-            topics=[self.topics] if isinstance(self.topics, str) else list(self.topics),
+            topics=topics,
             max_messages=self.max_messages,
             max_delay_s=self.max_delay_s,
         )

@@ -123,7 +123,9 @@ class SnapshotTriggerSensor(PacedSensor):
                 "give tables=[...] instead of table=, or leave out acknowledge="
             )
         self.table = table
-        self.tables = tables if tables is None or is_templated(tables) else checked_tables(tables)
+        self.tables = tables
+        if tables is not None and not is_templated(tables):
+            self.tables = checked_tables(tables)
         self.tags: Any = tags if is_templated(tags) else checked_tags(tags)
         self.tables_mode: Any = checked_mode("any" if is_airflows else mode)
         self.cluster = cluster

@@ -352,7 +352,10 @@ def opal_dag(
     ) as dag:
         tasks = add_tasks(pipeline, dag_id)
     begin = in_zone(start_date, timezone)
-    maintenance_options = {name: common[name] for name in _OF_MAINTENANCE_DAG if name in common}
+    maintenance_options = {}
+    for name in _OF_MAINTENANCE_DAG:
+        if name in common:
+            maintenance_options[name] = common[name]
     _add_maintenance_dag(pipeline, dag_id, begin, **maintenance_options)
     own = [consumer for consumer in pipeline.consumers if consumer.own_dag]
     # From a task, because default_args of the DAG may set it

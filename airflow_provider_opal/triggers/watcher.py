@@ -31,12 +31,12 @@ LONGEST_QUIET_S = 600.0  # after this time the watermark moves even without a ma
 
 
 class LakeChimeTrigger(BaseEventTrigger):
-    """A trigger that fires for new events of some tables, at most 100 at once.
+    """A trigger that fires for new events of some tables, at most 100 together.
 
         trigger = LakeChimeTrigger(tables=["shop.raw"], consumer="raw")
         asset = Asset("raw_orders", watchers=[AssetWatcher(name="raw", trigger=trigger)])
 
-    It fires with {"from": a, "to": b, "events": [...]}. The watermark of `consumer` is in
+    It fires with {"from": seq, "to": seq, "events": [...]}. The watermark of `consumer` is in
     LakeChime, and moves when Airflow has stored the event. So no event is left out, even if the
     triggerer is killed. A new consumer begins with the next event (`start="head"`), with all
     existing events (`start="all"`), or after a seq. Airflow's watchers emit no partition keys; use

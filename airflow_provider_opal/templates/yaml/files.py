@@ -80,8 +80,10 @@ class YamlFile:
         for dag_id, dag in self.dags.items():
             for keys, what in doubts(dag):
                 at: Keys = ("dags", dag_id, *keys)
-                written_at = at if at in self.document.values else ("defaults", *keys)
-                yield Problem(self.name, self.document.position(written_at), at, what, "warning")
+                position = self.document.position(at)
+                if at not in self.document.values:
+                    position = self.document.position(("defaults", *keys))
+                yield Problem(self.name, position, at, what, "warning")
 
 
 def yaml_files(path: Path) -> list[YamlFile]:
@@ -126,8 +128,9 @@ def nearly_found(folder: Path) -> Iterator[Path]:
 
 def _walked(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
-        # os.walk goes on with the folders that are left in this list
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+        # os.walk visits the folders that stay in this list, in its order
+        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+        folders.sort()
         for name in sorted(names):
             yield Path(parent, name)
 
@@ -221,10 +224,15 @@ def _pipeline_problems(
 
 
 def _bodies(value: dict[str, Any], kind: str, broken: set[str | None]) -> list[tuple[str, Any]]:
+    """Return the ids and bodies of the pipelines of a kind that have no problem yet."""
     pipelines = value.get(kind)
     if not isinstance(pipelines, dict):
         return []
-    return [(dag_id, body) for dag_id, body in pipelines.items() if dag_id not in broken]
+    bodies = []
+    for dag_id, body in pipelines.items():
+        if dag_id not in broken:
+            bodies.append((dag_id, body))
+    return bodies
 
 
 def _is_known(problem: Problem, before: list[Problem]) -> bool:

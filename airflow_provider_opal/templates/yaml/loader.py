@@ -44,7 +44,9 @@ def load_yaml_dags(path: str | os.PathLike[str]) -> list[DAG]:
         dags += built(file)
         if file.problems:
             broken.append(file)
-    all_problems = [problem for file in broken for problem in file.problems]
+    all_problems = []
+    for file in broken:
+        all_problems += file.problems
     for file in broken:
         register_broken(file.path, file.problems, all_problems)
     return dags

@@ -31,8 +31,8 @@ class TableOf:
     def identity(self) -> str:
         is_relative = "://" not in self.name and not self.name.startswith("/")
         if self.resolved is None and is_relative:
-            parts = self.name.replace(".", "/").split("/")
-            return f"{self.opal_conn_id}:{'/'.join(part for part in parts if part)}"
+            names = [name for name in self.name.replace(".", "/").split("/") if name]
+            return f"{self.opal_conn_id}:{'/'.join(names)}"
         uri = re.sub(r"^file:/+", "/", self.resolved or self.name)
         return re.sub(r"^s3[an]://", "s3://", uri).rstrip("/")
 

@@ -57,9 +57,10 @@ def lint(path: Path, *, lake: bool = False) -> Report:
         warnings.simplefilter("ignore", ShortSpanWarning)  # reported with its position below
         for file in files:
             built(file)  # adds the pipelines that Airflow rejects to the problems
-    pipelines = [pipeline for file in files for pipeline in pipelines_of(file)]
+    pipelines = list[Pipeline]()
     findings = list[Problem]()
     for file in files:
+        pipelines += pipelines_of(file)
         findings += file.problems
         findings += file.doubts()
     findings += _columns(files)
@@ -95,7 +96,10 @@ def _python(folder: Path) -> tuple[list[Pipeline], list[Problem]]:
 def _columns(files: list[YamlFile]) -> list[Problem]:
     from airflow_provider_opal.templates.yaml.lint.columns import of_the_schemas
 
-    return [problem for file in files for problem in of_the_schemas(file)]
+    findings = list[Problem]()
+    for file in files:
+        findings += of_the_schemas(file)
+    return findings
 
 
 def _lake(files: list[YamlFile], pipelines: list[Pipeline]) -> tuple[list[Pipeline], list[Problem]]:
@@ -105,8 +109,10 @@ def _lake(files: list[YamlFile], pipelines: list[Pipeline]) -> tuple[list[Pipeli
         resolved,
     )
 
+    from_lake = list[Problem]()
     with connections():
-        from_lake = [problem for file in files for problem in lake_findings(file)]
+        for file in files:
+            from_lake += lake_findings(file)
         return resolved(pipelines), from_lake
 
 

@@ -124,9 +124,12 @@ def asset_uris(condition: Any) -> list[str]:
     """Return the URIs of the assets in a condition such as `a & (b | c)`."""
     if condition is None:
         return []
-    parts = getattr(condition, "objects", None)
-    if parts is not None:
-        return sorted({uri for part in parts for uri in asset_uris(part)})
+    members = getattr(condition, "objects", None)
+    if members is not None:
+        uris = set[str]()
+        for member in members:
+            uris.update(asset_uris(member))
+        return sorted(uris)
     return [condition.uri] if hasattr(condition, "uri") else []
 
 

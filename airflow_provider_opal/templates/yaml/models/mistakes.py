@@ -84,8 +84,9 @@ def _problem(
         # The position is the mapping to which the key has to be added
         return Problem("", document.key_position(at[:-1]), at, f"is missing; add {example(loc)}")
     is_of_key = loc[-1:] == (_KEY,)
-    position = document.key_position(at) if is_of_key else document.position(at)
-    return Problem("", position, at, _fact(error))
+    if is_of_key:
+        return Problem("", document.key_position(at), at, _fact(error))
+    return Problem("", document.position(at), at, _fact(error))
 
 
 def _fact(error: ErrorDetails) -> str:
@@ -95,8 +96,8 @@ def _fact(error: ErrorDetails) -> str:
         return str(context["error"])
     if kind == "literal_error":
         expected = str(context["expected"]).replace(" or ", ",").split(",")
-        known = [part.strip(" '") for part in expected]
-        return f"{_value_text(value)} is unknown here; {_choice(value, known)}"
+        choices = [choice.strip(" '") for choice in expected]
+        return f"{_value_text(value)} is unknown here; {_choice(value, choices)}"
     if kind in _WORDS:
         return _wrong_type(kind, value, error["loc"])
     if kind in ("too_short", "string_too_short"):
@@ -107,9 +108,10 @@ def _fact(error: ErrorDetails) -> str:
     if kind == "string_too_long":
         allowed = context.get("max_length")
         return f"the text has more than {allowed} characters; write a shorter one"
-    if kind in ("greater_than_equal", "less_than_equal"):
-        bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']:,}"
-        return f"{_value_text(value)} is out of range; write {bound}"
+    if kind == "greater_than_equal":
+        return f"{_value_text(value)} is out of range; write at least {context['ge']}"
+    if kind == "less_than_equal":
+        return f"{_value_text(value)} is out of range; write at most {context['le']:,}"
     return f"{error['msg']}; `opal dag schema` shows the allowed values"
 
 
@@ -224,8 +226,8 @@ def _parts(kind: Any) -> list[Any]:
 
 def _models(kind: Any) -> list[type[BaseModel]]:
     """Return the models among a type and the members of its union."""
-    types = [part for part in [kind, *_direct(kind)] if isinstance(part, type)]
-    return [part for part in types if issubclass(part, BaseModel)]
+    types = [member for member in (kind, *_direct(kind)) if isinstance(member, type)]
+    return [member for member in types if issubclass(member, BaseModel)]
 
 
 def _direct(kind: Any) -> list[Any]:

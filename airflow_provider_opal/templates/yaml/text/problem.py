@@ -75,7 +75,10 @@ def dotted(at: Keys) -> str:
     """Return keys as a text such as `dags.orders.table.keys[0]`."""
     text = ""
     for key in at:
-        text += f"[{key}]" if isinstance(key, int) else f".{shown(key)}"
+        if isinstance(key, int):
+            text += f"[{key}]"
+        else:
+            text += f".{shown(key)}"
     return text.removeprefix(".")
 
 

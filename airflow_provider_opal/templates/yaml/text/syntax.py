@@ -10,7 +10,7 @@ _QUOTE = "put the text into quotes"
 
 # Pairs of a part of the scanner's message and the message to show instead. The first pair that fits
 # counts. The scanners in C and in Python use different words
-_MENDS: tuple[tuple[str, str], ...] = (
+_REMEDIES: tuple[tuple[str, str], ...] = (
     ("unexpected ':'", f"a ':' follows within a value; {_QUOTE}"),
     (
         "comment or line break",
@@ -101,18 +101,22 @@ def syntax_error(error: yaml.YAMLError, text: str) -> YamlError:
     if is_unclosed or any(part in complaint for part in _AT_OPENING):
         position = opened
     unknown = f"{shown(complaint)}; look for a missing quote, colon or space before it"
-    mend = next((mend for part, mend in _MENDS if part in complaint), unknown)
-    return YamlError(position, mend.replace("{opened}", f"{opened.line}:{opened.column}"))
+    remedies = [remedy for part, remedy in _REMEDIES if part in complaint]
+    remedy = remedies[0] if remedies else unknown
+    return YamlError(position, remedy.replace("{opened}", f"{opened.line}:{opened.column}"))
 
 
 def _bad_start(text: str, position: Position) -> str:
     lines = text.splitlines()
-    line = lines[position.line - 1] if position.line <= len(lines) else ""
-    character = line[position.column - 1 : position.column]
+    character = ""
+    if position.line <= len(lines):
+        character = lines[position.line - 1][position.column - 1 : position.column]
     if character == "\t":
         return "a tab cannot indent; use spaces"
     return f"a value cannot begin with {character!r}; {_QUOTE}"
 
 
 def _position(mark: Any) -> Position:
-    return START if mark is None else Position(mark.line + 1, mark.column + 1)
+    if mark is None:
+        return START
+    return Position(mark.line + 1, mark.column + 1)
