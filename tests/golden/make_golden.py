@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from opal_lake import layout
 from opal_lake.arguments.values import CHANGE_MODES
 from opal_lake.clock import ManualClock
-from opal_lake.data.rejects import row_text
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import NotFoundError
 from opal_lake.events.bitmap import decode_base, offsets_of
@@ -231,6 +230,19 @@ def rows_then(table: Table, version: int, moment: str) -> list[str]:
 
 def rows_of(rows: pa.Table) -> list[str]:
     return sorted(row_text(row) for row in rows.to_pylist())
+
+
+def row_text(row: dict[str, Any]) -> str:
+    """Return a row as JSON; the frozen content has this text for values that JSON lacks."""
+    return json.dumps(row, ensure_ascii=False, default=text_of)
+
+
+def text_of(value: object) -> str:
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
 
 
 def decode(path: str, data: bytes) -> Any:

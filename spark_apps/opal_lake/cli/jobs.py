@@ -23,7 +23,7 @@ from opal_lake.cli.flags import add_flags, add_job_token, add_token, operation_o
 from opal_lake.cli.render import Style, output_width
 from opal_lake.cli.result_pages import result_page, rows_page
 from opal_lake.cli.run_job import add_engine, run_job
-from opal_lake.cli.shown_rows import json_rows, rows_lines
+from opal_lake.cli.shown_rows import rows_lines
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.compact import Compact
 from opal_lake.operations.create import Create
@@ -301,6 +301,7 @@ def changes(args: argparse.Namespace) -> None:
 
 
 def get(args: argparse.Namespace) -> None:
+    from opal_lake.data.shown_values import json_rows
     from opal_lake.read.get import key_of_texts
     from opal_lake.table import Table
 

@@ -26,7 +26,7 @@ from opal_lake.cli.progress import LatestStep, ProgressLine
 from opal_lake.cli.rejected import commands as rejected_commands
 from opal_lake.cli.render import Style, output_width
 from opal_lake.cli.run_job import add_engine, fits_spark, on_spark, spark_option
-from opal_lake.cli.shown_rows import json_rows, rows_lines
+from opal_lake.cli.shown_rows import rows_lines
 from opal_lake.cli.table_pages import (
     check_page,
     describe_page,
@@ -154,6 +154,7 @@ def _add_versions_of(verbs: Verbs) -> None:
 
 
 def versions_of(args: argparse.Namespace) -> None:
+    from opal_lake.data.shown_values import json_rows
     from opal_lake.read.get import key_of_texts
 
     table = _table(args)

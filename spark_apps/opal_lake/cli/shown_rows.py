@@ -1,11 +1,8 @@
 """Rows of a table for people and for JSON."""
 
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime, time
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from opal_lake.cli.render import Column, Style, escaped, facts, natural_width, text_table
@@ -21,86 +18,15 @@ _MIN_CELLS = 8  # that a column keeps next to others
 
 def shown_result(result: "JobResult", rows: "pa.Table", limit: int) -> "JobResult":
     """Return the result with at most `limit` rows, and a note if there are more."""
+    # Imported here: most commands need no Arrow
+    from opal_lake.data.shown_values import json_rows
+
     shown = json_rows(rows.slice(0, limit))
     notes: tuple[str, ...] = ()
     if len(rows) > limit:
         fact = "there are more rows" if limit else "there are rows"
         notes = (f"{fact}; a higher limit shows them",)
     return replace(result, counts={"rows": len(shown)}, notes=notes, examples=tuple(shown))
-
-
-def json_rows(table: "pa.Table") -> list[dict[str, Any]]:
-    """Return rows as JSON holds them: values that JSON lacks become text, unrounded."""
-    # Imported here: most commands need no Arrow
-    from opal_lake.data.shown_values import values_of
-
-    columns: list[list[Any]] = []
-    for column in table.columns:
-        as_json = json_function(column.type)
-        columns.append([as_json(value) for value in values_of(column)])
-    names = table.column_names
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def json_function(kind: "pa.DataType") -> Callable[[Any], Any]:
-    """Return the function that makes values of JSON from those of an Arrow type.
-
-    The type decides, since a map and a list without entries are equal as values of Python.
-    """
-    from pyarrow import types
-
-    if types.is_map(kind):
-        return _map_function(kind)
-    if types.is_struct(kind):
-        return _struct_function(kind)
-    if types.is_list(kind) or types.is_large_list(kind):
-        member = json_function(kind.value_type)
-        return lambda values: None if values is None else [member(value) for value in values]
-    return plain_json_value
-
-
-def _map_function(kind: "pa.MapType") -> Callable[[Any], Any]:
-    """Return the function that makes a JSON object of a map, which Arrow has as pairs."""
-    key_function, item_function = json_function(kind.key_type), json_function(kind.item_type)
-
-    def json_object(pairs: Any) -> dict[str, Any] | None:
-        if pairs is None:
-            return None
-        return {str(key_function(key)): item_function(item) for key, item in pairs}
-
-    return json_object
-
-
-def _struct_function(kind: "pa.StructType") -> Callable[[Any], Any]:
-    """Return the function that makes a JSON object of a struct."""
-    functions = {field.name: json_function(field.type) for field in kind}
-
-    def json_object(members: Any) -> dict[str, Any] | None:
-        if members is None:
-            return None
-        return {name: function(members[name]) for name, function in functions.items()}
-
-    return json_object
-
-
-def plain_json_value(value: Any) -> Any:
-    """Return a value without members as JSON holds it.
-
-    Timestamps become ISO 8601, in UTC whatever the session's zone. Decimals become text with all
-    their digits, and bytes become hex.
-    """
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else str(value)
-        case datetime() | date() | time():
-            return value.isoformat()
-        case Decimal():
-            return format(value, "f")  # str() gives 0E-10 for a zero of ten places
-        case bytes():
-            return value.hex()
-    return str(value)
 
 
 def rows_lines(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None) -> Iterator[str]:

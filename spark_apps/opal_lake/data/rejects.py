@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from opal_lake.data.json_rows import JsonForm
-from opal_lake.data.shown_values import values_of
+from opal_lake.data.shown_values import json_rows, values_of
 from opal_lake.data.utf8 import holds_text, rows_not_utf8
 from opal_lake.decoding import decoding
 from opal_lake.definition.schema import RESERVED_PREFIX, Atomic, Field
@@ -131,12 +130,7 @@ def _row_texts(rows: pa.Table) -> list[Any]:
     if ROW in rows.column_names:
         return values_of(rows[ROW])
     names = [name for name in rows.column_names if not name.startswith(RESERVED_PREFIX)]
-    columns = [values_of(rows[name]) for name in names]
-    texts: list[str] = []
-    for values in zip(*columns, strict=True):
-        row = dict(zip(names, values, strict=True))
-        texts.append(row_text(row))
-    return texts
+    return json_texts(rows.select(names))
 
 
 def _short(example: dict[str, str | None]) -> dict[str, str | None]:
@@ -147,17 +141,9 @@ def _short(example: dict[str, str | None]) -> dict[str, str | None]:
     return {**example, "row": row[:EXAMPLE_CHARACTERS] + "..."}
 
 
-def row_text(row: dict[str, Any]) -> str:
-    """Return a row as JSON, whatever values it has."""
-    return json.dumps(row, ensure_ascii=False, default=_text_of)
-
-
-def _text_of(value: object) -> str:
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    if isinstance(value, bytes):
-        return value.hex()
-    return str(value)
+def json_texts(rows: pa.Table) -> list[str]:
+    """Return each row as JSON text, whatever values it has."""
+    return [json.dumps(row, ensure_ascii=False) for row in json_rows(rows)]
 
 
 def split_bad_rows(rows: pa.Table, spec: TableSpec, rejects: Rejects) -> pa.Table:

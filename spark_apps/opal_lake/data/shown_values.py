@@ -1,6 +1,9 @@
 """Arrow values for display and for JSON, including values that Python cannot express."""
 
-from datetime import datetime, timedelta
+import math
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +15,14 @@ _CYCLE_YEARS, _CYCLE = 400, timedelta(days=146_097)
 _FIRST_YEAR = 2000
 _SINCE_EPOCH = datetime(_FIRST_YEAR, 1, 1) - datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
+# Rejected rows have the Arrow types of their source, among them lists that no column has
+_LISTS = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
 
 
 def values_of(column: pa.ChunkedArray | pa.Array) -> list[Any]:
@@ -62,3 +73,72 @@ def _iso_text(microseconds: int) -> str:
     year = in_range.year + cycles * _CYCLE_YEARS
     width = 4 if year >= 0 else 5  # with the sign
     return f"{year:0{width}d}" + in_range.isoformat()[4:]
+
+
+def json_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Return rows as JSON holds them: values that JSON lacks become text, unrounded."""
+    columns: list[list[Any]] = []
+    for column in table.columns:
+        as_json = json_function(column.type)
+        columns.append([as_json(value) for value in values_of(column)])
+    names = table.column_names
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def json_function(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Return the function that makes values of JSON from those of an Arrow type.
+
+    The type decides, since a map and a list without entries are equal as values of Python.
+    """
+    if pa.types.is_map(kind):
+        return _map_function(kind)
+    if pa.types.is_struct(kind):
+        return _struct_function(kind)
+    if any(is_list(kind) for is_list in _LISTS):
+        member = json_function(kind.value_type)
+        return lambda values: None if values is None else [member(value) for value in values]
+    return plain_json_value
+
+
+def _map_function(kind: pa.MapType) -> Callable[[Any], Any]:
+    """Return the function that makes a JSON object of a map, which Arrow has as pairs."""
+    key_function, item_function = json_function(kind.key_type), json_function(kind.item_type)
+
+    def json_object(pairs: Any) -> dict[str, Any] | None:
+        if pairs is None:
+            return None
+        return {str(key_function(key)): item_function(item) for key, item in pairs}
+
+    return json_object
+
+
+def _struct_function(kind: pa.StructType) -> Callable[[Any], Any]:
+    """Return the function that makes a JSON object of a struct."""
+    functions = {field.name: json_function(field.type) for field in kind}
+
+    def json_object(members: Any) -> dict[str, Any] | None:
+        if members is None:
+            return None
+        return {name: function(members[name]) for name, function in functions.items()}
+
+    return json_object
+
+
+def plain_json_value(value: Any) -> Any:
+    """Return a value without members as JSON holds it.
+
+    Timestamps become ISO 8601, in UTC whatever the session's zone. Decimals become text with all
+    their digits, and bytes become hex.
+    """
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case datetime() | date() | time():
+            return value.isoformat()
+        case Decimal():
+            return format(value, "f")  # str() gives 0E-10 for a zero of ten places
+        case bytes():
+            return value.hex()
+    return str(value)

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.data.columns import to_fields, to_physical
-from opal_lake.data.rejects import BAD, NOTES, ROW, UNCHANGED, row_text
-from opal_lake.data.shown_values import values_of
+from opal_lake.data.rejects import BAD, NOTES, ROW, UNCHANGED, json_texts
 from opal_lake.data.spool import room_errors, spool
 from opal_lake.definition.key_hash import hash_keys, hashes_from_bytes
 from opal_lake.definition.schema import OFFSET, RESERVED_PREFIX, SEGMENT, Atomic, Field
@@ -195,7 +194,7 @@ def _layers(
 def _too_many_layers(row: pa.Table, layers: int, spec: TableSpec) -> Exception:
     """Return the error for rows equal to `row` that change partition too often."""
     names = [column.name for column in (*spec.keys, spec.delta, *spec.tie_break)]
-    values = row_text({name: values_of(row[name])[0] for name in names})
+    (values,) = json_texts(row.select(names))
     partitions = [column.name for column in spec.partition_by]
     equal = "delta and tie-break" if spec.tie_break else "delta"
     return InvalidInputError(
@@ -489,10 +488,7 @@ def _settled(rows: pa.Table, positions: npt.NDArray[np.intp], plan: _Plan) -> pa
     reasons = {int(positions[row]): reason for row, reason in plan.bad.items()}
     names = [name for name in rows.column_names if not name.startswith(RESERVED_PREFIX)]
     bad = rows.take(pa.array([*reasons], pa.int64()))
-    columns = [values_of(bad[name]) for name in names]
-    texts: dict[int, str] = {}
-    for position, *values in zip(reasons, *columns, strict=True):
-        texts[position] = row_text(dict(zip(names, values, strict=True)))
+    texts = dict(zip(reasons, json_texts(bad.select(names)), strict=True))
     for name, notes in ((BAD, reasons), (ROW, texts)):
         column = rows[name].to_pylist()
         for position, note in notes.items():

@@ -1,6 +1,8 @@
 """The messages about rows that cannot be ingested."""
 
+import json
 from collections import Counter
+from datetime import UTC, datetime
 
 import pyarrow as pa
 
@@ -22,3 +24,22 @@ def test_a_different_reason_for_every_row_does_not_fill_the_commit() -> None:
 def test_few_reasons_are_not_merged() -> None:
     counts = Counter({"null": 3, "too long": 1})
     assert fewer_reasons(counts) == counts
+
+
+def test_the_text_of_a_rejected_row_has_maps_as_objects_and_times_in_iso_8601() -> None:
+    rows = pa.table(
+        {
+            "labels": pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+            "tags": pa.array([["x"], [], None], pa.list_(pa.string())),
+            "at": pa.array([datetime(2026, 1, 31, tzinfo=UTC)] * 3, pa.timestamp("us", "UTC")),
+        }
+    )
+    rejects = Rejects(keep=False)
+    rejects.add(rows, ["late"] * 3)
+    texts = [example["row"] or "" for example in rejects.examples]
+    at = "2026-01-31T00:00:00+00:00"
+    assert [json.loads(text) for text in texts] == [
+        {"labels": {"a": 1}, "tags": ["x"], "at": at},
+        {"labels": {}, "tags": [], "at": at},
+        {"labels": None, "tags": None, "at": at},
+    ]

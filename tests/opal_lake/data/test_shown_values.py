@@ -1,11 +1,14 @@
-"""Values that Python does not hold are shown as text."""
+"""Arrow values become values of Python and of JSON; those that neither has become text."""
 
 from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from opal_lake.data.shown_values import values_of
+from opal_lake.data.rejects import json_texts
+from opal_lake.data.shown_values import json_rows, values_of
 
 YEAR_10000_US = 253_402_300_800_000_000
 YEAR_10000_DAYS = 2_932_897
@@ -46,3 +49,38 @@ def test_times_out_of_pythons_years_are_texts_with_their_year(
 def test_bytes_of_a_text_that_are_not_utf8_are_replaced() -> None:
     text = pa.array([b"a\xffb", b"ok"]).view(pa.string())
     assert values_of(text) == ["a\ufffdb", "ok"]
+
+
+MAP = pa.map_(pa.string(), pa.int64())
+PAIR = pa.struct([("x", pa.int64()), ("y", pa.int64())])
+TINY = [Decimal("0E-10"), Decimal("-1E-9"), Decimal("12.5")]
+TEXTS = ["0.0000000000", "-0.0000000010", "12.5000000000"]
+
+
+def test_decimals_have_all_their_digits_and_no_exponent() -> None:
+    kind = pa.decimal128(20, 10)
+    lists = pa.array([[number] for number in TINY], pa.list_(kind))
+    rows = pa.table({"d": pa.array(TINY, kind), "in": lists})
+    shown = json_rows(rows)
+    assert [row["d"] for row in shown] == TEXTS
+    assert [row["in"] for row in shown] == [[text] for text in TEXTS]
+    assert json_texts(rows.select(["d"])) == [f'{{"d": "{text}"}}' for text in TEXTS]
+
+
+@pytest.mark.parametrize(
+    "kind,values,shown",
+    [
+        (MAP, [[], [("a", 1)], None], [{}, {"a": 1}, None]),
+        (pa.list_(MAP), [[[]], [], None], [[{}], [], None]),
+        (pa.map_(pa.int64(), MAP), [[(7, [])]], [{"7": {}}]),
+        (pa.struct([("m", MAP)]), [{"m": []}, {"m": None}, None], [{"m": {}}, {"m": None}, None]),
+        (pa.list_(PAIR), [[], [{"x": 1, "y": 2}]], [[], [{"x": 1, "y": 2}]]),
+        (pa.list_(MAP, 1), [[[("a", 1)]], None], [[{"a": 1}], None]),
+        (pa.list_view(pa.int64()), [[1], []], [[1], []]),
+    ],
+)
+def test_the_type_decides_whether_json_has_a_list_or_an_object(
+    kind: pa.DataType, values: list[Any], shown: list[Any]
+) -> None:
+    rows = pa.table({"column": pa.array(values, kind)})
+    assert [row["column"] for row in json_rows(rows)] == shown
