@@ -32,8 +32,7 @@ class Json:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        # Every subclass is a dataclass
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
+        return asdict(self)  # type: ignore[call-overload, no-any-return]  # all are dataclasses
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), sort_keys=True)

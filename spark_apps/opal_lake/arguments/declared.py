@@ -86,7 +86,7 @@ class Declared:
     token_argument: ClassVar[str] = ""  # the argument that makes a repeat harmless, if any
 
     # Each subclass has its own
-    __signature__: ClassVar[Signature] = _Parameters()  # type: ignore[assignment]
+    __signature__: ClassVar[Signature] = _Parameters()  # type: ignore[assignment]  # a descriptor
 
     def __init__(self, *in_order: Any, **values: Any) -> None:
         known = _members(type(self))

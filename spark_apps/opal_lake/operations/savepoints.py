@@ -22,8 +22,7 @@ class Savepoint(Operation[JobResult]):
 
     title: ClassVar[str] = "savepoint"
 
-    # The name of the savepoint, not of the operation
-    name: str = field(kw_only=False)  # type: ignore[misc]
+    name: str = field(kw_only=False)  # type: ignore[misc]  # of the savepoint
     version: Annotated[Version | None, Help("the version to name (default: the newest)", "N")] = (
         field(default=None, kw_only=False)
     )
@@ -42,8 +41,7 @@ class Release(Operation[JobResult]):
 
     title: ClassVar[str] = "release"
 
-    # The name of the savepoint, not of the operation
-    name: str = field(kw_only=False)  # type: ignore[misc]
+    name: str = field(kw_only=False)  # type: ignore[misc]  # of the savepoint
 
     def run(self, table: "OpenTable") -> JobResult:
         """Remove the savepoint."""
@@ -61,8 +59,7 @@ class FinishBusinessSnapshot(Operation[JobResult]):
 
     title: ClassVar[str] = "finish_business_snapshot"
 
-    # The name of the business snapshot, not of the operation
-    name: str = field(kw_only=False)  # type: ignore[misc]
+    name: str = field(kw_only=False)  # type: ignore[misc]  # of the business snapshot
 
     def run(self, table: "OpenTable") -> JobResult:
         """Make the version a savepoint, and open the next business snapshot."""
