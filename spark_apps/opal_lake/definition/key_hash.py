@@ -46,12 +46,13 @@ _TAGS = {
 
 
 def key_header(types: Sequence[Atomic]) -> str:
-    """Return the tags that begin every key of these types."""
-    return "".join(map(_tag, types)) + ":"
+    """Return the beginning of every key of these types: a tag for each type, and a colon."""
+    tags = "".join(map(_tag, types))
+    return f"{tags}:"
 
 
 def has_length(kind: Atomic) -> bool:
-    """Return whether a length precedes a field of this type; others end with a comma."""
+    """Return whether a length precedes fields of this type; other fields end with a comma."""
     return kind.name in ("string", "binary")
 
 
@@ -69,14 +70,14 @@ def _tag(kind: Atomic) -> str:
 def canonical_bytes(
     columns: "Sequence[pa.Array | pa.ChunkedArray]", types: Sequence[Atomic]
 ) -> pa.LargeBinaryArray:
-    """Return the bytes that are hashed, one value a row.
+    """Return the canonical bytes of each key, which are hashed.
 
     Dates and timestamps may come as the integers that ORC files hold.
     """
     if not columns or len(columns) != len(types):
         raise InvalidInputError(
             f"a key of {len(types)} types got {len(columns)} columns; "
-            "give one column a type, and at least one"
+            "give at least one type, and one column for each"
         )
     parts: list[Any] = [_constant(key_header(types))]
     for position, (column, kind) in enumerate(zip(columns, types, strict=True), start=1):
@@ -93,12 +94,13 @@ def _without_nulls(column: "pa.Array | pa.ChunkedArray", position: int) -> pa.Ar
     if column.null_count:
         raise InvalidInputError(
             f"key column {position} is null in {column.null_count} of {len(column)} rows; "
-            "a key has no nulls: reject them"
+            "reject these rows, because a key has no nulls"
         )
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _field(text: pa.Array, kind: Atomic, *, last: bool) -> list[Any]:
+    """Return the pieces of a field, which are joined row by row; the last one is plain."""
     if last:
         return [text]
     if not has_length(kind):
@@ -113,7 +115,8 @@ def _text(column: pa.Array, kind: Atomic) -> pa.Array:
         return _plain_decimals(column)
     if kind.name == "boolean":
         return _digits(column.cast(pa.int8()))
-    return _digits(pa.array(to_order(column, kind)[0]))
+    words, _ = to_order(column, kind)
+    return _digits(pa.array(words))
 
 
 def _digits(integers: pa.Array) -> pa.Array:
@@ -123,23 +126,28 @@ def _digits(integers: pa.Array) -> pa.Array:
 def _plain_decimals(column: pa.Array) -> pa.Array:
     """Return decimals as plain text, without zeros at the end of the fraction.
 
-    The point is put in by hand: Arrow's own text turns to exponents.
+    The decimal point is inserted here, because Arrow's own text may have an exponent.
     """
     scale = column.type.scale
     wide = column.cast(pa.decimal128(38, scale))
     if not len(wide):
         return pa.array([], pa.large_binary())
     # The same 128 bits with scale 0: the digits without a point
-    unscaled = pa.Array.from_buffers(
-        pa.decimal128(38, 0), len(wide), [None, wide.buffers()[1]], offset=wide.offset
-    ).cast(pa.string())
+    buffers = [None, wide.buffers()[1]]
+    whole_numbers = pa.Array.from_buffers(
+        pa.decimal128(38, 0), len(wide), buffers, offset=wide.offset
+    )
+    unscaled = whole_numbers.cast(pa.string())
     if not scale:
         return unscaled.cast(pa.large_binary())
-    digits = pc.utf8_lpad(pc.utf8_ltrim(unscaled, "-"), scale + 1, "0")
+    # At least one digit before the point
+    unsigned = pc.utf8_ltrim(unscaled, "-")
+    digits = pc.utf8_lpad(unsigned, scale + 1, "0")
     whole = pc.utf8_slice_codeunits(digits, 0, -scale)
     fraction = pc.utf8_slice_codeunits(digits, -scale)
     text = pc.binary_join_element_wise(whole, fraction, ".")
-    text = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
+    without_zeros = pc.utf8_rtrim(text, "0")
+    text = pc.utf8_rtrim(without_zeros, ".")
     sign = pc.if_else(pc.starts_with(unscaled, "-"), "-", "")
     return pc.binary_join_element_wise(sign, text, "").cast(pa.large_binary())
 
@@ -147,41 +155,50 @@ def _plain_decimals(column: pa.Array) -> pa.Array:
 def hash_keys(
     columns: "Sequence[pa.Array | pa.ChunkedArray]", types: Sequence[Atomic]
 ) -> npt.NDArray[np.uint64]:
-    """Return (high, low) of each key: the first 16 bytes of its SHA-256, big-endian.
+    """Return the hash of each key as a row of two words, high and low: shape (n, 2).
 
-    The shape is (n, 2).
+    The words are the first 16 bytes of the key's SHA-256, big-endian.
     """
     keys = canonical_bytes(columns, types).to_pylist()
-    # A loop over Python's bytes: hashlib has no function of many keys
+    # A loop, because hashlib hashes one value a call
     digests = b"".join([sha256(key).digest() for key in keys])
-    words = np.frombuffer(digests, ">u8").reshape(-1, 4)
+    words = np.frombuffer(digests, ">u8").reshape(-1, 4)  # 32 bytes a digest
     return np.ascontiguousarray(words[:, :2], np.uint64)
 
 
 def hashes_from_bytes(hashes: "pa.Array | pa.ChunkedArray") -> npt.NDArray[np.uint64]:
-    """Return hashes of 16 bytes, as Spark ships them, in the form of `hash_keys`."""
+    """Return the 16-byte hashes that Spark ships in the form of `hash_keys`."""
     if hashes.null_count:
         raise InvalidInputError(
             f"{hashes.null_count} of {len(hashes)} key hashes are null; "
-            "a key has no nulls: reject the rows"
+            "reject these rows, because a key has no nulls"
         )
-    chunks: Iterable[pa.Array] = hashes.chunks if isinstance(hashes, pa.ChunkedArray) else [hashes]
-    packed = b"".join(_packed(chunk) for chunk in chunks if len(chunk))
-    return np.frombuffer(packed, ">u8").astype(np.uint64).reshape(-1, 2)
+    chunks: Iterable[pa.Array] = [hashes]
+    if isinstance(hashes, pa.ChunkedArray):
+        chunks = hashes.chunks
+    filled_chunks = [chunk for chunk in chunks if len(chunk)]
+    packed = b"".join(map(_packed, filled_chunks))
+    words = np.frombuffer(packed, ">u8").astype(np.uint64)
+    return words.reshape(-1, 2)
 
 
 def _packed(chunk: pa.Array) -> memoryview:
-    """Return the bytes of a chunk's values, which lie one behind another."""
-    count, values = len(chunk), memoryview(chunk.buffers()[-1])
+    """Return the bytes of a chunk's hashes without the rest of its buffer, and no copy.
+
+    Raises InvalidInputError unless every value has the length of a hash.
+    """
+    count = len(chunk)
+    values = memoryview(chunk.buffers()[-1])
     if pa.types.is_fixed_size_binary(chunk.type) and chunk.type.byte_width == HASH_BYTES:
         start = chunk.offset * HASH_BYTES
         return values[start : start + count * HASH_BYTES]
-    width = np.int64 if pa.types.is_large_binary(chunk.type) else np.int32
-    offsets = np.frombuffer(chunk.buffers()[1], width)
+    offset_type = np.int64 if pa.types.is_large_binary(chunk.type) else np.int32
+    offsets = np.frombuffer(chunk.buffers()[1], offset_type)
+    # The first byte of each value, and the end of the last one
     bounds = offsets[chunk.offset : chunk.offset + count + 1]
     if (np.diff(bounds) != HASH_BYTES).any():
         raise InvalidInputError(
-            f"a key hash has other than {HASH_BYTES} bytes; pass the column that key_hash made"
+            f"a key hash does not have {HASH_BYTES} bytes; pass the column that key_hash made"
         )
     start = int(bounds[0])
     return values[start : start + count * HASH_BYTES]
@@ -190,22 +207,26 @@ def _packed(chunk: pa.Array) -> memoryview:
 def given_keys(
     keys: Sequence[Sequence[Any]], types: Sequence[Atomic], names: Sequence[str] = ()
 ) -> list[pa.Array]:
-    """Return the columns of keys as a user gives them.
+    """Return the keys that a user gives, one array for each key column.
 
-    Dates and timestamps may be ISO text, timestamps with their zone.
+    Dates and timestamps may be ISO 8601 texts. The text of a timestamp has its zone.
     """
     for key in keys:
         if len(key) != len(types):
             raise InvalidInputError(
                 f"the key has {len(types)} columns, {key!r} has {len(key)} values; "
-                "give one each, in their order"
+                "give one value for each column, in the order of the columns"
             )
-    # Without a key each column is empty
-    columns = zip(*keys, strict=True) if keys else [()] * len(types)
+    columns: Iterable[Sequence[Any]] = [()] * len(types)  # no keys: empty columns
+    if keys:
+        columns = zip(*keys, strict=True)
     labels = [f"key column {name}" for name in names]
     if not names:
         labels = [f"key value {number}" for number in range(1, len(types) + 1)]
-    return [_key_column(*column) for column in zip(columns, types, labels, strict=True)]
+    arrays: list[pa.Array] = []
+    for values, kind, label in zip(columns, types, labels, strict=True):
+        arrays.append(_key_column(values, kind, label))
+    return arrays
 
 
 def _key_column(values: Sequence[Any], kind: Atomic, name: str) -> pa.Array:
@@ -213,15 +234,17 @@ def _key_column(values: Sequence[Any], kind: Atomic, name: str) -> pa.Array:
     if accepted is not None:
         return _plain_key_column(values, kind, name, accepted)
     if decimal_parts(kind.name):
-        return pa.array([_decimal(value, kind, name) for value in values], arrow_type(kind))
-    return pa.array([encode_order(value, kind, name=name) for value in values], pa.int64())
+        decimals = [_decimal(value, kind, name) for value in values]
+        return pa.array(decimals, arrow_type(kind))
+    words = [encode_order(value, kind, name=name) for value in values]
+    return pa.array(words, pa.int64())
 
 
 def _plain_key_column(values: Sequence[Any], kind: Atomic, name: str, accepted: type) -> pa.Array:
     for value in values:
         if not isinstance(value, accepted):
             raise InvalidInputError(
-                f"{name}: {value!r} is not a value of it; a {type_name(kind)} column takes "
+                f"{name}: {value!r} is not a valid {type_name(kind)}; give a value of type "
                 f"{accepted.__name__}"
             )
     try:
@@ -229,7 +252,7 @@ def _plain_key_column(values: Sequence[Any], kind: Atomic, name: str, accepted: 
     except UnicodeEncodeError as error:
         # A command line has unpaired surrogates for bytes of another encoding
         raise InvalidInputError(
-            f"{name}: {error.object!r} is not a text of UTF-8, so no row has this key"
+            f"{name}: {error.object!r} is not valid UTF-8, so no row has this key; correct the key"
         ) from None
 
 
@@ -238,7 +261,7 @@ def _decimal(value: Any, kind: Atomic, name: str) -> Decimal:
     unscaled = exact_unscaled(value, scale, name=name)
     if abs(unscaled) >= 10**precision:
         raise InvalidInputError(
-            f"{name}: {value!r} is too large for {type_name(kind)}; check the key"
+            f"{name}: {value!r} is too large for {type_name(kind)}; correct the key"
         )
     return Decimal(unscaled).scaleb(-scale, Context(prec=precision))
 

@@ -1,8 +1,8 @@
 """The order-preserving 64-bit form of delta and tie-break columns.
 
-Integers are themselves, decimals their unscaled value, dates days and timestamps microseconds since
-1970-01-01. A timestamp without zone counts as if its wall clock stood in UTC: zones never enter.
-Which of two rows comes first: `opal_lake.key_store.entries`.
+An integer is its own form. A decimal has its unscaled value, a date its days and a timestamp its
+microseconds since 1970-01-01. A timestamp without zone is read as UTC.
+`opal_lake.key_store.entries` decides which of two rows comes first.
 """
 
 import operator
@@ -38,15 +38,16 @@ _MAX_DIGITS = 40  # more than any column has
 def to_order(
     array: "pa.Array | pa.ChunkedArray", kind: Atomic
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the values as int64, and which of them are not null; a null is 0.
+    """Return the values as int64 with 0 for null, and a mask of those that are not null.
 
     The array has Arrow's type for the kind. Dates and timestamps may also come as the integers that
     ORC files hold.
     """
     whole = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-    valid = np.asarray(whole.is_valid())
-    values = _unscaled(whole, kind) if decimal_parts(kind.name) else _integers(whole, kind)
-    return values, valid
+    is_valid = np.asarray(whole.is_valid())
+    if decimal_parts(kind.name):
+        return _unscaled(whole, kind), is_valid
+    return _integers(whole, kind), is_valid
 
 
 def _integers(array: pa.Array, kind: Atomic) -> npt.NDArray[np.int64]:
@@ -54,7 +55,7 @@ def _integers(array: pa.Array, kind: Atomic) -> npt.NDArray[np.int64]:
 
 
 def _logical_integers(array: pa.Array, kind: Atomic) -> pa.Array:
-    """Return dates as days, timestamps as microseconds, integers as they come."""
+    """Return dates as days, timestamps as microseconds, and integers unchanged."""
     if pa.types.is_integer(array.type) and kind.name in _INTEGER_FORMS:
         return array
     if pa.types.is_date(array.type) and kind.name == "date":
@@ -90,8 +91,10 @@ def _unscaled(array: pa.Array, kind: Atomic) -> npt.NDArray[np.int64]:
         array = array.cast(pa.decimal128(*parts))
     if not len(array):
         return np.empty(0, np.int64)
-    # A decimal is 128 bits in two's complement. Its 18 digits fit the low word, sign included.
-    words = np.frombuffer(array.buffers()[1], "<i8")
+    # A decimal is 128 bits in two's complement: a low word, then a high one. At most 18 digits and
+    # the sign fit into the low word.
+    _, decimals = array.buffers()
+    words = np.frombuffer(decimals, "<i8")
     start, end = 2 * array.offset, 2 * (array.offset + len(array))
     low_words = words[start:end:2]
     return np.where(np.asarray(array.is_valid()), low_words, 0)
@@ -99,13 +102,14 @@ def _unscaled(array: pa.Array, kind: Atomic) -> npt.NDArray[np.int64]:
 
 def of_order(values: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_], kind: Atomic) -> pa.Array:
     """Return int64 values in Arrow's type of the kind: the inverse of `to_order`."""
-    validity = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    validity = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())  # Arrow's bitmap
     if parts := decimal_parts(kind.name):
         # 128 bits in two's complement: the high word repeats the sign
         words = np.stack([values, values >> 63], axis=1).astype("<i8")
         buffers = [validity, pa.py_buffer(words.tobytes())]
         return pa.Array.from_buffers(pa.decimal128(*parts), len(values), buffers)
-    buffers = [validity, pa.py_buffer(np.where(valid, values, 0).tobytes())]
+    words = np.where(valid, values, 0)
+    buffers = [validity, pa.py_buffer(words.tobytes())]
     integers = pa.Array.from_buffers(pa.int64(), len(values), buffers)
     if kind.name == "date":
         return integers.cast(pa.int32()).cast(pa.date32())
@@ -113,7 +117,7 @@ def of_order(values: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_], kind: 
 
 
 def from_order(value: int, kind: Atomic) -> int | Decimal | date | datetime:
-    """Return the value as Python holds it; timestamps carry the zone UTC."""
+    """Return a value of 64-bit form as a Python value; timestamps have the zone UTC."""
     if parts := decimal_parts(kind.name):
         _, scale = parts
         return Decimal(value).scaleb(-scale)
@@ -122,7 +126,7 @@ def from_order(value: int, kind: Atomic) -> int | Decimal | date | datetime:
     except OverflowError as error:
         raise InvalidInputError(
             f"{value} as a {type_name(kind)} is outside the years 1 to 9999 of Python; "
-            "use the number itself"
+            "use the number instead"
         ) from error
     except KeyError as error:
         raise FormatError(
@@ -147,9 +151,9 @@ _FROM_ORDER: dict[str, Callable[[int], int | date | datetime]] = {
 
 
 def encode_order(value: Any, kind: Atomic, *, name: str) -> int:
-    """Return a user's event time for column `name` in the column's 64-bit form.
+    """Return a user's value for column `name` in the column's 64-bit form.
 
-    It is a number, a date or a datetime, or its text. Nothing is guessed and nothing is rounded.
+    The value is a number, a date, a datetime or a text of one. Nothing is guessed or rounded.
     """
     if value is None or isinstance(value, bool | float):
         raise InvalidInputError(
@@ -190,14 +194,17 @@ _WANTED = {
 
 
 def exact_unscaled(value: Any, scale: int, *, name: str) -> int:
-    """Return a user's number in units of the last decimal place; refuse what is finer."""
+    """Return a user's number in units of the last decimal place.
+
+    Raises InvalidInputError for a number with more decimal places.
+    """
     number = _number_of(value, scale, name)
     try:
         scaled = number.scaleb(scale, _EXACT)
         unscaled = scaled.to_integral_value(context=_EXACT)
     except (Inexact, InvalidOperation):
         raise InvalidInputError(
-            f"{name}: {value!r} is longer than any column; give at most 38 digits"
+            f"{name}: {value!r} has more digits than any column; give at most 38"
         ) from None
     if unscaled != scaled:
         raise InvalidInputError(
@@ -205,7 +212,7 @@ def exact_unscaled(value: Any, scale: int, *, name: str) -> int:
             "round it"
         )
     if unscaled.adjusted() >= _MAX_DIGITS:
-        # The caller refuses it in any case; 1E+999999999 would fill the memory as an int
+        # The caller refuses a number of this size. As an int, 1E+999999999 would fill the memory
         return _BEYOND_ALL_TYPES
     return int(unscaled)
 
@@ -224,14 +231,14 @@ def _number_of(value: Any, scale: int, name: str) -> Decimal:
     example = "12.5" if scale else "12"
     raise InvalidInputError(
         f"{name}: {value!r} is not a number that the column accepts; "
-        f"give an int, a Decimal or plain digits, as {example!r}"
+        f"give an int, a Decimal or plain digits such as {example!r}"
     )
 
 
 def _encode_date(value: Any, name: str) -> int:
     if isinstance(value, datetime):
         raise InvalidInputError(
-            f"{name}: {value!r} has a time of day, the column holds dates; give value.date()"
+            f"{name}: {value!r} has a time of day, but the column holds dates; give value.date()"
         )
     if isinstance(value, str):
         try:
@@ -247,19 +254,19 @@ def _encode_date(value: Any, name: str) -> int:
 
 def _encode_datetime(value: Any, kind: str, name: str) -> int:
     moment = _datetime_of(value, kind, name)
-    if getattr(moment, "nanosecond", 0):  # a Timestamp of pandas
+    if getattr(moment, "nanosecond", 0):  # only a Timestamp of pandas has it
         raise InvalidInputError(f"{name}: {value!r} is finer than a microsecond; round it")
-    zoned = moment.utcoffset() is not None
-    if zoned and kind == "timestamp_ntz":
+    has_zone = moment.utcoffset() is not None
+    if has_zone and kind == "timestamp_ntz":
         raise InvalidInputError(
-            f"{name}: {value!r} has a zone, the column has none; give {_WANTED[kind]}"
+            f"{name}: {value!r} has a zone, but the column has none; give {_WANTED[kind]}"
         )
-    if not zoned and kind == "timestamp":
+    if not has_zone and kind == "timestamp":
         raise InvalidInputError(
             f"{name}: {value!r} has no zone, so it is not a moment; give {_WANTED[kind]}"
         )
-    epoch = _EPOCH_UTC if zoned else _EPOCH_NAIVE
-    # Not `moment - epoch`: subclasses, as pendulum's, return intervals of their own
+    epoch = _EPOCH_UTC if has_zone else _EPOCH_NAIVE
+    # Not `moment - epoch`: subclasses such as pendulum's return their own intervals
     return datetime.__sub__(moment, epoch) // _MICROSECOND
 
 
@@ -268,8 +275,7 @@ def _datetime_of(value: Any, kind: str, name: str) -> datetime:
         return value
     if isinstance(value, date):
         raise InvalidInputError(
-            f"{name}: {value!r} is a date, the column holds timestamps; add the time of day: "
-            f"give {_WANTED[kind]}"
+            f"{name}: {value!r} is a date, but the column holds timestamps; give {_WANTED[kind]}"
         )
     if not isinstance(value, str):
         raise InvalidInputError(f"{name}: {value!r} is not a timestamp; give {_WANTED[kind]}")

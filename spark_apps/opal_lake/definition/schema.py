@@ -1,8 +1,8 @@
 """The columns of a table: types, stable field ids, physical names.
 
-Atomic types are named as Spark names them in JSON (`long`, `timestamp_ntz`, `decimal(10,2)`). A
-field's id and physical name never change, its name may. Physical names are plain ASCII, so that no
-reader, file format or path has to quote anything.
+Atomic types have the names that Spark has for them in JSON (`long`, `decimal(10,2)`). A field's id
+and physical name never change, but its name may. Physical names are plain ASCII, so that no reader,
+file format or path has to quote them.
 """
 
 import re
@@ -29,19 +29,19 @@ HIDDEN_IDS = {
     OUTSIDE_ID: 2147483540,
     UPDATED_AT: 2147483539,
 }
-MAX_FIELD_ID = 2147483000  # of a column that a table gives out
+MAX_FIELD_ID = 2147483000  # the greatest id of a column
 
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _PHYSICAL = re.compile(r"(?:[A-Za-z]|_f)[A-Za-z0-9_]{0,127}\Z")
-# Values within one another in JSON, where a member of a struct is three deeper than the struct
+# Levels of the JSON of a schema: a member of a struct is three levels below the struct
 _MAX_VALUES = 3 * MAX_NESTED
-# Levels of a new column. Arrow's stream format, which tasks and gathered files use, carries 64.
+# Levels of a new column. Arrow's stream format, which tasks and gathered files use, has at most 64
 _MAX_LEVELS = 60
-# Of the 100 levels that Parquet reads, a list takes two
+# Parquet reads at most 100 levels, of which a list takes two
 _MAX_PARQUET_LEVELS = 90
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
-# Which of them may be keys, deltas and tie-breaks: `table_spec.py`. How a key of them is hashed:
-# `key_hash.py`. How files and JSON rows hold them: `data/columns.py` and `data/json_rows.py`.
+# `table_spec.py` has the types of keys, deltas and tie-breaks. `key_hash.py` hashes keys of each
+# type. `data/columns.py` and `data/json_rows.py` convert values in files and in JSON.
 _ARROW_OF: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "byte": pa.int8(),
@@ -57,7 +57,7 @@ _ARROW_OF: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 ATOMIC_TYPES = tuple(_ARROW_OF)
-# Types that SQL calls otherwise than the format
+# Types that have another name in SQL than in the format
 SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 _PLAIN_SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _NAME_OF = {arrow: name for name, arrow in _ARROW_OF.items()}
@@ -109,8 +109,7 @@ class Field:
 class Schema:
     """The columns of a table in their order, and the greatest field id ever given out.
 
-    `created_id` is the greatest id at the table's creation, once columns were added. Columns are
-    looked up in dicts that are built once: a scan for each would cost the square of their number.
+    `created_id` is the greatest id at the table's creation. It is None until columns are added.
     """
 
     fields: tuple[Field, ...]
@@ -126,7 +125,7 @@ class Schema:
         return self.created_id is not None and field.id > self.created_id
 
     def field(self, name: str) -> Field:
-        """Return the column of that name; as in Spark, names are not case-sensitive."""
+        """Return the column with a name; as in Spark, names are not case-sensitive."""
         field = self._by_name.get(name) or self._by_folded_name.get(name.casefold())
         if field is None:
             known = ", ".join(map(repr, self.names))
@@ -162,11 +161,12 @@ def schema_of_arrow(arrow: pa.Schema) -> Schema:
 
 
 def extended(schema: Schema, arrow: pa.Schema) -> Schema:
-    """Return the schema with more columns behind its own."""
+    """Return the schema with the columns of `arrow` added behind its own."""
     _check_levels(arrow)
     added = _fields_of_arrow(arrow, _ids_after(schema.last_id))
     known = [field.id for field in _all_fields(schema.fields)]
-    # The physical name of a column that has gone is unknown, and old files may have it
+    # An id without a column was a removed column's. Its physical name is unknown, and old files may
+    # have it
     some_gone = len(known) < schema.last_id
     used = {field.physical.casefold() for field in schema.fields}
     fields = list(schema.fields)
@@ -181,10 +181,10 @@ def extended(schema: Schema, arrow: pa.Schema) -> Schema:
 
 
 def _ids_after(last_id: int) -> Iterator[int]:
-    """Yield field ids that no column has had; InvalidInputError after the last one."""
+    """Yield the field ids after `last_id`; raise InvalidInputError when all are used."""
     yield from range(last_id + 1, MAX_FIELD_ID + 1)
     raise InvalidInputError(
-        "the table has given out all field ids; copy its rows into a new table with these columns"
+        "the table has used all field ids; copy its rows into a new table with these columns"
     )
 
 
@@ -193,6 +193,11 @@ def _greatest_id(fields: Iterable[Field]) -> int:
 
 
 def _unused_name(field: Field, used: Collection[str], *, some_gone: bool) -> str:
+    """Return a physical name for a new column that no other column has or had.
+
+    `used` are the physical names of all columns, in lower case. `some_gone` is true if other
+    columns were removed.
+    """
     if field.physical.casefold() not in used and not some_gone:
         return field.physical
     with_id = f"{field.physical}_{field.id}"
@@ -202,23 +207,24 @@ def _unused_name(field: Field, used: Collection[str], *, some_gone: bool) -> str
 
 
 def _check_levels(columns: Iterable[pa.Field]) -> None:
-    """Refuse columns that nest deeper than the formats of files can hold.
+    """Raise InvalidInputError for columns that nest deeper than file formats allow.
 
     Not recursive: types that are inferred from data may nest thousands of levels deep.
     """
+    # The column's name, a type in it, the levels above the type, and how many of them are lists
     pending = [(column.name, column.type, 0, 0) for column in columns]
     while pending:
         name, kind, levels, lists = pending.pop()
         if levels > _MAX_LEVELS or levels + lists > _MAX_PARQUET_LEVELS:
             raise InvalidInputError(
-                f"column {name!r} nests too deep: it may have {_MAX_LEVELS} levels, of which a map "
-                f"counts as two, and {_MAX_PARQUET_LEVELS} where each list counts as two as well; "
-                "flatten it"
+                f"column {name!r} nests too deep. It may have {_MAX_LEVELS} levels, where a map "
+                f"counts as two, and {_MAX_PARQUET_LEVELS} if each list counts as two as well. "
+                "Flatten it"
             )
         if not pa.types.is_nested(kind):
             continue
         lists += pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        # The only part of a map is the struct of key and value: a map has two levels
+        # The only field of a map is a struct of key and value, so that a map has two levels
         inner = [kind.field(number).type for number in range(kind.num_fields)]
         pending += [(name, part, levels + 1, lists) for part in inner]
 
@@ -229,8 +235,8 @@ def check_names(names: Iterable[object]) -> None:
     for name in names:
         if name is not None and not isinstance(name, str):
             raise InvalidInputError(
-                f"a column cannot be called {name!r}, of type {type(name).__name__}; "
-                "write its name as a text"
+                f"a column has the name {name!r} of type {type(name).__name__}; "
+                "write the name as a text"
             )
         if not name:
             raise InvalidInputError("a column has an empty name; rename it")
@@ -242,7 +248,7 @@ def check_names(names: Iterable[object]) -> None:
             )
         other = seen.get(folded)
         if other == name:
-            raise InvalidInputError(f"column {name!r} is there twice; rename one")
+            raise InvalidInputError(f"two columns are called {name!r}; rename one")
         if other is not None:
             raise InvalidInputError(
                 f"columns {other!r} and {name!r} differ in case only, which Spark cannot "
@@ -259,7 +265,7 @@ def _fields_of_arrow(arrow: Iterable[pa.Field], ids: Iterator[int]) -> tuple[Fie
 
 def _field_of_arrow(name: str, arrow: pa.DataType, ids: Iterator[int]) -> Field:
     number = next(ids)
-    # Plain names begin with a letter, so that none is equal to the name made of an id
+    # A plain name begins with a letter, so that it never equals a name of the form _f<id>
     physical = name if _PLAIN_NAME.match(name) else f"_f{number}"
     return Field(id=number, name=name, physical=physical, type=_type_of_arrow(name, arrow, ids))
 
@@ -302,7 +308,7 @@ def atomic_name(column: str, arrow: pa.DataType) -> str:
 
 
 def arrow_type(kind: DataType, *, physical: bool = False) -> pa.DataType:
-    """Return the Arrow type, with logical or physical names inside."""
+    """Return the Arrow type; members of structs have logical or physical names."""
     match kind:
         case Atomic(name=name):
             return _arrow_of_atomic(name)
@@ -332,7 +338,7 @@ def atomic_type_name(name: str) -> str:
 
 
 def type_name(kind: DataType | pa.DataType, with_case: Callable[[str], str] = str.upper) -> str:
-    """Return a type as a schema has it, as `BIGINT` or `STRUCT<a: INT>`.
+    """Return a type as SQL writes it, such as `BIGINT` or `STRUCT<a: INT>`.
 
     A type of Arrow that no column has in a table keeps the name that Arrow gives it.
     """
@@ -391,7 +397,8 @@ def _arrow_of_atomic(name: str) -> pa.DataType:
         return pa.decimal128(*parts)
     if name not in _ARROW_OF:
         raise FormatError(
-            f"type {name!r} is unknown to this version; read the table with a newer one"
+            f"type {name!r} is unknown to this version of opal-lake; "
+            "read the table with a newer version"
         )
     return _ARROW_OF[name]
 
@@ -447,8 +454,8 @@ def field_from_json(data: dict[str, Any]) -> Field:
     # I23: files and paths hold physical names unquoted
     if not _PHYSICAL.match(physical):
         raise ValueError(
-            f"{physical!r} is not a physical name of a column: a letter or `_f`, then letters, "
-            "digits and `_`"
+            f"{physical!r} is not a physical name of a column: it must be a letter or `_f`, then "
+            "letters, digits and `_`"
         )
     kind = type_from_json(data["type"])
     return Field(id=count(data["id"]), name=name, physical=physical, type=kind)
@@ -459,7 +466,7 @@ def _fields_from_json(data: Any) -> tuple[Field, ...]:
     check_names(field.name for field in fields)
     physical_names = [field.physical for field in fields]
     if len({name.casefold() for name in physical_names}) < len(fields):
-        raise ValueError(f"two columns have one physical name: {physical_names}")
+        raise ValueError(f"two columns have the same physical name: {physical_names}")
     return fields
 
 
@@ -467,12 +474,12 @@ def schema_from_json(data: dict[str, Any]) -> Schema:
     fields = _fields_from_json(shallow(data, _MAX_VALUES)["fields"])
     ids = [field.id for field in _all_fields(fields)]
     if not fields or len(set(ids)) < len(ids):
-        raise ValueError("the schema has no column, or two of one id")
+        raise ValueError("the schema has no column, or two columns with the same id")
     last_id = count(data["last_id"])
     greatest = max(*ids, last_id)
     if greatest > MAX_FIELD_ID:
         raise ValueError(
-            f"the schema has the field id {greatest}, and {MAX_FIELD_ID} is the greatest"
+            f"the schema has the field id {greatest}, and the greatest allowed id is {MAX_FIELD_ID}"
         )
     created_id = count(data["created_id"]) if "created_id" in data else None
     return Schema(fields=fields, last_id=last_id, created_id=created_id)

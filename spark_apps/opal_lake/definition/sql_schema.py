@@ -1,4 +1,4 @@
-"""Columns as CREATE TABLE has them, for tables that are made without Spark.
+"""Lists of columns in SQL, as CREATE TABLE has them, parsed without Spark.
 
 An example: `id BIGINT, total DECIMAL(10,2), at TIMESTAMP`.
 """
@@ -15,8 +15,8 @@ _COLUMN = re.compile(
     r"\s+(?P<type>[A-Za-z_]+\s*(?:\([\d\s,]*\))?)\s*\Z"
 )
 _QUOTED_OR_COMMA = re.compile(r"`[^`]*`|\([^()]*\)|,")
-# Other names of types in Spark's SQL
-_ALSO = {
+# Other names of types in Spark's SQL, and the names that `arrow_of_columns` has for them
+_ALIASES = {
     "int": "integer",
     "real": "float",
     "dec": "decimal",
@@ -31,8 +31,8 @@ _WITH_LENGTH = re.compile(r"\b(?:VARCHAR|CHAR|CHARACTER)\b\s*\([\s\d]*\)", re.IG
 def arrow_of_sql(text: str) -> pa.Schema:
     """Return the Arrow schema of a list of columns.
 
-    InvalidInputError where a column is written otherwise: nested types and constraints need Spark's
-    own parser.
+    Raises InvalidInputError for columns with nested types or constraints: only Spark's own parser
+    reads these.
     """
     refuse_lengths(text)
     columns: dict[str, str] = {}
@@ -40,25 +40,25 @@ def arrow_of_sql(text: str) -> pa.Schema:
         match = _COLUMN.match(part)
         if match is None:
             raise InvalidInputError(
-                f"schema: {part.strip()!r} is not a column that can be read here: write name and "
-                "type, as `id BIGINT` or `total DECIMAL(10,2)`; make a table with nested columns "
-                "by `opal create --spark` or OpalTable.create"
+                f"schema: {part.strip()!r} is not a column of a simple type: write name and "
+                "type, for example `id BIGINT` or `total DECIMAL(10,2)`. Create a table with "
+                "nested columns by `opal create --spark` or OpalTable.create"
             )
         name = match["quoted"] or match["plain"]
         if match["quoted"]:
             name = name.replace("``", "`")
         if name in columns:
-            raise InvalidInputError(f"schema: column {name!r} is there twice; rename one")
+            raise InvalidInputError(f"schema: two columns are called {name!r}; rename one")
         columns[name] = _type(match["type"])
     return arrow_of_columns(columns)
 
 
 def _columns_of(text: str) -> list[str]:
-    """Return the columns of the list as they are written, each between two commas."""
+    """Return the texts between the commas of the list."""
     parts: list[str] = []
     start = 0
     for match in _QUOTED_OR_COMMA.finditer(text):
-        # A name in back-quotes and DECIMAL(10,2) may hold commas
+        # The pattern also matches back-quoted names and DECIMAL(10,2): their commas do not count
         if match[0] == ",":
             parts.append(text[start : match.start()])
             start = match.end()
@@ -70,18 +70,19 @@ def refuse_lengths(text: str) -> None:
     match = _WITH_LENGTH.search(_QUOTED.sub("", text))
     if match is not None:
         raise InvalidInputError(
-            f"schema: {match[0].upper()} is not a type of a table, whose texts have no length; "
-            "write STRING, and check lengths before the ingest"
+            f"schema: {match[0].upper()} is not a type of a table, whose texts have no length "
+            "limit; write STRING, and check lengths before the ingest"
         )
 
 
 def _type(text: str) -> str:
-    """Return a type as `arrow_of_columns` takes it."""
+    """Return a type of SQL in the form that `arrow_of_columns` takes."""
     word, _, arguments = re.sub(r"\s+", "", text).lower().partition("(")
-    kind = _ALSO.get(word, word)
+    kind = _ALIASES.get(word, word)
     if not arguments:
-        # As in SQL: 10 digits, none of them behind the point
-        return "decimal(10,0)" if kind == "decimal" else kind
+        if kind == "decimal":
+            return "decimal(10,0)"  # SQL's default
+        return kind
     if kind == "decimal" and "," not in arguments:
         return f"decimal({arguments.removesuffix(')')},0)"
     return f"{kind}({arguments}"

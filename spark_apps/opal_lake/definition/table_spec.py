@@ -49,23 +49,25 @@ KEY_TYPES = (
 )
 ORDER_TYPES = ("byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz")
 PARTITION_TYPES = KEY_TYPES
-# By the argument that names a column: its role in the table, and the types that it may have
+# For each argument that names columns: their role in the table, and the types that they may have
 ROLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "keys": ("key", KEY_TYPES),
     "delta": ("delta", ORDER_TYPES),
     "tie_break": ("tie-break", ORDER_TYPES),
     "partition_by": ("partition", PARTITION_TYPES),
 }
-_UNORDERED_ROLES = ("key", "partition")  # hashed or compared as texts: decimals of every size
+# Columns of these roles are hashed or compared as texts, so their decimals may have any size
+_UNORDERED_ROLES = ("key", "partition")
 MAX_KEY_BYTES = 64 * 1024
-MAX_ORDER_DIGITS = 18  # as many as 64 bits hold
+MAX_ORDER_DIGITS = 18  # of a decimal whose unscaled value fits 64 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """The contract between a table and its writers. It names columns by field ids.
+    """The definition of a table, which names columns by field ids.
 
-    A table without keys, which has no delta either, is append only: each processed row is visible.
+    A table without keys has no delta column either, and is append only: each processed row is
+    visible.
     """
 
     schema: Schema
@@ -92,9 +94,9 @@ class TableSpec:
 
     @property
     def delta(self) -> Field:
-        """The delta column; InvalidInputError for a table without keys, which has none."""
+        """The delta column. Raises InvalidInputError for a table without keys, which has none."""
         if self.delta_id is None:
-            raise without_keys("what needs a delta column, such as an event time,")
+            raise without_keys("an operation that uses the delta column")
         return self.by_id(self.delta_id)
 
     def require_keys(self, what: str) -> None:
@@ -136,27 +138,27 @@ class TableSpec:
 
         Arguments that are None, or that are not properties, change nothing.
         """
-        given = {
-            name: value
-            for name, value in arguments.items()
-            if name in PROPERTIES and value is not None
-        }
+        known = {name: value for name, value in arguments.items() if name in PROPERTIES}
+        given = {name: value for name, value in known.items() if value is not None}
         properties = plain_properties(given)
         check_properties(properties, self.schema)
         return replace(self, properties={**self.properties, **properties})
 
 
 def without_keys(what: str) -> InvalidInputError:
-    """Return the error for what this version does only for tables with keys."""
+    """Return the error for an operation that needs a table with keys.
+
+    `what` names the operation, the subject of the message.
+    """
     return InvalidInputError(
-        f"{what} needs a table with keys, and this one has none: it is append only, and this "
-        "version can read, check and rewrite it, but not change its rows or look them up by key"
+        f"{what} needs a table with keys, and this table has none. This version can read, check "
+        "and rewrite such a table, but it cannot change its rows or look them up by key"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """The layout of a new table as a user words it: by column names."""
+    """The layout of a new table, which names columns by their names."""
 
     keys: Sequence[str]
     delta: str
@@ -168,11 +170,11 @@ class TableLayout:
 
 
 def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
-    """Check a new table's columns and layout and give out the field ids."""
+    """Return a new table's spec with field ids; raise InvalidInputError if it is not valid."""
     schema = schema_of_arrow(arrow)
     if not layout.keys:
         raise InvalidInputError(
-            "a table without keys cannot be created by this version yet; "
+            "this version cannot create a table without keys; "
             "give keys=[...], the columns of the primary key"
         )
     if layout.file_format not in FILE_FORMATS:
@@ -180,7 +182,7 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
             f"file format {layout.file_format!r} is unknown; use one of {', '.join(FILE_FORMATS)}"
         )
     if layout.deletes is not None:
-        # Only parsed: the layout may be compared with an existing table of other columns
+        # Not bound to columns: the layout may be compared with an existing table of other columns
         parse(layout.deletes, DELETES)
     properties = plain_properties(layout.properties)
     check_properties(properties, schema)
@@ -199,7 +201,8 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
 def delete_condition(spec: TableSpec) -> Condition | None:
     """Return the table's delete condition; None for a table without deletes.
 
-    The text may come from any writer: InvalidInputError if it is not of the language (I25).
+    Raises InvalidInputError for a text that is not a condition: any writer may have written it
+    (I25).
     """
     if spec.deletes is None:
         return None
@@ -207,17 +210,20 @@ def delete_condition(spec: TableSpec) -> Condition | None:
 
 
 def refuse_text(what: str, names: object) -> None:
-    """Raise InvalidInputError for a text, which would be read as a list of letters."""
+    """Raise InvalidInputError for a text in the place of a list of column names.
+
+    Python would read it as a list of letters. `what` is the subject of the message.
+    """
     if isinstance(names, str):
         raise InvalidInputError(
-            f"{what}: got the text {names!r}; give a list of column names, as [{names!r}]"
+            f"{what}: got the text {names!r}; give a list of column names such as [{names!r}]"
         )
 
 
 def check_role(schema: Schema, argument: str, names: Sequence[str]) -> tuple[int, ...]:
-    """Return the ids of the columns that an argument names, as `keys`.
+    """Return the ids of the columns that an argument such as `keys` names.
 
-    InvalidInputError if a column is unknown, named twice, or of a type that its role forbids.
+    Raises InvalidInputError if a column is unknown, named twice, or of a forbidden type.
     """
     role, allowed = ROLES[argument]
     refuse_text(f"{role} columns", names)
@@ -230,7 +236,9 @@ def check_role(schema: Schema, argument: str, names: Sequence[str]) -> tuple[int
             )
     numbers = tuple(column.id for column in columns)
     if len(set(numbers)) != len(numbers):
-        raise InvalidInputError(f"{role} columns {list(names)!r} name a column twice")
+        raise InvalidInputError(
+            f"{role} columns {list(names)!r} name a column twice; leave one out"
+        )
     return numbers
 
 
@@ -281,9 +289,9 @@ def spec_from_json(data: dict[str, Any]) -> TableSpec:
 
 
 def _check_roles(spec: TableSpec) -> None:
-    """Raise ValueError for roles that `plan_spec` refuses, whoever has written them."""
+    """Raise ValueError for roles in a stored spec that `plan_spec` would refuse."""
     if spec.file_format not in FILE_FORMATS:
-        raise ValueError(f"a table of {spec.file_format!r} files is not of this format")
+        raise ValueError(f"the file format {spec.file_format!r} is unknown")
     if spec.has_keys != (spec.delta_id is not None):
         raise ValueError("a table has keys and a delta column, or neither")
     if not spec.has_keys and (spec.tie_break_ids or spec.deletes is not None):
@@ -298,8 +306,10 @@ def _check_roles(spec: TableSpec) -> None:
     for argument, ids in ids_by_argument.items():
         role, allowed = ROLES[argument]
         known = [columns[number] for number in ids if number in columns]
-        has_others = len(known) < len(ids) or len(set(ids)) < len(ids)
-        if has_others or not all(_fits(column, role, allowed) for column in known):
+        are_known = len(known) == len(ids)
+        are_different = len(set(ids)) == len(ids)
+        have_fitting_types = all(_fits(column, role, allowed) for column in known)
+        if not (are_known and are_different and have_fitting_types):
             raise ValueError(
                 f"the {role} columns {list(ids)} are unknown, named twice, or of types that they "
                 "cannot have"
@@ -307,13 +317,16 @@ def _check_roles(spec: TableSpec) -> None:
 
 
 def spec_differences(made: TableSpec, requested: TableSpec) -> list[str]:
-    """Return in words how a table differs from a requested specification.
+    """Return the differences between a table and a requested spec, each as a text.
 
-    Of the properties only those count that are requested and not of maintenance. Columns that were
-    added later do not count either: whoever knows the table as it was created goes on.
+    Properties are compared if they are requested and are not properties of maintenance. Columns
+    that were added later are not compared, so that a writer may request the table as it was
+    created.
     """
     differences: list[str] = []
-    for role, own, other in zip(_ROLES, _roles(made), _roles(requested), strict=True):
+    requested_roles = _roles(requested)
+    for role, own in _roles(made).items():
+        other = requested_roles[role]
         if own != other:
             differences.append(f"{role} is {own!r}, not {other!r}")
     for name, other in requested.properties.items():
@@ -322,23 +335,24 @@ def spec_differences(made: TableSpec, requested: TableSpec) -> list[str]:
             continue
         own = made.properties.get(name, default_of(name))
         if own != other:
-            differences.append(f"properties has {name}={own!r}, not {other!r}")
+            differences.append(f"property {name} is {own!r}, not {other!r}")
     return differences + _column_differences(made.schema, requested.schema)
 
 
 def _column_differences(made: Schema, requested: Schema) -> list[str]:
-    own = {column.name: column.type for column in made.fields}
-    other = {column.name: column.type for column in requested.fields}
-    differences = [f"column {name!r} is missing" for name in other if name not in own]
-    for column in made.fields:
-        if column.name in other:
+    own_types = {column.name: column.type for column in made.fields}
+    requested_types = {column.name: column.type for column in requested.fields}
+    missing = [name for name in requested_types if name not in own_types]
+    differences = [f"column {name!r} is missing" for name in missing]
+    created = [column.name for column in made.fields if not made.is_added(column)]
+    own_only = [name for name in created if name not in requested_types]
+    differences += [f"column {name!r} is in the table only" for name in own_only]
+    for name, kind in own_types.items():
+        if name not in requested_types:
             continue
-        if not made.is_added(column):
-            differences.append(f"column {column.name!r} is in the table only")
-    for name, kind in own.items():
-        own_type, other_type = type_name(kind), type_name(other.get(name, kind))
-        if own_type != other_type:
-            differences.append(f"column {name!r} is {own_type}, not {other_type}")
+        own_name, requested_name = type_name(kind), type_name(requested_types[name])
+        if own_name != requested_name:
+            differences.append(f"column {name!r} is {own_name}, not {requested_name}")
     return differences
 
 
@@ -360,17 +374,13 @@ def refuse_another_spec(
         )
 
 
-_ROLES = ("keys", "delta", "tie_break", "deletes", "partition_by", "file_format")
-
-
-def _roles(spec: TableSpec) -> tuple[object, ...]:
-    """Return what `_ROLES` names, in its order."""
-    delta = spec.delta.name if spec.has_keys else None
-    return (
-        [field.name for field in spec.keys],
-        delta,
-        [field.name for field in spec.tie_break],
-        spec.deletes,
-        [field.name for field in spec.partition_by],
-        spec.file_format,
-    )
+def _roles(spec: TableSpec) -> dict[str, object]:
+    """Return the parts of a spec that never change, by argument, with columns by their names."""
+    return {
+        "keys": [field.name for field in spec.keys],
+        "delta": spec.delta.name if spec.has_keys else None,
+        "tie_break": [field.name for field in spec.tie_break],
+        "deletes": spec.deletes,
+        "partition_by": [field.name for field in spec.partition_by],
+        "file_format": spec.file_format,
+    }

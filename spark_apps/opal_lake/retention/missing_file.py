@@ -57,5 +57,5 @@ def find_expiry(storage: Storage, path: str) -> ExpiredError | None:
         return None
     return ExpiredError(
         f"{storage.uri}/{path} has expired: a retention deleted it after this job began; "
-        f"readable are the versions {readable_text(head.root)} now: run the job again"
+        f"the readable versions are now {readable_text(head.root)}. Run the job again"
     )

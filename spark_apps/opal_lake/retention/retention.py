@@ -384,4 +384,4 @@ def _build_result(
 
 
 def _readable_note(oldest: int, newest: int) -> str:
-    return f"readable are the versions {oldest} to {newest}"
+    return f"the readable versions are {oldest} to {newest}"

@@ -67,8 +67,8 @@ def set_savepoint(
         if not is_readable(head.root, named):
             # A retention ran since the job began
             raise NotFoundError(
-                f"{log.storage.uri}: version {named} has expired meanwhile; readable are "
-                f"{readable_text(head.root)}"
+                f"{log.storage.uri}: version {named} has expired meanwhile; name one of the "
+                f"readable versions {readable_text(head.root)}"
             )
         note = f"version {named} stays readable as {name}"
         result = JobResult(operation="savepoint", table=log.storage.uri, notes=(note,))

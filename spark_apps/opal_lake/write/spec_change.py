@@ -24,14 +24,14 @@ from opal_lake.result import JobResult
 OPERATION = "set_properties"
 ADD_COLUMNS = "add_columns"
 Changes = Mapping[str, Given | None]
-# Returns the columns of a source that a table of this spec lacks
+# A function that returns the columns of a source that a table of this spec lacks
 NewColumnsOf = Callable[[TableSpec], pa.Schema]
 
 
 def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -> JobResult:
-    """Set properties to values; None sets a property to its default.
+    """Set properties; the value None sets a property to its default.
 
-    Commits nothing if all properties have these values already.
+    Commit nothing if all properties have the given values already.
     """
     started_us = log.clock.now_us()
     base = log.head()
@@ -49,7 +49,7 @@ def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -
         notes = []
         for name in names:
             value = after.get(name, PROPERTIES[name].kind.default)
-            notes.append(f"{name} is {value!r} now")
+            notes.append(f"{name} is now {value!r}")
         result = JobResult(
             operation=OPERATION,
             table=log.storage.uri,
@@ -89,7 +89,7 @@ def add_columns(log: CommitLog, columns: NewColumns, token: str | None = None) -
             operation=ADD_COLUMNS,
             table=log.storage.uri,
             counts={"columns": len(names)},
-            notes=tuple(f"{name!r} is a column now" for name in names),
+            notes=tuple(f"added column {name!r}" for name in names),
         )
         spec = replace(head.spec, schema=schema)
         return Draft(actions=Actions(spec=spec), result=result)
@@ -104,7 +104,10 @@ def add_columns(log: CommitLog, columns: NewColumns, token: str | None = None) -
 def with_new_columns(
     log: CommitLog, base: Snapshot, on_new_columns: str, new_columns: NewColumnsOf | None
 ) -> Snapshot:
-    """Add the new columns of a source if `on_new_columns` is "add"; return the head."""
+    """Add the new columns of a source if `on_new_columns` is "add".
+
+    Return the newest snapshot if columns were added, otherwise `base`.
+    """
     ON_NEW_COLUMNS.check("on_new_columns", on_new_columns)
     if on_new_columns != "add" or new_columns is None:
         return base
@@ -112,7 +115,7 @@ def with_new_columns(
         try:
             add_columns(log, dict(zip(new.names, new.types, strict=True)))
         except InvalidInputError:
-            # If another writer has added some of the columns meanwhile, the rest are tried again
+            # Another writer may have added some of the columns meanwhile: then try the others
             if new_columns(log.refresh(base).spec) == new:
                 raise
         base = log.refresh(base)
@@ -142,7 +145,7 @@ def changed_spec(head: Snapshot, changes: Changes) -> TableSpec:
 def _check_spans(spec: TableSpec) -> None:
     """Raise InvalidInputError for a property whose span does not fit the delta column.
 
-    A span of a delta column of times is a duration, otherwise it is a number.
+    If the delta column holds times, a span is a duration. Otherwise it is a number.
     """
     texts = {name: spec.word(name) for name in ("look_back", "archive_after")}
     spans = {name: text for name, text in texts.items() if text}
@@ -164,7 +167,7 @@ def _check_spans(spec: TableSpec) -> None:
 
 
 def _check_groups(head: Snapshot, spec: TableSpec) -> None:
-    """Raise InvalidInputError if a group, which never splits, exceeds the new limit."""
+    """Raise InvalidInputError if a group exceeds the new limit: groups never split."""
     fullest = max(head.root.groups.values(), default=0)
     # I13: a group that exceeds the current limit is a single large segment
     least_limit = min(fullest, head.spec.integer("group_rows"))

@@ -516,7 +516,7 @@ def approval(dry_run: JobResult | None) -> Any:
     "dry_run",
     [
         None,
-        JobResult(operation="retain", table="/lake/t", notes=("readable are the versions 0 to 3",)),
+        JobResult(operation="retain", table="/lake/t", notes=("the readable versions are 0 to 3",)),
     ],
 )
 def test_the_approval_is_skipped_if_there_is_nothing_to_delete(dry_run: JobResult | None) -> None:

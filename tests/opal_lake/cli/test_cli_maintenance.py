@@ -37,7 +37,7 @@ def test_set_changes_and_lists_properties(uri: str, capsys: pytest.CaptureFixtur
     assert "window" in shown
     assert "3d" in shown
     assert main(["set", uri, "--default", "window"]) == OK
-    assert "window is '7d' now" in capsys.readouterr().out
+    assert "window is now '7d'" in capsys.readouterr().out
     assert main(["set", uri, "window"]) == INPUT
     assert "write window=VALUE" in capsys.readouterr().err
 

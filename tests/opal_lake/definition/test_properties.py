@@ -144,7 +144,7 @@ def test_a_creator_may_request_the_maintenance_properties_of_the_creation(storag
         TableLayout(**LAYOUT, properties={"window": "30d", "segment_rows": 100}),
     )
     refuse_another_spec(storage.uri, table.snapshot_at().spec, SCHEMA, TableLayout(**LAYOUT))
-    with pytest.raises(InvalidInputError, match="segment_rows=100, not 7"):
+    with pytest.raises(InvalidInputError, match="property segment_rows is 100, not 7"):
         refuse_another_spec(
             storage.uri,
             table.snapshot_at().spec,

@@ -80,12 +80,12 @@ def test_rows_are_found_after_rewrites(shop: Table, storage: Storage) -> None:
         ([{}], "keys must be mappings"),
         (["a"], "keys must be mappings"),
         (7, "keys must be mappings"),
-        ([{"sku": 7}], "key column sku: 7 is not a value of it; a STRING column takes str"),
+        ([{"sku": 7}], "key column sku: 7 is not a valid STRING; give a value of type str"),
         (
             [{"sku": "\udcff"}],
-            r"key column sku: '\\udcff' is not a text of UTF-8, so no row has this key",
+            r"key column sku: '\\udcff' is not valid UTF-8, so no row has this key",
         ),
-        ([{"sku": None}], "key column sku: None is not a value of it; a STRING column takes str"),
+        ([{"sku": None}], "key column sku: None is not a valid STRING; give a value of type str"),
     ],
 )
 def test_keys_of_a_wrong_form_are_refused(shop: Table, keys: Any, words: str) -> None:

@@ -90,7 +90,7 @@ def test_a_snapshot_that_was_kept_too_long_has_expired(table: Table, use: Use) -
     oldest = table.snapshot_at().root.oldest_version
     with pytest.raises(
         ExpiredError,
-        match=rf"has expired: .*; readable are the versions {oldest} to \d+ now: run the job again",
+        match=rf"has expired: .*; the readable versions are now {oldest} to \d+\. Run the job",
     ) as raised:
         use(old)
     assert exit_code(raised.value) == RETRY

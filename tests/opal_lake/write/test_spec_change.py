@@ -121,8 +121,8 @@ def test_adding_an_existing_column_of_the_same_type_commits_nothing(
         ({"_opal_x": "long"}, "reserved for the format"),
         ({"a": "long", "A": "long"}, "differ in case only"),
         ({"a": pa.null()}, "not supported"),
-        ({5: "long"}, "cannot be called 5, of type int; write its name as a text"),
-        ({True: "long"}, "cannot be called True, of type bool"),
+        ({5: "long"}, "a column has the name 5 of type int; write the name as a text"),
+        ({True: "long"}, "a column has the name True of type bool"),
         ({("a",): "long"}, "of type tuple"),
         ({None: "long"}, "empty name"),
     ],
@@ -319,7 +319,7 @@ def test_a_column_that_no_file_can_hold_is_refused(
     make: Callable[[], Table], shape: str, most: int, levels: int
 ) -> None:
     kind, _ = nested(most + levels, shape)
-    with pytest.raises(InvalidInputError, match=r"column 'deep' nests too deep.*flatten it"):
+    with pytest.raises(InvalidInputError, match=r"column 'deep' nests too deep.*Flatten it"):
         make().add_columns({"deep": kind})
-    with pytest.raises(InvalidInputError, match=r"column 'deep' nests too deep.*flatten it"):
+    with pytest.raises(InvalidInputError, match=r"column 'deep' nests too deep.*Flatten it"):
         plan_spec(SCHEMA.append(pa.field("deep", kind)), TableLayout(keys=["id"], delta="at"))

@@ -96,7 +96,7 @@ def test_a_read_whose_files_expire_is_run_again_and_one_whose_files_are_lost_is_
     assert exit_code(raised.value) == RETRY
     verify._verified.clear()
     with pytest.raises(
-        ExpiredError, match=r"has expired: .*; readable are the versions \d+ to \d+ now"
+        ExpiredError, match=r"has expired: .*; the readable versions are now \d+ to \d+"
     ):
         verify.verify_files(table.spark, planned, [*planned.files.values()])
     with pytest.raises(ExpiredError, match="has expired"):

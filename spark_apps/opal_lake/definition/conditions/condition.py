@@ -1,4 +1,4 @@
-"""The face of the language: a text that is parsed once, bound and answered."""
+"""Conditions: texts that are parsed, bound to columns and evaluated over rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from opal_lake.errors import InvalidInputError
 
 DIVIDES_BY_ZERO = "divides by zero"
 SOME_ROW = "some row"
-GUARD = "guard the division, as in x <> 0 AND y / x > 1"
+GUARD = "guard the division, for example x <> 0 AND y / x > 1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,11 @@ class Condition:
     @property
     def column_names(self) -> list[str]:
         """The top-level columns that the condition reads."""
-        reads = [node.path[0] for node in all_of(self.typed) if isinstance(node, Read)]
-        return list(dict.fromkeys(reads))
+        names: dict[str, None] = {}  # a dict keeps the order of the first uses
+        for node in all_of(self.typed):
+            if isinstance(node, Read):
+                names[node.path[0]] = None
+        return list(names)
 
     @property
     def failure(self) -> str:
@@ -41,16 +44,16 @@ class Condition:
         return f"{self.use.name} {quote(self.text)} {DIVIDES_BY_ZERO}"
 
     def failure_in(self, where: str) -> str:
-        """Return the message for a row without an answer, and the remedy."""
+        """Return the message for a row without an answer at `where`, with the remedy."""
         return f"{self.failure} in {where}; {GUARD}"
 
     def answers(self, rows: pa.Table | pa.RecordBatch) -> Answers:
-        """Return the answer for each row: true, false or null, or none at all."""
+        """Return the answer for each row: true, false, null, or that it failed."""
         batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
         parts = [evaluate(self.typed, batch) for batch in batches]
         if len(parts) == 1:
             return parts[0]
-        # First an empty array: without a batch the type would be unknown
+        # An empty array first: concat_arrays refuses an empty list
         values = [pa.array([], pa.bool_())]
         failed = [pa.array([], pa.bool_())]
         for part in parts:
@@ -62,16 +65,16 @@ class Condition:
         return Answers(values=pa.concat_arrays(values), failed=pa.concat_arrays(failed))
 
     def holds(self, rows: pa.Table | pa.RecordBatch, *, numbered: bool = True) -> pa.BooleanArray:
-        """Return for which rows the condition is true.
+        """Return a mask of the rows for which the condition is true.
 
-        A row without an answer is an error. It names the row, unless the caller has put the rows
-        together (`numbered`).
+        Raises InvalidInputError for a row without an answer. The message has the number of the
+        row. With `numbered=False`, for rows that the caller has combined, it has none.
         """
         answers = self.answers(rows)
         if answers.failed is not None:
-            row = pc.index(answers.failed, True).as_py()
-            if row >= 0:
-                where = f"row {row}, counted from 0" if numbered else SOME_ROW
+            first_failed = pc.index(answers.failed, True).as_py()  # -1 if no row failed
+            if first_failed >= 0:
+                where = f"row {first_failed}, counted from 0" if numbered else SOME_ROW
                 raise InvalidInputError(self.failure_in(where))
         return pc.fill_null(answers.values, False)
 
@@ -79,7 +82,7 @@ class Condition:
 def condition(text: str, fields: Sequence[Field], use: Use = ANY_USE) -> Condition:
     """Parse a condition and bind it to columns.
 
-    InvalidInputError shows the place of a fault, and the remedy.
+    Raises InvalidInputError with the position of a fault and the remedy.
     """
     try:
         tree = parse_text(text, use)

@@ -1,4 +1,4 @@
-"""The words of a condition."""
+"""The lexer: the text of a condition to tokens."""
 
 import re
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ _TOKENS = re.compile(
     re.VERBOSE | re.ASCII,
 )
 # A comment would hide from a reader what a stored condition says
-_COMMENT = "a condition has no comments; take it out"
+_COMMENT = "a condition has no comments; remove it"
 _REMEDIES = {
     "'": "the text that begins here has no end; close it with '",
     "`": "the name that begins here has no end; close it with `",
-    '"': "double quotes mean nothing here; write a text as 'D', and a column as `D`",
-    ";": "a condition is not a statement; take the ; out",
+    '"': "conditions have no double quotes; write a text as 'D', and a column as `D`",
+    ";": "a condition is not a statement; remove the ;",
     "|": "conditions have no |; write OR, or concat(a, b)",
     "&": "conditions have no &; write AND",
     "!": "conditions have no ! alone; write NOT, or != between two values",
-    "[": "conditions look into no lists and maps; compute the value as a column before",
+    "[": "conditions cannot index lists or maps; compute the value as a column first",
     "?": "conditions have no parameters; write the value",
     ":": "conditions have no parameters and no casts; write the value",
-    "\\": "a backslash stands in texts only; take it out",
+    "\\": "a backslash is allowed in texts only; remove it",
 }
 
 
@@ -61,7 +61,7 @@ class Token:
 
 
 def tokens_of(text: str, max_characters: int) -> list[Token]:
-    """Return the pieces of the text, with an end behind them."""
+    """Return the tokens of the text; a token of kind "end" is the last."""
     if len(text) > max_characters:
         raise FaultError(
             max_characters,
@@ -83,7 +83,7 @@ def tokens_of(text: str, max_characters: int) -> list[Token]:
                 at, f"found {text[at]!r} in a number; write numbers as 5, 1.50 or 1e-3"
             )
     if not tokens:
-        raise FaultError(0, "the condition is empty; write one, as op = 'D'")
+        raise FaultError(0, "the condition is empty; write one such as op = 'D'")
     return [*tokens, Token(kind="end", value="", at=len(text))]
 
 
@@ -97,5 +97,7 @@ def _token(kind: str, piece: str, at: int) -> Token:
 def _unknown(character: str, at: int) -> FaultError:
     remedy = _REMEDIES.get(character)
     if remedy is None and character.isalpha():
-        remedy = "write a name with letters beyond ASCII in back-quotes, as `größe`"
-    return FaultError(at, f"found {character!r}; {remedy or 'conditions do not have it'}")
+        remedy = "write a name with letters beyond ASCII in back-quotes, for example `größe`"
+    return FaultError(
+        at, f"found {character!r}; {remedy or 'conditions do not have this character'}"
+    )

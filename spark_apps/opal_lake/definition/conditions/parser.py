@@ -31,7 +31,7 @@ from opal_lake.definition.conditions.tree import (
     depth_of,
 )
 
-# Within one another; each takes eight frames of Python's stack
+# Nested parentheses. Each level takes eight frames of Python's stack
 MAX_PARENTHESES = 50
 
 KEYWORDS = frozenset(
@@ -41,8 +41,8 @@ KEYWORDS = frozenset(
 FOREIGN = frozenset(
     ["CASE", "CAST", "COLLATE", "DIV", "EXISTS", "ILIKE", "INTERVAL", "REGEXP", "RLIKE", "SELECT"]
 )
-# By name, how a call is written. Its types are in `typing.py`, its values over Arrow in
-# `evaluate.py`, and in Spark in `opal_spark/engine/conditions.py`: a table of functions in each.
+# How a call of each function is written. `typing.py`, `evaluate.py` (Arrow) and
+# `opal_spark/engine/conditions.py` (Spark) have a table of the same functions.
 FUNCTIONS: Mapping[str, str] = {
     "abs": "abs(number)",
     "coalesce": "coalesce(a, b, ...), whose arguments have one type",
@@ -81,7 +81,10 @@ _HAS = (
 
 
 def parse(text: str, use: Use = ANY_USE) -> Node:
-    """Return the tree of a text. InvalidInputError names place, finding and remedy."""
+    """Return the tree of a text.
+
+    Raises InvalidInputError with the position of a fault, the fault and the remedy.
+    """
     try:
         return parse_text(text, use)
     except FaultError as fault:
@@ -89,7 +92,7 @@ def parse(text: str, use: Use = ANY_USE) -> Node:
 
 
 def parse_text(text: str, use: Use) -> Node:
-    """Return the tree of a text, or raise the fault."""
+    """Return the tree of a text; raise FaultError if it has a fault."""
     parser = _Parser(tokens_of(text, use.max_characters), use)
     tree = parser.whole()
     if depth_of(tree) > MAX_DEPTH:
@@ -98,7 +101,7 @@ def parse_text(text: str, use: Use) -> Node:
 
 
 class _Parser:
-    """One pass over the pieces of a text."""
+    """One pass over the tokens of a text."""
 
     def __init__(self, tokens: list[Token], use: Use) -> None:
         self._tokens, self._use = tokens, use
@@ -162,7 +165,7 @@ class _Parser:
         return And(parts=tuple(parts), at=parts[0].at)
 
     def _negation(self) -> Node:
-        """Parse `NOT NOT x` by a loop, so that its depth is that of the tree."""
+        """Parse `NOT NOT x` by a loop: the stack does not grow with the number of NOTs."""
         negations: list[Token] = []
         while token := self._take_keyword("NOT"):
             negations.append(token)
@@ -172,7 +175,10 @@ class _Parser:
         return node
 
     def _test(self) -> Node:
-        """Parse tests of a value, as `a IS NULL IS NOT NULL`, but not two comparisons."""
+        """Parse a value and its tests.
+
+        A value may have several tests with IS, such as `a IS NULL IS NOT NULL`, but only one other.
+        """
         node = self._sum()
         is_tested = False
         while self._begins_test():
@@ -226,7 +232,7 @@ class _Parser:
         raise self._unexpected("IN, BETWEEN or LIKE behind NOT")
 
     def _list(self, value: Node, *, negated: bool) -> Node:
-        self._expect("(", "behind IN, as IN ('D', 'X')")
+        self._expect("(", "behind IN, for example IN ('D', 'X')")
         members = [self._member()]
         while self._take_operator(","):
             members.append(self._member())
@@ -243,11 +249,11 @@ class _Parser:
         return member
 
     def _like(self, value: Node, *, negated: bool) -> Node:
-        pattern = self._text("a text as pattern behind LIKE, as LIKE 'a%'")
+        pattern = self._text("a text as pattern behind LIKE, for example LIKE 'a%'")
         escape = "\\"
         if self._take_keyword("ESCAPE"):
             at = self._next.at
-            escape = self._text("a character behind ESCAPE, as ESCAPE '!'")
+            escape = self._text("a character behind ESCAPE, for example ESCAPE '!'")
             if len(escape) != 1 or escape in "%_":
                 raise FaultError(
                     at, f"ESCAPE is one character other than % and _, got {escape!r}; write '!'"
@@ -375,7 +381,7 @@ class _Parser:
 
 
 def unknown_function(name: str, at: int, use: Use) -> FaultError:
-    """Return the fault of a call of what the language does not have."""
+    """Return the fault of a call of an unknown function."""
     known = ", ".join(sorted(FUNCTIONS))
     return FaultError(
         at, f"conditions do not have the function {name}(); they have {known}; {use.instead}"
