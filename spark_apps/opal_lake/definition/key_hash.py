@@ -46,13 +46,13 @@ _TAGS = {
 
 
 def key_header(types: Sequence[Atomic]) -> str:
-    """Return the beginning of every key of these types: a tag for each type, and a colon."""
+    """Return the beginning of keys of these types: a tag for each type, and a colon."""
     tags = "".join(map(_tag, types))
     return f"{tags}:"
 
 
 def has_length(kind: Atomic) -> bool:
-    """Return whether a length precedes fields of this type; other fields end with a comma."""
+    """Return whether a length precedes fields of this type; others end with a comma."""
     return kind.name in ("string", "binary")
 
 
@@ -100,7 +100,7 @@ def _without_nulls(column: "pa.Array | pa.ChunkedArray", position: int) -> pa.Ar
 
 
 def _field(text: pa.Array, kind: Atomic, *, last: bool) -> list[Any]:
-    """Return the pieces of a field, which are joined row by row; the last one is plain."""
+    """Return the pieces of a field, which are joined row by row."""
     if last:
         return [text]
     if not has_length(kind):
@@ -183,7 +183,7 @@ def hashes_from_bytes(hashes: "pa.Array | pa.ChunkedArray") -> npt.NDArray[np.ui
 
 
 def _packed(chunk: pa.Array) -> memoryview:
-    """Return the bytes of a chunk's hashes without the rest of its buffer, and no copy.
+    """Return the bytes of a chunk's hashes, as a view of its buffer.
 
     Raises InvalidInputError unless every value has the length of a hash.
     """

@@ -38,7 +38,7 @@ _MAX_DIGITS = 40  # more than any column has
 def to_order(
     array: "pa.Array | pa.ChunkedArray", kind: Atomic
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the values as int64 with 0 for null, and a mask of those that are not null.
+    """Return the values as int64, with 0 for null, and a mask of the non-null ones.
 
     The array has Arrow's type for the kind. Dates and timestamps may also come as the integers that
     ORC files hold.

@@ -94,7 +94,7 @@ class TableSpec:
 
     @property
     def delta(self) -> Field:
-        """The delta column. Raises InvalidInputError for a table without keys, which has none."""
+        """The delta column. Raises InvalidInputError for a table without keys."""
         if self.delta_id is None:
             raise without_keys("an operation that uses the delta column")
         return self.by_id(self.delta_id)
@@ -170,7 +170,7 @@ class TableLayout:
 
 
 def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
-    """Return a new table's spec with field ids; raise InvalidInputError if it is not valid."""
+    """Return a new table's spec; raise InvalidInputError if the layout is not valid."""
     schema = schema_of_arrow(arrow)
     if not layout.keys:
         raise InvalidInputError(
@@ -375,7 +375,7 @@ def refuse_another_spec(
 
 
 def _roles(spec: TableSpec) -> dict[str, object]:
-    """Return the parts of a spec that never change, by argument, with columns by their names."""
+    """Return the parts of a spec that never change, by argument."""
     return {
         "keys": [field.name for field in spec.keys],
         "delta": spec.delta.name if spec.has_keys else None,
