@@ -108,7 +108,7 @@ def test_without_a_snapshot_everything_that_is_told_makes_an_event_the_same(
     assert [entry.duplicate for entry in again] == [True, False, False]
 
 
-def test_nothing_registers_nothing(chime: LakeChime) -> None:
+def test_registering_an_empty_list_adds_no_event(chime: LakeChime) -> None:
     assert chime.register([]) == []
     assert chime.head() == 0
     page = chime.events()

@@ -77,7 +77,7 @@ def test_json_without_end_is_damage() -> None:
         decode_commit(seal(b'{"format":1,"token":"\\ud800"}'), "half.json")
 
 
-def test_types_nest_as_deep_as_readers_go() -> None:
+def test_a_type_of_60_levels_is_read_and_one_of_100_is_refused_in_commits_and_new_tables() -> None:
     storage = MemoryStorage()
     create(storage)
     path = layout.commit_path(0)

@@ -108,13 +108,16 @@ def test_full_disk_leaves_the_cache_without_the_entry(
     assert folder.put("a", 60, lambda path: pytest.fail(f"{path} was written")) is None
 
 
-def test_oldest_of_too_many_entries_are_evicted_whatever_their_size(tmp_path: Path) -> None:
+def test_the_oldest_tenth_is_evicted_when_max_entries_is_reached_though_bytes_are_left(
+    tmp_path: Path,
+) -> None:
     folder = CacheFolder(path=tmp_path / "near", max_bytes=1 << 20, max_entries=20)
     for number in range(20):
         write_file(1, folder, f"{number:02}")
         age(folder, f"{number:02}", 1000 - number)
     assert len(names(folder)) == 20
     write_file(1, folder, "20")
+    # A tenth of the 20 entries is gone
     assert names(folder) == [f"{number:02}" for number in range(2, 21)]
 
 

@@ -144,7 +144,7 @@ def answer(airflow: LocalAirflow, run_id: str, option: str) -> str:
     return ended(airflow, "orders.maintenance", run_id)
 
 
-def test_a_question_shows_what_would_go_and_the_pipeline_goes_on_meanwhile(
+def test_an_approval_lists_what_would_be_deleted_blocks_no_pipeline_and_reject_deletes_nothing(
     airflow: LocalAirflow, lake: Lake
 ) -> None:
     lake.put("2026-11-01", (1, 101, "Ann", "I"), (20, 101, "Bob", "I"))

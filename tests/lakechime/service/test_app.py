@@ -135,7 +135,7 @@ def test_paths_and_methods_that_are_not_there_are_said(served: Served) -> None:
     assert (wrong.status_code, wrong.json()["error"]) == (405, "method_not_allowed")
 
 
-def test_a_body_of_another_partition_depth_registers_nothing(served: Served) -> None:
+def test_a_body_with_an_event_of_another_partition_depth_registers_nothing(served: Served) -> None:
     assert post(served, "/v1/events", {"events": [event(1, partition=["a", 1])]}).status_code == 200
     answer = post(served, "/v1/events", {"events": [event(2), event(3, partition=["a"])]})
     assert answer.status_code == 422

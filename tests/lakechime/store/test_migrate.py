@@ -106,7 +106,7 @@ def test_an_old_client_says_that_the_tables_are_newer(address: str, database: Da
         downgrade(database, KNOWN[0])
 
 
-def test_an_empty_database_is_left_alone_where_nothing_may_be_made(
+def test_without_migrate_an_empty_database_is_refused_and_stays_empty(
     address: str, database: Database
 ) -> None:
     with pytest.raises(SchemaError, match="has no tables of LakeChime; run `lakechime migrate`"):

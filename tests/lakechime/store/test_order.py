@@ -387,7 +387,9 @@ BEGIN SELECT RAISE(ABORT, 'no event of the moon'); END"""
 _REFUSING = {"postgresql": (_FUNCTION, _TRIGGER), "sqlite": (_SQLITE_TRIGGER,)}
 
 
-def test_what_a_database_refuses_is_put_aside_and_the_others_are_registered(address: str) -> None:
+def test_an_event_that_the_database_refuses_is_put_aside_and_the_others_are_registered(
+    address: str,
+) -> None:
     with LakeChime.open(address) as chime:
         engine = create_engine(address)
         with engine.begin() as connection:
@@ -411,10 +413,10 @@ def test_what_a_database_refuses_is_put_aside_and_the_others_are_registered(addr
 
 
 @pytest.mark.postgres
-def test_who_registers_what_is_put_aside_is_told(
+def test_register_raises_if_one_of_its_events_is_put_aside_and_registers_the_other(
     postgres_chime: tuple[LakeChime, Engine],
 ) -> None:
-    """Somebody else gives places, so that the event goes through the inbox."""
+    """Another connection holds the lock of numbering, so that the events wait in the inbox."""
     chime, engine = postgres_chime
     with engine.begin() as connection:
         for statement in _REFUSING["postgresql"]:

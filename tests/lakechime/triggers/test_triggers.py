@@ -165,7 +165,7 @@ def test_few_events_are_variables_and_many_are_named_by_a_query(chime: LakeChime
         read_variables({})
 
 
-def test_no_events_are_variables_too() -> None:
+def test_an_empty_list_of_events_is_read_back_from_its_variables() -> None:
     assert read_variables(event_variables([])) == ()
 
 

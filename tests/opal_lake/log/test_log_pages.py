@@ -338,6 +338,7 @@ def test_a_retention_without_expiry_deletes_what_longer_pages_replaced(storage: 
     history(storage, 66)
     dry = at_hour(storage, 66.5).retain(window=LONG, dry_run=True)
     result = at_hour(storage, 66.5).retain(window=LONG)
+    # The 15 pages of four versions each, up to version 60
     assert dry.counts["log_pages"] == result.counts["log_pages"] == 15
     assert [(ref.first, ref.last) for ref in list_pages(storage)] == [(1, 64)]
     assert_same_feeds(storage)

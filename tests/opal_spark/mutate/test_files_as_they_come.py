@@ -284,7 +284,7 @@ def test_json_of_a_master_that_is_not_utf_8_is_left_alone(
 
 
 @pytest.mark.parametrize("name, text", [("1.csv", "ID,Name,at\n1,x,6\n"), ("del.csv", "Id\n1\n")])
-def test_a_header_is_not_read_as_a_row_of_files_without_one(
+def test_a_file_that_begins_with_a_header_is_refused_if_the_job_expects_none(
     spark: SparkSession, tmp_path: Path, name: str, text: str
 ) -> None:
     put(tmp_path / "master" / "a.csv", "1,a,5\n")

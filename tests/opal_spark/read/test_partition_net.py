@@ -144,7 +144,7 @@ def test_only_the_files_of_the_key_are_opened_and_sorted_only_where_rows_were_re
     assert "WindowGroupLimit" in plans[1]
 
 
-def test_a_key_of_many_ingests_is_distinguished_from_others_in_the_same_files(
+def test_a_net_read_of_a_partition_key_shows_no_rows_of_others_in_the_same_files(
     spark: SparkSession, table: Table
 ) -> None:
     for number in range(40):

@@ -539,7 +539,7 @@ def rows_with_ids(table: Table) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("partition", ["note", "data"])
 @pytest.mark.parametrize("segment_rows", [3, 1000])
 @pytest.mark.parametrize("seed", range(6))
-def test_in_a_partitioned_table_values_of_equal_deltas_come_in_the_order_of_row_ids(
+def test_in_a_partitioned_table_unchanged_values_of_equal_deltas_are_filled_in_row_id_order(
     partition: str, segment_rows: int, seed: int
 ) -> None:
     chance = random.Random(seed)

@@ -107,7 +107,9 @@ def test_a_folder_that_is_away_stops_nothing_is_said_once_and_is_written_again(
     ]
 
 
-def test_one_that_is_away_when_a_stream_begins_stops_nothing(tmp_path: Path) -> None:
+def test_events_are_written_once_their_folder_can_be_made_though_it_could_not_at_first(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "events"
     folder.touch()
     tracker = Tracker([FolderSink(str(folder))])
