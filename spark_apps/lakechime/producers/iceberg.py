@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from lakechime.errors import InvalidEventError, NotFoundError, UnavailableError
 from lakechime.event import DataChangeEvent, OperationType, TableFormat
@@ -151,14 +152,12 @@ class IcebergSource:
 
     def steps(self, position: Position | None) -> Iterator[Step]:
         table = self.location.load()
-        # The origin names the branch, so that two branches of a table have two origins
-        suffix = self.branch
-        if self.branch != MAIN:
-            suffix = f"@{self.branch}"
+        # A quoted branch has no "@", so the last "@" of an origin ends the table's location
+        branch = quote(self.branch, safe="")
         origin = Origin(
             table_format=TableFormat.ICEBERG,
-            at=f"{self.location.text}{suffix}",
-            id=f"{table.metadata.table_uuid}{suffix}",
+            at=f"{self.location.text}@{branch}",
+            id=f"{table.metadata.table_uuid}@{branch}",
         )
         if position is not None:
             check_format(position, self.target, TableFormat.ICEBERG, origin.at)

@@ -295,6 +295,22 @@ def test_only_the_main_branch_unless_told(client: LakeChime, lake: Lake) -> None
         lake.look(client, branch="audit")
 
 
+def test_branches_of_two_tables_have_two_origins(
+    client: LakeChime, properties: dict[str, str], catalog: Catalog
+) -> None:
+    clicks_lake = Lake(properties=properties, catalog=catalog)
+    snapshot = int(clicks_lake.append((1, 1)))
+    with clicks_lake.table.manage_snapshots() as manage:
+        manage.create_branch(snapshot_id=snapshot, branch_name="audit@main")
+        manage.create_branch(snapshot_id=snapshot, branch_name="auditmain")
+    audit_lake = Lake(properties=properties, catalog=catalog, identifier=f"{NAME}@audit")
+    audit_lake.append((2, 1))
+    audit_lake.look(client)
+    for branch in "audit@main", "auditmain":
+        with pytest.raises(InvalidEventError, match="another name"):
+            clicks_lake.look(client, branch=branch)
+
+
 def test_a_table_that_was_made_again(client: LakeChime, lake: Lake) -> None:
     lake.append((1, 1))
     lake.look(client)
