@@ -10,6 +10,27 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CODE = ("airflow_provider_opal", "dags", "docker", "docs", "spark_apps", ".ci")
 MODULES = sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
+# Folders of tests without nesting and empty names
+CLEAN_TESTS = (
+    "bench",
+    "chime",
+    "contracts",
+    "crash",
+    "golden",
+    "kit",
+    "lakechime",
+    "opal_lake",
+    "raced",
+    "scale",
+    "second_reader",
+    "soak",
+)
+TEST_MODULES = sorted(
+    [
+        *(ROOT / "tests").glob("*.py"),
+        *(path for folder in CLEAN_TESTS for path in (ROOT / "tests" / folder).rglob("*.py")),
+    ]
+)
 PAGES = sorted(
     [
         ROOT / "README.md",
@@ -126,6 +147,14 @@ def findings(path: Path) -> Iterator[str]:
 
 def test_modules_keep_the_style() -> None:
     assert not [f"{relative(path)}:{text}" for path in MODULES for text in findings(path)]
+
+
+def test_tests_nest_nothing_and_use_no_empty_name() -> None:
+    faults: list[str] = []
+    for path in TEST_MODULES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        faults += [f"{relative(path)}:{text}" for text in (*nesting(tree), *empty_names(tree))]
+    assert not faults
 
 
 def test_pages_keep_the_words() -> None:

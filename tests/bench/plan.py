@@ -12,7 +12,7 @@ each 500 bytes, as `opal stream` has it.
 import argparse
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -146,7 +146,10 @@ def simulate(source: Source, processes: int = 8) -> Outcome:
 
 
 def _skew(shares: Shares, work: dict[Partition, float]) -> float:
-    loads = [sum(work[part] for part in sorted(share)) for share in shares]
+    def load_of(share: Iterable[Partition]) -> float:
+        return sum(work[part] for part in sorted(share))
+
+    loads = [load_of(share) for share in shares]
     return max(loads) / (sum(loads) / len(loads))
 
 

@@ -115,10 +115,8 @@ def rewrite(folder: Path, rows: int, memory: str) -> None:
             bench.note(name, timed(work), "s")
         if not watch.python:
             raise RuntimeError("no executor was seen at work; is the table too small?")
-        private, resident = (
-            max(getattr(peak, kind) for peak in watch.python.values())
-            for kind in ("private", "resident")
-        )
+        private = max(peak.private for peak in watch.python.values())
+        resident = max(peak.resident for peak in watch.python.values())
         bench.note(f"{name}: a Python worker's own memory at most", private / 1e6, "MB")
         bench.note(f"{name}: of the overhead", private / overhead, "x", 1.0)
         bench.note(f"{name}: with pages of files, of the overhead", resident / overhead, "x")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chime.place import Place
+from tests.chime.site import Site
 from tests.chime.story import Story, Verdict
 from tests.fixtures_postgres import Postgres, postgres_folder, postgres_server
 
@@ -21,7 +21,7 @@ SHARES = {"postgres": 1.0, "sqlite": 0.1}
 
 
 def tell(
-    place: Place,
+    site: Site,
     seed: str,
     *,
     processes: tuple[int, int],
@@ -33,10 +33,10 @@ def tell(
     given = {
         "dice": random.Random(seed),
         "pause_seconds": pause_seconds,
-        "deadline_seconds": 120 + place.events / 50,
+        "deadline_seconds": 120 + site.events / 50,
         "restart": restart,
     }
-    return Story(place=place, producers=producers, consumers=consumers, **given).tell()
+    return Story(site=site, producers=producers, consumers=consumers, **given).tell()
 
 
 def crash_of(server: Postgres) -> Callable[[], None]:
@@ -107,13 +107,13 @@ def _tell_on(store: str, folder: Path, args: argparse.Namespace) -> Verdict:
     snapshots = max(1, int(args.events * SHARES[store]) // tables)
     processes = (args.producers, args.consumers)
     if store == "sqlite":
-        place = Place(
+        site = Site(
             url=f"sqlite:///{folder}/lakechime.db",
             folder=folder,
             tables=tables,
             snapshots=snapshots,
         )
-        return tell(place, args.seed, processes=processes, pause_seconds=args.pause)
+        return tell(site, args.seed, processes=processes, pause_seconds=args.pause)
     programs = postgres_folder()
     if programs is None:
         raise SystemExit(
@@ -121,9 +121,9 @@ def _tell_on(store: str, folder: Path, args: argparse.Namespace) -> Verdict:
             "install one, or give --stores sqlite"
         )
     with postgres_server(programs) as server:
-        place = Place(url=server.new_database(), folder=folder, tables=tables, snapshots=snapshots)
+        site = Site(url=server.new_database(), folder=folder, tables=tables, snapshots=snapshots)
         return tell(
-            place,
+            site,
             args.seed,
             processes=processes,
             pause_seconds=args.pause,

@@ -11,7 +11,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
 from lakechime import LakeChime, Registered, UnavailableError
-from tests.chime.place import Place, digest_of
+from tests.chime.site import Site, digest_of
 from tests.chime.worker import PROGRESS, Consumer, consume, pass_up_to, produce, producer_name
 
 WITNESS = "witness"  # the story itself: it remembers every event, and nothing expires before that
@@ -25,13 +25,13 @@ def processes() -> ForkServerContext:
     return context
 
 
-def consumers_of(place: Place, many: int) -> list[Consumer]:
+def consumers_of(site: Site, many: int) -> list[Consumer]:
     """Return as many consumers; the last two processes are the same one."""
     kinds = [
         Consumer(name="everything"),
-        Consumer(name="some tables", tables=place.names[: max(1, place.tables // 2)], by_find=True),
-        Consumer(name="even ones", tables=place.names, tags=(("kind", "even"),)),
-        Consumer(name="even ones", tables=place.names, tags=(("kind", "even"),)),
+        Consumer(name="some tables", tables=site.names[: max(1, site.tables // 2)], by_find=True),
+        Consumer(name="even ones", tables=site.names, tags=(("kind", "even"),)),
+        Consumer(name="even ones", tables=site.names, tags=(("kind", "even"),)),
     ]
     return (
         kinds[:many]
@@ -57,7 +57,7 @@ class Verdict:
 class Story:
     """`restart`: what restarts the database, once, in the middle."""
 
-    place: Place
+    site: Site
     producers: int
     consumers: int
     dice: random.Random
@@ -72,7 +72,7 @@ class Story:
     def tell(self) -> Verdict:
         began = time.monotonic()
         context = processes()
-        with LakeChime.open(self.place.url) as client:
+        with LakeChime.open(self.site.url) as client:
             for name in (WITNESS, *self._names()):
                 pass_up_to(client, name, 0)
         roles = [("producer", number) for number in range(self.producers)] + [
@@ -85,7 +85,7 @@ class Story:
                 time.sleep(self.dice.random() * 2 * self.pause_seconds)
                 self._kill_one(context)
                 self._expire()
-                if self.restart is not None and self._registered() > self.place.events // 2:
+                if self.restart is not None and self._registered() > self.site.events // 2:
                     self.restart()
                     self.restart = None
                     self.verdict.restarts += 1
@@ -103,9 +103,9 @@ class Story:
         target, given = (
             (produce, number)
             if kind == "producer"
-            else (consume, consumers_of(self.place, self.consumers)[number])
+            else (consume, consumers_of(self.site, self.consumers)[number])
         )
-        process = context.Process(target=target, args=(self.place, given, seed), daemon=True)
+        process = context.Process(target=target, args=(self.site, given, seed), daemon=True)
         process.start()
         self._running[role] = process
 
@@ -124,12 +124,12 @@ class Story:
             self._start(context, role)
 
     def _names(self) -> list[str]:
-        consumers = {consumer.name for consumer in consumers_of(self.place, self.consumers)}
+        consumers = {consumer.name for consumer in consumers_of(self.site, self.consumers)}
         return [*consumers, *map(producer_name, range(self.producers))]
 
     def _expire(self) -> None:
         """All that everybody has passed; a database that is busy is left alone."""
-        with suppress(UnavailableError), LakeChime.open(self.place.url) as client:
+        with suppress(UnavailableError), LakeChime.open(self.site.url) as client:
             self._witness(client)
             self.verdict.expired += client.expire(ALL_AGES_MS)
 
@@ -141,17 +141,17 @@ class Story:
         pass_up_to(client, WITNESS, after)
 
     def _registered(self) -> int:
-        with LakeChime.open(self.place.url) as client:
+        with LakeChime.open(self.site.url) as client:
             return client.head()
 
     def _is_done(self) -> bool:
-        with LakeChime.open(self.place.url) as client:
+        with LakeChime.open(self.site.url) as client:
             head = client.head()
-            if head < self.place.events:
+            if head < self.site.events:
                 return False
             marks = [
                 client.watermark(consumer.name, PROGRESS)
-                for consumer in consumers_of(self.place, self.consumers)
+                for consumer in consumers_of(self.site, self.consumers)
             ]
             return (
                 all(
@@ -163,21 +163,21 @@ class Story:
             )
 
     def _judge(self) -> None:
-        with LakeChime.open(self.place.url) as client:
+        with LakeChime.open(self.site.url) as client:
             self._witness(client)
             events = self._events
             self.verdict.events = len(events)
             self._judge_order(events)
             for consumer in {
-                consumer.name: consumer for consumer in consumers_of(self.place, self.consumers)
+                consumer.name: consumer for consumer in consumers_of(self.site, self.consumers)
             }.values():
                 mark = client.watermark(consumer.name, PROGRESS)
                 self._judge_consumer(consumer, events, {} if mark is None else mark.value)
 
     def _judge_order(self, events: list[Registered]) -> None:
         """Judge that snapshots come once and in order, without gaps, and times never fall."""
-        wanted = [str(number) for number in range(1, self.place.snapshots + 1)]
-        for table in self.place.names:
+        wanted = [str(number) for number in range(1, self.site.snapshots + 1)]
+        for table in self.site.names:
             if [
                 entry.event.snapshot_id for entry in events if entry.event.table == table
             ] != wanted:
@@ -206,7 +206,7 @@ class Story:
             )
         lines = [
             line
-            for path in self.place.folder.glob(f"{consumer.name}-*")
+            for path in self.site.folder.glob(f"{consumer.name}-*")
             for line in path.read_text().split("\n")[:-1]
         ]
         seen = set(lines)

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, create_engine
 from lakechime import ConflictError, DataChangeEvent, Interest, LakeChime, UnavailableError
 from lakechime.answers import SEEN_EVENTS
 from lakechime.store.register import register_in
-from tests.chime.place import Place, client_of, digest_of, event_of
+from tests.chime.site import Site, client_of, digest_of, event_of
 
 MAX_IN_BATCH = 60
 LONGEST_HELD_SECONDS = 1.0
@@ -32,27 +32,27 @@ class Consumer:
     by_find: bool = False
 
 
-def opened(place: Place, dice: random.Random) -> LakeChime:
+def opened(site: Site, dice: random.Random) -> LakeChime:
     """Open a client as soon as the database answers."""
     while True:
         try:
-            return client_of(place, dice)
+            return client_of(site, dice)
         except UnavailableError:
             time.sleep(0.2)
 
 
-def produce(place: Place, number: int, seed: str) -> None:
+def produce(site: Site, number: int, seed: str) -> None:
     """Register what LakeChime lacks of a table, by the table's own log."""
     dice = random.Random(seed)
-    table = place.table(number)
-    with opened(place, dice) as client:
-        engine = None if place.url.startswith("sqlite") else create_engine(place.url, pool_size=1)
+    table = site.table(number)
+    with opened(site, dice) as client:
+        engine = None if site.url.startswith("sqlite") else create_engine(site.url, pool_size=1)
         while True:
             try:
                 pass_up_to(
                     client, producer_name(number), client.head()
                 )  # what comes after this look is not forgotten before the next one
-                if _registered(client, table, place.snapshots, dice=dice, engine=engine):
+                if _registered(client, table, site.snapshots, dice=dice, engine=engine):
                     return
             except (UnavailableError, _away()):
                 time.sleep(0.2)
@@ -64,12 +64,14 @@ def producer_name(number: int) -> str:
 
 
 def pass_up_to(client: LakeChime, name: str, seq: int) -> None:
-    """Retention need not keep for it what is up to there. It never falls."""
-    while (kept := client.watermark(name, SEEN_EVENTS)) is None or int(str(kept.value)) < seq:
+    """Move the watermark of a consumer to a seq, unless the watermark is there or beyond."""
+    while True:
+        watermark = client.watermark(name, SEEN_EVENTS)
+        if watermark is not None and int(str(watermark.value)) >= seq:
+            return
+        revision = None if watermark is None else watermark.revision
         try:
-            client.put_watermark(
-                name, SEEN_EVENTS, seq, expected=None if kept is None else kept.revision
-            )
+            client.put_watermark(name, SEEN_EVENTS, seq, expected=revision)
         except ConflictError:
             continue  # another process of this consumer
 
@@ -111,12 +113,12 @@ def _hold(engine: Engine, batch: list[DataChangeEvent], dice: random.Random) -> 
             connection.commit()
 
 
-def consume(place: Place, consumer: Consumer, seed: str) -> None:
+def consume(site: Site, consumer: Consumer, seed: str) -> None:
     """Read events, record them, and move the watermark in one step."""
     dice = random.Random(seed)
     with (
-        opened(place, dice) as client,
-        (place.folder / f"{consumer.name}-{seed}").open("a", encoding="utf-8") as ledger,
+        opened(site, dice) as client,
+        (site.folder / f"{consumer.name}-{seed}").open("a", encoding="utf-8") as ledger,
     ):
         while True:
             try:
@@ -146,9 +148,11 @@ def _read(
     client: LakeChime, consumer: Consumer, dice: random.Random
 ) -> tuple[Any, int | None, list[DataChangeEvent], int] | None:
     """Return what was processed, its revision, and the events after it."""
-    there = client.watermark(consumer.name, PROGRESS)
-    before: Any = {"seq": 0, "count": 0, "digest": ""} if there is None else there.value
-    revision = None if there is None else there.revision
+    watermark = client.watermark(consumer.name, PROGRESS)
+    before: Any = {"seq": 0, "count": 0, "digest": ""}
+    revision = None
+    if watermark is not None:
+        before, revision = watermark.value, watermark.revision
     tags = dict(consumer.tags)
     if consumer.by_find:
         answer = client.find([Interest(tables=consumer.tables, tags=tags, after=before["seq"])])
@@ -158,7 +162,7 @@ def _read(
         consumer.tables, after=before["seq"], tags=tags, limit=dice.randrange(1, 400)
     )
     if page.expired > before["seq"] and (
-        there is None or client.watermark(consumer.name, PROGRESS) == there
+        watermark is None or client.watermark(consumer.name, PROGRESS) == watermark
     ):
         raise RuntimeError(
             f"events up to {page.expired} have expired, "
@@ -166,4 +170,4 @@ def _read(
         )
     if page.next_after == before["seq"]:
         return None
-    return before, revision, [one.event for one in page.events], page.next_after
+    return before, revision, [entry.event for entry in page.events], page.next_after

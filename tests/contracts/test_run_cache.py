@@ -192,9 +192,10 @@ def test_what_is_nearest_in_all_runs_is_found(
         part for _ in range(4) if len(part := stored_entries(data.draw(some_rows(ties, 30)), ties))
     ]
     new = sorted_entries(entries_of(data.draw(some_rows(ties, 30)), ties))
-    told = [put_run(storage, part) for part in parts]
+    stored_runs = [put_run(storage, part) for part in parts]
     runs = [
-        run if data.draw(st.integers(0, 3)) else replace(run, greatest_delta=LATEST) for run in told
+        run if data.draw(st.integers(0, 3)) else replace(run, greatest_delta=LATEST)
+        for run in stored_runs
     ]
     near, far = cache_of(storage, backend, folder), cache_of(storage, backend, folder, 0)
     with pytest.MonkeyPatch.context() as patch:
@@ -241,9 +242,11 @@ def test_a_run_is_not_probed_for_keys_with_a_later_version(
 ) -> None:
     """Probe ten runs, each with the next version of all keys."""
     keys = [(number << 40, number) for number in range(3_000)]
-    parts = [
-        stored_entries([(*key, delta, 0, delta, False) for key in keys], 0) for delta in range(10)
-    ]
+
+    def version_of_all_keys(delta: int) -> Entries:
+        return stored_entries([(*key, delta, 0, delta, False) for key in keys], 0)
+
+    parts = [version_of_all_keys(delta) for delta in range(10)]
     runs = [put_run(local, part) for part in parts]
     for delta, probed in ((9, {9}), (6, {9, 8, 7, 6})):
         cache = cache_of(local, backend, tmp_path / f"near-{delta}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from tests.crash.place import STORES, place_in
+from tests.crash.site import STORES, site_in
 from tests.crash.spark_bootstrap import crash_bootstraps
 from tests.crash.story import Story, StoryEndedError, Tally, processes
 from tests.crash.worker import JOBS
@@ -56,10 +56,10 @@ def _tell(
     tally, left = given["tally"], given.pop("left")
     assert isinstance(tally, Tally)
     assert isinstance(left, int)
-    place = place_in(folder, store, f"story-{number}", s3_options)
+    site = site_in(folder, store, f"story-{number}", s3_options)
     jobs = min(JOBS_A_STORY, left - sum(tally.kills.values()))
     story = Story(
-        place=place,
+        site=site,
         store=store,
         name=f"seed {seed}, story {number} on {store}",
         dice=random.Random(f"{seed}-{number}"),
@@ -68,8 +68,8 @@ def _tell(
     failures = len(tally.failures)
     with suppress(StoryEndedError):
         story.tell(jobs)
-    if len(tally.failures) == failures and place.root is not None:
-        shutil.rmtree(place.root)
+    if len(tally.failures) == failures and site.root is not None:
+        shutil.rmtree(site.root)
     for line in tally.failures[failures:]:
         print(f"    {line}", flush=True)
 

@@ -15,7 +15,7 @@ from opal_lake.storage import open_storage
 from opal_lake.table import table_on
 from opal_lake.write.bootstrap import SourceTable
 from tests.crash.left_overs import left_overs
-from tests.crash.place import Place, place_in
+from tests.crash.site import Site, site_in
 from tests.crash.story import Tally
 from tests.kit.check import check_table
 from tests.soak.model import Model, difference
@@ -45,7 +45,7 @@ def crash_bootstraps(
     model, number, seconds = write_source(folder / "source"), 0, 0.0
     while kills > 0:
         store = dice.choice([store for store in stores if store != "s3"])
-        location = place_in(folder, store, f"bootstrap-{number}", {})
+        location = site_in(folder, store, f"bootstrap-{number}", {})
         location.create()
         for _ in range(min(kills, KILLS_A_TABLE) if seconds else 0):
             killed = _start(location, folder / "source", dice.random() * seconds)
@@ -62,7 +62,7 @@ def crash_bootstraps(
         number += 1
 
 
-def _start(location: Place, source: Path, kill_after_s: float | None) -> bool:
+def _start(location: Site, source: Path, kill_after_s: float | None) -> bool:
     """Return whether the driver was killed, or failed, before it was done."""
     words = [
         sys.executable,
@@ -101,7 +101,7 @@ def _start(location: Place, source: Path, kill_after_s: float | None) -> bool:
     return driver.returncode != 0
 
 
-def _judge(location: Place, model: Model, where: str, tally: Tally) -> None:
+def _judge(location: Site, model: Model, where: str, tally: Tally) -> None:
     table = location.table()
     table.retain(window="0s", grace="0s")
     wrong = difference(columns_from(table.read()), model.visible(0))

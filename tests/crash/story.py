@@ -16,7 +16,7 @@ from typing import Any
 from opal_lake.errors import NotFoundError
 from opal_lake.table import Table
 from tests.crash.left_overs import left_overs
-from tests.crash.place import Place
+from tests.crash.site import Site
 from tests.crash.worker import JOBS, Job, Kill, work
 from tests.kit.check import check_table
 from tests.soak.model import Ledger, difference
@@ -67,7 +67,7 @@ class Tally:
 class Story:
     """One table, from its first row to its last retention."""
 
-    place: Place
+    site: Site
     store: str
     name: str
     dice: random.Random
@@ -79,7 +79,7 @@ class Story:
     ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
-        self.table = self.place.create()
+        self.table = self.site.create()
         self.ledger = Ledger(log=self.table.log)
 
     def tell(self, jobs: int) -> None:
@@ -93,7 +93,7 @@ class Story:
             )
         self._through(self._job("retain"))
         self._judge("after the last retention")
-        if findings := left_overs(self.table, self.place.root):
+        if findings := left_overs(self.table, self.site.root):
             self._fail("left-overs", f"{len(findings)}: {findings[:4]}")
 
     def _through(self, job: Job) -> None:
@@ -145,7 +145,7 @@ class Story:
         length = self.tally.lengths.get(
             (self.store, operation), {"seconds": 0.1, "store": 12, "file": 20}
         )
-        kind = self.dice.choice(KINDS if self.place.root is not None else KINDS[:2])
+        kind = self.dice.choice(KINDS if self.site.root is not None else KINDS[:2])
         share, after = self.dice.random(), self.dice.random() < 0.5
         if kind == "outside":
             return Outside(seconds=share * length["seconds"])
@@ -162,7 +162,7 @@ class Story:
         receiver, sender = self.context.Pipe(duplex=False)
         own_kill = kill if isinstance(kill, Kill) else None
         process = self.context.Process(
-            target=work, args=(self.place, job, own_kill, sender), daemon=True
+            target=work, args=(self.site, job, own_kill, sender), daemon=True
         )
         process.start()
         sender.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.__main__ import crash, report
-from tests.crash.place import STORES
+from tests.crash.site import STORES
 from tests.crash.spark_bootstrap import crash_bootstraps
 from tests.crash.story import Tally
 

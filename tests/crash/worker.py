@@ -18,7 +18,7 @@ from opal_lake.result import JobResult
 from opal_lake.storage.left_overs import KeepsLeftOvers, LeftOver
 from opal_lake.storage.protocol import Storage, StoredObject
 from opal_lake.table import Table
-from tests.crash.place import Place
+from tests.crash.site import Site
 from tests.opal_lake.clustering import zorder
 from tests.opal_lake.compacting import compact
 from tests.soak.rows import TICK, arrow_of, batch_of, columns_of
@@ -180,18 +180,18 @@ class ReapedFolder(ReapedStore):
         self._done(self.reaper.count("store"), self.inner.remove_left_overs(paths))
 
 
-def work(place: Place, job: Job, kill: Kill | None, answers: Connection) -> None:
+def work(site: Site, job: Job, kill: Kill | None, answers: Connection) -> None:
     """Run a job as the main function of a process, and report its start and result."""
-    reaper, inner = Reaper(kill=kill), place.store()
+    reaper, inner = Reaper(kill=kill), site.store()
     store = (ReapedFolder if isinstance(inner, KeepsLeftOvers) else ReapedStore)(
         inner=inner, reaper=reaper
     )
-    if place.root is not None:
-        reaper.watch_files(place.root)
+    if site.root is not None:
+        reaper.watch_files(site.root)
     answers.send("begun")
     began = time.monotonic()
     try:
-        result = JOBS[job.operation](place.table(store), job.token)
+        result = JOBS[job.operation](site.table(store), job.token)
         answers.send(
             {
                 "version": result.version,

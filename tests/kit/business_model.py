@@ -27,7 +27,7 @@ class BusinessModel:
     arrived: int = 0
     visible: list[Arrived] = field(default_factory=list)
     pending: list[Arrived] = field(default_factory=list)
-    held: dict[str, HeldRows] = field(default_factory=dict)
+    held_rows: dict[str, HeldRows] = field(default_factory=dict)
     open: str | None = None
     finished: dict[str, Mapping[str, str]] = field(default_factory=dict)
     newest_finished: str | None = None
@@ -64,16 +64,18 @@ class BusinessModel:
             self.open = name
             self.visible.extend(came)
         else:
-            self.held.setdefault(name, HeldRows(since_us=now_us)).rows.extend(came)
+            self.held_rows.setdefault(name, HeldRows(since_us=now_us)).rows.extend(came)
 
     def _waits(self, name: str, now_us: int) -> bool:
-        since_us = self.held[name].since_us if name in self.held else now_us
+        since_us = self.held_rows[name].since_us if name in self.held_rows else now_us
         return (
-            bool(self.pending) or bool({*self.held} - {name}) or now_us < since_us + self.drift_us
+            bool(self.pending)
+            or bool({*self.held_rows} - {name})
+            or now_us < since_us + self.drift_us
         )
 
     def is_over(self, now_us: int) -> bool:
-        return any(each.since_us + self.drift_us <= now_us for each in self.held.values())
+        return any(each.since_us + self.drift_us <= now_us for each in self.held_rows.values())
 
     def metagen(self, now_us: int) -> None:
         while True:
@@ -94,6 +96,6 @@ class BusinessModel:
         assert self.open is not None
         self.finished[self.open] = self.content()
         self.newest_finished = self.open
-        self.open = min(self.held, default=None)
+        self.open = min(self.held_rows, default=None)
         if self.open is not None:
-            self.pending += self.held.pop(self.open).rows
+            self.pending += self.held_rows.pop(self.open).rows

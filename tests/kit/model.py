@@ -117,9 +117,8 @@ def changes(shown_at: ShownAt, start: int, end: int) -> list[tuple[int, str, Mod
 
 def net_changes(shown_at: ShownAt, start: int, end: int) -> list[tuple[str, ModelRow]]:
     """Return the sum of the changes of a range of versions."""
-    before, after = (
-        {row.key: row for row in shown_at(version)} for version in (max(start, 1) - 1, end)
-    )
+    before = {row.key: row for row in shown_at(max(start, 1) - 1)}
+    after = {row.key: row for row in shown_at(end)}
     feed: list[tuple[str, ModelRow]] = []
     for key in before.keys() | after.keys():
         old, new = before.get(key), after.get(key)

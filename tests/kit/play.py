@@ -146,16 +146,12 @@ class Play:
         root = self.table.snapshot_at().root
         readable = [version for version in self.versions if is_readable(root, version)]
         version, before = readable[step.hand % len(readable)], self.rows
-        rehearsed, result = (
-            self.table.restore(version=version, dry_run=True),
-            self.table.restore(version=version),
-        )
+        rehearsed = self.table.restore(version=version, dry_run=True)
+        result = self.table.restore(version=version)
         assert rehearsed.counts == result.counts
         assert rehearsed.version is None
-        shown, again = (
-            {row.row_id for row in visible(rows.values())}
-            for rows in (before, self.states[version])
-        )
+        shown = {row.row_id for row in visible(before.values())}
+        again = {row.row_id for row in visible(self.states[version].values())}
         if result.version is None:
             assert shown == again
             return
@@ -276,14 +272,12 @@ class Play:
     def arrow_rows(self, serials: Iterable[int]) -> pa.Table:
         """Rows as an ingest gets them."""
         puts = [(serial, self.puts_by_serial[serial]) for serial in serials]
-        columns = {
-            name: pa.array(
-                [serial if name == SERIAL else put.values[name] for serial, put in puts],
-                arrow_type(Atomic(name=kind)),
-            )
-            for name, kind in self.shape.columns.items()
-        }
-        return pa.table(columns | {DELETED: pa.array([put.deleted for _, put in puts], pa.bool_())})
+        columns: dict[str, pa.Array] = {}
+        for name, kind in self.shape.columns.items():
+            values = [serial if name == SERIAL else put.values[name] for serial, put in puts]
+            columns[name] = pa.array(values, arrow_type(Atomic(name=kind)))
+        columns[DELETED] = pa.array([put.deleted for _, put in puts], pa.bool_())
+        return pa.table(columns)
 
     def _with_more(self, serials: Iterable[int], run: IngestRun) -> pa.Table:
         """Return the rows with added columns; every third ingest has none of them."""
@@ -293,10 +287,9 @@ class Play:
             else [name for name in run.base.spec.schema.names if name in self.added]
         )
         pools = {name: (None, *POOLS[self.added[name][1]]) for name in names}
-        more = {
-            serial: {name: pool[serial % len(pool)] for name, pool in pools.items()}
-            for serial in serials
-        }
+        more: dict[int, dict[str, Any]] = {}
+        for serial in serials:
+            more[serial] = {name: pool[serial % len(pool)] for name, pool in pools.items()}
         self.more_by_serial.update(more)
         rows = self.arrow_rows(serials)
         for name in names:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -37,17 +38,10 @@ class Replay(Play):
 
     def moments(self) -> list[Any]:
         """Return every event time that could matter: around each delta, and the end."""
-        deltas = {*self.deltas.values()}
-        return [
-            None,
-            *sorted(
-                {
-                    moment
-                    for delta in deltas
-                    for moment in (delta, *neighbours_of(delta, self.shape.delta))
-                }
-            ),
-        ]
+        moments: set[Any] = set()
+        for delta in {*self.deltas.values()}:
+            moments |= {delta, *neighbours_of(delta, self.shape.delta)}
+        return [None, *sorted(moments)]
 
     def compare_everywhere(self) -> None:
         """Compare the rows that a read plan lets through with the model's.
@@ -60,9 +54,8 @@ class Replay(Play):
             fresh = version in self.restored or any(
                 row.processed == version for row in self.rows_at(version)
             )
-            for moment in (
-                moments if fresh or version == self.versions[-1] else moments[:1] + moments[-2:-1]
-            ):
+            is_read_fully = fresh or version == self.versions[-1]
+            for moment in moments if is_read_fully else moments[:1] + moments[-2:-1]:
                 if not self.is_readable(version, moment):
                     self._expect_unreadable(version, moment)
                     continue
@@ -117,13 +110,10 @@ class Replay(Play):
 
     def compare_narrowed(self, version: int, after: int, partition_key: str) -> None:
         """Compare the rows of a partition key, and those after a version."""
-        segments = self.table.snapshot_at(
-            after
-        ).segments  # of one that a compaction dropped, a restore brings the rows as new ones
-        rows, before = (
-            visible(self.rows_at(version)),
-            {row.row_id for row in known(self.rows_at(after)) if row.row_id[0] in segments},
-        )
+        # A restore brings the rows of a segment that a compaction dropped back as new rows
+        segments = self.table.snapshot_at(after).segments
+        rows = visible(self.rows_at(version))
+        before = {row.row_id for row in known(self.rows_at(after)) if row.row_id[0] in segments}
         later = [row for row in rows if row.row_id not in before]
         self._compare_serials(self.table.read(version=version, after=after), later)
         if partition_key in self.table.snapshot_at(version).partitions:
@@ -135,17 +125,13 @@ class Replay(Play):
 
     def _compare_net(self, version: int, partition_key: str) -> None:
         """Compare all rows of the key; a read of rows without files fails."""
-        snapshot, of_key = (
-            self.table.snapshot_at(version),
-            [row for row in self.rows_at(version) if row.partition_key == partition_key],
-        )
+        snapshot = self.table.snapshot_at(version)
+        of_key = [row for row in self.rows_at(version) if row.partition_key == partition_key]
         row_ids = {row_id for path in snapshot.files for row_id in self._ids_in(path, snapshot)}
         is_whole = all(row.row_id in row_ids for row in known(of_key))
-        for moment in (
-            moment
-            for moment in (None, *{row.delta for row in of_key})
-            if self.is_readable(version, moment)
-        ):
+        for moment in (None, *{row.delta for row in of_key}):
+            if not self.is_readable(version, moment):
+                continue
             try:
                 actual = self.table.read(
                     version=version, event_time=moment, partition_key=partition_key, net=True
@@ -165,6 +151,14 @@ class Replay(Play):
     def _compare_serials(self, actual: pa.Table, expected: Iterable[ModelRow]) -> None:
         assert sorted(actual[SERIAL].to_pylist()) == sorted(row.values[SERIAL] for row in expected)
 
+    def _keys_put(self) -> list[tuple[Any, ...]]:
+        """Return the keys of all rows that were put, each once, in the order of the puts."""
+        names = self.shape.keys
+        keys: dict[tuple[Any, ...], None] = {}
+        for put in self.puts_by_serial.values():
+            keys[tuple(put.values[name] for name in names)] = None
+        return list(keys)
+
     def compare_get(self, version: int, event_time: Any) -> None:
         """Compare the visible rows of all keys that were put, and of one that was not."""
         if not self.is_readable(version, event_time):
@@ -173,12 +167,7 @@ class Replay(Play):
             row.key: self.values_at(row, version)
             for row in visible(self.rows_at(version), event_time=event_time)
         }
-        given = list(
-            dict.fromkeys(
-                tuple(put.values[name] for name in self.shape.keys)
-                for put in self.puts_by_serial.values()
-            )
-        )[::-1]
+        given = self._keys_put()[::-1]
         keys = [dict(zip(self.shape.keys, key, strict=True)) for key in given]
         assert self.table.get(keys, version=version, event_time=event_time).to_pylist() == [
             expected[k] for k in given if k in expected
@@ -205,19 +194,14 @@ class Replay(Play):
             )
             == expected
         )
-        given = list(
-            dict.fromkeys(
-                tuple(put.values[name] for name in self.shape.keys)
-                for put in self.puts_by_serial.values()
-            )
-        )
+        given = self._keys_put()
         keys = [dict(zip(self.shape.keys, key, strict=True)) for key in given]
         by_key = self.table.history_view(keys=keys, version=version).to_pylist()
         assert sorted(by_key, key=lambda row: row[SERIAL]) == expected
-        order = [
-            (given.index(tuple(row[name] for name in self.shape.keys)), row["valid_from"])
-            for row in by_key
-        ]
+        order: list[tuple[int, Any]] = []
+        for row in by_key:
+            key = tuple(row[name] for name in self.shape.keys)
+            order.append((given.index(key), row["valid_from"]))
         assert order == sorted(order)
 
     def compare_changes(self, start: int, end: int) -> None:
@@ -229,12 +213,13 @@ class Replay(Play):
             (version, kind, row.values[SERIAL]) for version, kind, row in expected
         )
         assert [version for version, _, _ in actual] == sorted(version for version, _, _ in actual)
+        # A feed has the newest columns
         values = {
             row.values[SERIAL]: self.values_at(row, self.versions[-1]) for _, _, row in expected
-        }  # a feed has the newest columns
-        assert [
-            {name: value for name, value in row.items() if not name.startswith("_")} for row in feed
-        ] == [values[serial] for _, _, serial in actual]
+        }
+        for row in feed:
+            shown = {name: value for name, value in row.items() if not name.startswith("_")}
+            assert shown == values[row[SERIAL]]
         assert self.table.changes(start, end, mode="dropCarryovers").to_pylist() == feed
         self._compare_by_keys(start, end)
         split = {"update_preimage": "delete", "update_postimage": "insert"}
@@ -282,14 +267,13 @@ class Replay(Play):
         names = ("_commit_version", "_change_type", SERIAL, "valid_from", "valid_until", "deleted")
         feed = self.table.changes(start, end, mode=mode, axis="event_time").to_pylist()
         assert all(row["is_current"] == (row["valid_until"] is None) for row in feed)
-        return [tuple(row[name] for name in names) for row in feed]
+        values_of = itemgetter(*names)
+        return [values_of(row) for row in feed]
 
     def _history_changes(self, start: int, end: int) -> Iterable[tuple[Any, ...]]:
         floor = self.table.snapshot_at(end).root.floor
-        before, after = (
-            {row.row_id: (row, *ends) for row, *ends in self._intervals(v, floor)}
-            for v in (max(start, 1) - 1, end)
-        )
+        before = self._intervals_by_row_id(max(start, 1) - 1, floor)
+        after = self._intervals_by_row_id(end, floor)
         for row_id in before.keys() | after.keys():
             old, new = before.get(row_id), after.get(row_id)
             if old is None or new is None or old[1:] != new[1:]:
@@ -307,6 +291,11 @@ class Replay(Play):
                         new[0].values[SERIAL],
                         *new[1:],
                     )
+
+    def _intervals_by_row_id(self, version: int, floor: int | None) -> dict[RowId, tuple[Any, ...]]:
+        """Return each row with its begin, its end and whether it is a delete."""
+        shown = self._intervals(version, floor)
+        return {interval[0].row_id: interval for interval in shown}
 
     def _intervals(
         self, version: int, floor: int | None

@@ -26,13 +26,13 @@ def test_a_chain_is_found_in_whatever_order_its_events_come(
         for part in range(dice.randrange(1, 3))
     ]
     dice.shuffle(events)
-    found = chain(events)
-    assert (found.table, found.start, found.end) == (
+    chained = chain(events)
+    assert (chained.table, chained.start, chained.end) == (
         TABLE,
         str(first - 1) if first > 1 else None,
         str(first + many - 1),
     )
-    assert found.snapshots == tuple(str(number) for number in range(first, first + many))
+    assert chained.snapshots == tuple(str(number) for number in range(first, first + many))
 
 
 @given(st.sets(st.integers(2, 14), min_size=1, max_size=5))
@@ -106,14 +106,16 @@ def test_a_chain_without_problems_is_one_and_all_others_have_some(
     events = [made(number, before=before) for number, before in links if number != before]
     if not events:
         return
-    found = chain(events, on_problems="report")
-    assert sorted(found.snapshots) == sorted(
+    chained = chain(events, on_problems="report")
+    assert sorted(chained.snapshots) == sorted(
         {event.snapshot_id for event in events if event.snapshot_id}
     )
     before = {event.snapshot_id: event.prev_snapshot_id for event in events}
-    linked = [before[snapshot] for snapshot in found.snapshots] == [
-        found.start,
-        *found.snapshots[:-1],
+    linked = [before[snapshot] for snapshot in chained.snapshots] == [
+        chained.start,
+        *chained.snapshots[:-1],
     ]
     consistent = all(before[event.snapshot_id] == event.prev_snapshot_id for event in events)
-    assert (not found.problems) == (linked and consistent and found.start not in found.snapshots)
+    assert (not chained.problems) == (
+        linked and consistent and chained.start not in chained.snapshots
+    )

@@ -86,27 +86,22 @@ class Judge:
         self.puts |= numbered
         self.keys |= dict.fromkeys(numbered, job.arguments["partition_key"])
         self.tokens |= dict.fromkeys(numbered, job.token)
-        self.more |= {
-            serial: {name: f"{name} of {serial}" for name in job.drift} for serial in numbered
-        }
+        for serial in numbered:
+            self.more[serial] = {name: f"{name} of {serial}" for name in job.drift}
         name = job.arguments.get("business_snapshot")
         if "business_snapshot_column" in job.arguments:
             self.snapshots |= {serial: put.values["place"] for serial, put in numbered.items()}
         else:
             self.snapshots |= dict.fromkeys(numbered, name)
-        columns = {
-            name: pa.array(
-                [s if name == SERIAL else put.values[name] for s, put in numbered.items()],
-                arrow_type(Atomic(name=kind)),
-            )
-            for name, kind in self.shape.columns.items()
-        }
-        columns |= {
-            name: pa.array([self.more[serial][name] for serial in numbered], pa.string())
-            for name in job.drift
-        }
-        deleted = pa.array([put.deleted for put in puts], pa.bool_())
-        job.arguments["rows"] = pa.table({**columns, DELETED: deleted})
+        columns: dict[str, pa.Array] = {}
+        for name, kind in self.shape.columns.items():
+            values = [s if name == SERIAL else put.values[name] for s, put in numbered.items()]
+            columns[name] = pa.array(values, arrow_type(Atomic(name=kind)))
+        for name in job.drift:
+            texts = [self.more[serial][name] for serial in numbered]
+            columns[name] = pa.array(texts, pa.string())
+        columns[DELETED] = pa.array([put.deleted for put in puts], pa.bool_())
+        job.arguments["rows"] = pa.table(columns)
 
     def head(self) -> Snapshot:
         """Return the newest state, through a store that never fails."""
@@ -233,7 +228,7 @@ class Judge:
         held_numbers = self.table.log.at(result.version).root.business.held_numbers
         pending = [row for row in self.states[result.version].values() if row.processed is None]
         waiting = [row for row in pending if segment_part(row.row_id[0]) not in held_numbers]
-        named = {one["partition_key"]: one["rows"] for one in result.examples}
+        named = {example["partition_key"]: example["rows"] for example in result.examples}
         expected = Counter(row.partition_key for row in waiting)
         assert named == expected, f"{result} names pending rows of {named}, not of {expected}"
         counted = result.counts.get("pending_rows", 0)

@@ -168,9 +168,10 @@ class Life:
 
     def _done(self, job: Job, result: JobResult | None) -> None:
         job.outcome = DONE
-        self.happened[
-            f"{job.verb}: {'done' if result and result.version else 'nothing to do'}"
-        ] += 1
+        if result is None or not result.version:
+            self.happened[f"{job.verb}: nothing to do"] += 1
+        else:
+            self.happened[f"{job.verb}: done"] += 1
         if result is not None and result.version is not None:
             self.judge.promised(job.token, result)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.fixtures_s3 import BUCKET, s3_server
 from tests.soak.actor import ROLES, SPARK_ROLES
 from tests.soak.audit import Auditor
-from tests.soak.place import Place
+from tests.soak.site import Site
 from tests.soak.verdict import Outcome, judge_peer, judge_soak, table_of
 
 ROOT = Path(__file__).parents[2]
@@ -57,27 +57,27 @@ def main() -> int:
 def _soak(folder: Path, options: Mapping[str, str], seconds: float) -> Outcome:
     folder.mkdir(parents=True)
     uri = f"s3a://{BUCKET}/soak" if options else str(folder / "table")
-    place = Place(
+    site = Site(
         folder=str(folder),
         uri=uri,
         options=options,
         began=time.time(),
         keep_s=int(max(60, min(180, seconds / 3))),
     )
-    place.create()
-    auditor = Auditor(table=place.table("audit"))
+    site.create()
+    auditor = Auditor(table=site.table("audit"))
     dead = []
     with _actors() as actors:
         # Before the others take the processors, and one by one: two cannot download jars together
         for role in SPARK_ROLES:
-            _start(actors, place, [role])
+            _start(actors, site, [role])
             dead += _watch(
                 actors,
                 auditor,
                 _START_S if not dead else 0,
-                lambda role=role: _are_at_work(place, [role]),
+                lambda role=role: _are_at_work(site, [role]),
             )
-        _start(actors, place, [role for role in ROLES if role not in SPARK_ROLES])
+        _start(actors, site, [role for role in ROLES if role not in SPARK_ROLES])
         dead += _watch(actors, auditor, seconds if not dead else 0, lambda: False)
         (folder / "over").touch()
         dead += _watch(
@@ -92,7 +92,7 @@ def _soak(folder: Path, options: Mapping[str, str], seconds: float) -> Outcome:
     ]
     auditor.table.metagen()
     auditor.follow()
-    return judge_soak(place, auditor, dead)
+    return judge_soak(site, auditor, dead)
 
 
 def _peer(system: str, folder: Path, seconds: float) -> Outcome:
@@ -124,10 +124,10 @@ def _actors() -> Iterator[Actors]:
                 actor.wait()
 
 
-def _start(actors: Actors, place: Place, roles: Iterable[str]) -> None:
+def _start(actors: Actors, site: Site, roles: Iterable[str]) -> None:
     for role in roles:
         actors[role] = _process(
-            place.path / f"{role}.log", ["tests.soak.actor", role, str(place.save())]
+            site.path / f"{role}.log", ["tests.soak.actor", role, str(site.save())]
         )
 
 
@@ -163,8 +163,8 @@ def _watch(
     )
 
 
-def _are_at_work(place: Place, roles: Iterable[str]) -> bool:
-    return all(place.journal(role).exists() for role in roles)
+def _are_at_work(site: Site, roles: Iterable[str]) -> bool:
+    return all(site.journal(role).exists() for role in roles)
 
 
 def _last_words(log: Path) -> str:

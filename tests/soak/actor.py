@@ -14,9 +14,9 @@ from opal_lake.result import JobResult
 from opal_lake.table import Table
 from tests.opal_lake.clustering import zorder
 from tests.opal_lake.compacting import compact
-from tests.soak.place import Place, load_place
 from tests.soak.reader import Reader
 from tests.soak.rows import TICK, Batch, arrow_of, columns_of
+from tests.soak.site import Site, load_site
 from tests.soak.witness import note
 
 LOOK_BACK = 100 * TICK
@@ -27,13 +27,13 @@ _TARGET_BYTES = 64 << 10
 class Actor:
     """A process under its role's name."""
 
-    place: Place
+    site: Site
     role: str
     turns: int = 0
     table: Table = field(init=False)
 
     def __post_init__(self) -> None:
-        self.table = self.place.table(self.role)
+        self.table = self.site.table(self.role)
 
     def job(self, operation: str, run: Callable[[], JobResult]) -> None:
         """Run and note a job; repeat it after a conflict, and end the soak on an error."""
@@ -59,15 +59,15 @@ class Actor:
                 entry["error"] = f"{type(error).__name__}: {error}"
                 raise
             finally:
-                note(self.place.journal(self.role), entry | {"ended": time.time()})
+                note(self.site.journal(self.role), entry | {"ended": time.time()})
 
     def next_batch(self, writer: int) -> Batch:
         self.turns += 1
-        return Batch(writer=writer, turn=self.turns, tick=self.place.tick)
+        return Batch(writer=writer, turn=self.turns, tick=self.site.tick)
 
     def until_over(self, turn: Callable[[], None], pause_s: float) -> None:
         """Works half of the time at most, so that a small machine has room for all."""
-        while not self.place.is_over:
+        while not self.site.is_over:
             began = time.monotonic()
             turn()
             time.sleep(max(pause_s, time.monotonic() - began))
@@ -111,14 +111,14 @@ def rewrites(actor: Actor) -> None:
 
 
 def retentions(actor: Actor) -> None:
-    span = f"{actor.place.keep_s}s"
+    span = f"{actor.site.keep_s}s"
     actor.until_over(
         lambda: actor.job("retain", lambda: actor.table.retain(window=span, grace=span)), 3
     )
 
 
 def reads(actor: Actor) -> None:
-    reader = Reader(place=actor.place, role=actor.role, table=actor.table, read=actor.table.read)
+    reader = Reader(site=actor.site, role=actor.role, table=actor.table, read=actor.table.read)
     actor.until_over(reader.turn, 0.1)
 
 
@@ -146,8 +146,8 @@ ROLES: dict[str, Callable[[Actor], None]] = {
 SPARK_ROLES = ("spark-upsert", "spark-maintain")
 
 
-def main(role: str, place: Path) -> None:
-    ROLES[role](Actor(place=load_place(place), role=role))
+def main(role: str, site: Path) -> None:
+    ROLES[role](Actor(site=load_site(site), role=role))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, table_on
 from tests.kit.check import check_table
 from tests.soak.model import Ledger, difference
-from tests.soak.place import Place
 from tests.soak.rows import columns_from
+from tests.soak.site import Site
 from tests.soak.witness import notes
 
 UPSERTS, REWRITES = ("inline", "ingest", "metagen"), ("compact", "zorder")
@@ -76,38 +76,34 @@ class Waste:
     beside: str  # the operations of others that committed meanwhile
 
 
-def journals(place: Place) -> list[Entry]:
-    entries = [
-        entry for path in sorted(place.path.glob("journal-*.jsonl")) for entry in notes(path)
-    ]
+def journals(site: Site) -> list[Entry]:
+    entries = [entry for path in sorted(site.path.glob("journal-*.jsonl")) for entry in notes(path)]
     return [entry for entry in entries if "operation" in entry]
 
 
-def reads(place: Place) -> list[Entry]:
-    entries = [
-        entry for path in sorted(place.path.glob("journal-*.jsonl")) for entry in notes(path)
-    ]
+def reads(site: Site) -> list[Entry]:
+    entries = [entry for path in sorted(site.path.glob("journal-*.jsonl")) for entry in notes(path)]
     return [entry for entry in entries if "point" in entry]
 
 
-def lost_races(place: Place) -> int:
+def lost_races(site: Site) -> int:
     """Return the puts of versions that others put first."""
     return sum(
         not put["done"]
-        for path in _put_files(place)
+        for path in _put_files(site)
         for put in notes(path)
         if put["path"].startswith(layout.LOG)
     )
 
 
-def wasted(place: Place, auditor: Auditor, jobs: Iterable[Entry]) -> list[Waste]:
+def wasted(site: Site, auditor: Auditor, jobs: Iterable[Entry]) -> list[Waste]:
     """Work that was thrown away, job by job."""
     waste = []
-    unnamed = {path: _unnamed(path, auditor.named) for path in _put_files(place)}
+    unnamed = {path: _unnamed(path, auditor.named) for path in _put_files(site)}
     for job in jobs:
         puts = [
             put
-            for put in unnamed.get(place.puts(job["role"]), [])
+            for put in unnamed.get(site.puts(job["role"]), [])
             if job["began"] <= put["at"] <= job["ended"]
         ]
         if puts and "conflict" not in job:
@@ -159,8 +155,8 @@ def _unnamed(path: Path, named: set[str]) -> list[Entry]:
     ]
 
 
-def _put_files(place: Place) -> list[Path]:
-    return sorted(place.path.glob("puts-*.jsonl"))
+def _put_files(site: Site) -> list[Path]:
+    return sorted(site.path.glob("puts-*.jsonl"))
 
 
 def acknowledged(jobs: Iterable[Entry], ledger: Ledger) -> list[str]:

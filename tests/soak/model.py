@@ -40,10 +40,10 @@ class Model:
     def _ordered(self) -> Columns:
         if self._whole is None:
             names = (*SCHEMA.names, "version")
-            whole = {
-                name: np.concatenate([part[name] for part in self.parts] or [np.zeros(0, np.int64)])
-                for name in names
-            }
+            whole: Columns = {}
+            for name in names:
+                values_of_parts = [part[name] for part in self.parts]
+                whole[name] = np.concatenate(values_of_parts or [np.zeros(0, np.int64)])
             order = np.lexsort((whole["at"], whole["sku"]))
             self.parts = [{name: values[order] for name, values in whole.items()}]
             self._whole = self.parts[0]

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -218,10 +218,7 @@ def main(system: str, folder: Path, seconds: float) -> None:
     soak = PeerSoak(spark=spark, of=statements(system, folder), seconds=seconds)
     soak.run()
     sides = {name: getattr(soak, name) for name in ("upserts", "rewrites", "reads")}
-    content = {
-        name: {part: getattr(side, part) for part in Tally.__slots__}
-        for name, side in sides.items()
-    }
+    content = {name: asdict(side) for name, side in sides.items()}
     rows = sum(len(part["sku"]) for part in soak.model.parts)
     (folder / "told.json").write_text(
         json.dumps(content | {"rows": rows, "idle": soak.idle}), encoding="utf-8"

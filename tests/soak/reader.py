@@ -12,8 +12,8 @@ import pyarrow as pa
 from opal_lake.errors import NotFoundError
 from opal_lake.table import Table
 from tests.soak.model import Ledger, difference
-from tests.soak.place import Place
 from tests.soak.rows import TICK, columns_from
+from tests.soak.site import Site
 from tests.soak.witness import note
 
 POINTS = ("current", "fixed", "behind", "event time", "pair")
@@ -26,7 +26,7 @@ Read = Callable[..., pa.Table]
 class Reader:
     """`read` reads the table, in whichever engine; the ledger reads the log by itself."""
 
-    place: Place
+    site: Site
     role: str
     table: Table
     read: Read
@@ -57,14 +57,14 @@ class Reader:
             floor = self.table.snapshot_at().root.floor
             if version is not None or event_time is None or floor is None or event_time >= floor:
                 note(
-                    self.place.journal(self.role),
+                    self.site.journal(self.role),
                     entry | {"wrong": f"{type(error).__name__}: {error}"},
                 )
                 raise
             return  # the floor rose between the choice and the read, and the read said so
         entry |= {"rows": rows.num_rows, "seconds": time.time() - began}
         note(
-            self.place.journal(self.role),
+            self.site.journal(self.role),
             entry | {"wrong": self._verdict(rows, version, event_time)},
         )
 
@@ -89,9 +89,8 @@ class Reader:
             return None, None
         if point == "fixed":
             return self._savepoint(), None
-        version = self._dice.choice(
-            [one for one in range(max(0, head - _MAX_BEHIND), head + 1) if self._is_safe(one)]
-        )
+        behind = range(max(0, head - _MAX_BEHIND), head + 1)
+        version = self._dice.choice([version for version in behind if self._is_safe(version)])
         if point == "behind":
             return version, None
         if point == "pair":
@@ -110,13 +109,13 @@ class Reader:
         """Long enough before retention may take it: it was the head until half of that time ago."""
         return (
             version == self.ledger.version
-            or time.time() - self.moments[version + 1] < self.place.keep_s / 2
+            or time.time() - self.moments[version + 1] < self.site.keep_s / 2
         )
 
     def _event_time(self, version: int) -> int:
         """Between the floor and a little beyond now."""
         floor = self.table.snapshot_at(version).root.floor or 0
-        return self._dice.randrange(floor, max(floor + 1, (self.place.tick + 10) * TICK))
+        return self._dice.randrange(floor, max(floor + 1, (self.site.tick + 10) * TICK))
 
     def _follow(self) -> None:
         head = self.table.snapshot_at().version

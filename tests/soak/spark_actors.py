@@ -23,10 +23,10 @@ def open_spark(actor: Actor) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.local.dir": str(actor.place.path / f"spark-{actor.role}"),
+        "spark.local.dir": str(actor.site.path / f"spark-{actor.role}"),
         "spark.pyspark.python": sys.executable,
     }
-    settings |= actor.place.spark_settings()
+    settings |= actor.site.spark_settings()
     spark = (
         SparkSession.builder.master("local[1]")
         .appName(actor.role)
@@ -45,7 +45,7 @@ def upserts(actor: Actor) -> None:
     spark = open_spark(actor)
     table = OpalTable.on(spark, actor.table)
     reader = Reader(
-        place=actor.place,
+        site=actor.site,
         role=actor.role,
         table=actor.table,
         read=lambda **view: table.read(**view).toArrow(),
@@ -61,7 +61,7 @@ def upserts(actor: Actor) -> None:
             actor.job("metagen", table.metagen)
         reader.turn()
 
-    while not actor.place.is_over:
+    while not actor.site.is_over:
         turn()
     spark.stop()
 

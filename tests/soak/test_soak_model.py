@@ -8,7 +8,6 @@ import numpy as np
 from tests.kit import model
 from tests.soak.audit import Auditor, acknowledged, wasted
 from tests.soak.model import Model, difference
-from tests.soak.place import Place
 from tests.soak.rows import (
     DELETED,
     SCHEMA,
@@ -19,6 +18,7 @@ from tests.soak.rows import (
     columns_from,
     columns_of,
 )
+from tests.soak.site import Site
 
 
 def small(turn: int) -> dict[str, np.ndarray]:
@@ -96,9 +96,9 @@ def test_the_difference_reports_a_wrong_row() -> None:
 
 
 def test_the_audit_reports_work_that_no_commit_names(tmp_path: Path) -> None:
-    place = Place(folder=str(tmp_path), uri=str(tmp_path / "table"), options={}, began=0, keep_s=60)
-    place.create()
-    table, auditor = place.table("inline"), Auditor(table=place.table("audit"))
+    site = Site(folder=str(tmp_path), uri=str(tmp_path / "table"), options={}, began=0, keep_s=60)
+    site.create()
+    table, auditor = site.table("inline"), Auditor(table=site.table("audit"))
     batch = Batch(writer=1, turn=1, tick=1)
     result = table.ingest(*arrow_of(columns_of(batch)), token=batch.token, metadata="inline")
     table.storage.put_if_absent("data/0000000009-00000000-0.parquet", b"lost")
@@ -112,7 +112,7 @@ def test_the_audit_reports_work_that_no_commit_names(tmp_path: Path) -> None:
         "version": result.version,
         "token": batch.token,
     }
-    assert [(one.files, one.size) for one in wasted(place, auditor, [job])] == [(1, 4)]
+    assert [(waste.files, waste.size) for waste in wasted(site, auditor, [job])] == [(1, 4)]
     assert acknowledged([job], auditor.ledger) == []
     assert acknowledged([job | {"version": 7}], auditor.ledger) == [batch.token]
     assert auditor.reread(table) == {0: "", 1: ""}

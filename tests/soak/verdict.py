@@ -20,8 +20,8 @@ from tests.soak.audit import (
     reads,
     wasted,
 )
-from tests.soak.place import Place
 from tests.soak.reader import POINTS
+from tests.soak.site import Site
 
 GIVEN_UP = "retention gave up job"  # what is slower than the grace; no conflict with a rewrite
 WORKERS = ("inline", "ingest", "rewrite", "retain", "spark-upsert", "spark-maintain")
@@ -40,20 +40,19 @@ class Outcome:
             self.broken.append(otherwise)
 
 
-def judge_soak(place: Place, auditor: Auditor, dead: Sequence[str]) -> Outcome:
+def judge_soak(site: Site, auditor: Auditor, dead: Sequence[str]) -> Outcome:
     """Everything that is asked of a soak of an Opal table."""
-    outcome = Outcome(name="Opal, " + ("S3" if place.options else "local files"))
+    outcome = Outcome(name="Opal, " + ("S3" if site.options else "local files"))
     for line in dead:
         outcome.broken.append(line)
-    jobs = journals(place)
-    idle = [
-        role for role in WORKERS if not any(job["role"] == role and "counts" in job for job in jobs)
-    ]
+    jobs = journals(site)
+    at_work = {job["role"] for job in jobs if "counts" in job}
+    idle = [role for role in WORKERS if role not in at_work]
     outcome.require(not idle, f"did nothing: {', '.join(idle)}")
     for name, value in (
         _work(outcome, jobs, auditor)
-        | _conflicts(outcome, place, auditor, jobs)
-        | _reads(outcome, place)
+        | _conflicts(outcome, site, auditor, jobs)
+        | _reads(outcome, site)
     ).items():
         outcome.rows[name] = value
     table = copied(auditor.table)
@@ -87,11 +86,11 @@ def _work(outcome: Outcome, jobs: Sequence[Entry], auditor: Auditor) -> dict[str
 
 
 def _conflicts(
-    outcome: Outcome, place: Place, auditor: Auditor, jobs: Sequence[Entry]
+    outcome: Outcome, site: Site, auditor: Auditor, jobs: Sequence[Entry]
 ) -> dict[str, str]:
     given_up = [job for job in jobs if GIVEN_UP in job.get("conflict", "")]
     conflicts = [job for job in jobs if "conflict" in job and job not in given_up]
-    waste = wasted(place, auditor, jobs)
+    waste = wasted(site, auditor, jobs)
     of_upserts = [job for job in waste if job.operation in UPSERTS]
     of_rewrites = [job for job in waste if job.operation in REWRITES]
     by_upserts = [job for job in of_rewrites if not _met_a_rewrite(job)]
@@ -114,7 +113,7 @@ def _conflicts(
         "work redone by rewrites for upserts": _sum(by_upserts),
         "work redone by rewrites for rewrites": _sum(by_rewrites),
         "jobs that retention gave up": str(len(given_up)),
-        "lost races for a version": str(lost_races(place)),
+        "lost races for a version": str(lost_races(site)),
     }
 
 
@@ -130,8 +129,8 @@ def _sum(waste: Sequence[Waste]) -> str:
     return f"{len(waste)} jobs, {files} files, {size / 1e6:.1f} MB"
 
 
-def _reads(outcome: Outcome, place: Place) -> dict[str, str]:
-    entries = reads(place)
+def _reads(outcome: Outcome, site: Site) -> dict[str, str]:
+    entries = reads(site)
     wrong = [entry for entry in entries if entry["wrong"]]
     by_point = Counter(entry["point"] for entry in entries)
     outcome.require(not wrong, f"wrong reads: {wrong[:3]}")
@@ -181,10 +180,7 @@ def judge_peer(name: str, figures: Mapping[str, Any]) -> Outcome:
 def table_of(outcomes: Sequence[Outcome]) -> str:
     """Metrics down, systems across."""
     names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.rows))
-    widths = [
-        max(len(outcome.name), *(len(value) for value in outcome.rows.values()))
-        for outcome in outcomes
-    ]
+    widths = [max(map(len, (outcome.name, *outcome.rows.values()))) for outcome in outcomes]
     first = max(map(len, names))
     heads = "  ".join(
         outcome.name.ljust(width) for outcome, width in zip(outcomes, widths, strict=True)

@@ -97,12 +97,10 @@ class Results:
         self.save()
 
     def select(self, **wanted: Any) -> Iterator[Figure]:
-        """Return the figures whose case has these values."""
-        return (
-            figure
-            for figure in self.figures
-            if all(getattr(figure.case, name) == value for name, value in wanted.items())
-        )
+        """Yield the figures whose case has these values."""
+        for figure in self.figures:
+            if all(getattr(figure.case, name) == value for name, value in wanted.items()):
+                yield figure
 
     def save(self) -> None:
         content = {

@@ -247,9 +247,8 @@ class Opal(System):
         )
 
     def get(self, keys: Sequence[str]) -> list[int]:
-        return [
-            int(value) for value in self.table.get([{"key": key} for key in keys])["v2"].to_pylist()
-        ]
+        rows = self.table.get([{"key": key} for key in keys])
+        return [int(value) for value in rows["v2"].to_pylist()]
 
     def in_box(self, box: Box) -> DataFrame:
         return self.table.read(where=box_sql(box) if box else None)

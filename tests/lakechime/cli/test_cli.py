@@ -219,10 +219,8 @@ def test_events_begin_where_it_is_said(
     run(capsys, "register", "-")
 
     def snapshots(*words: str) -> list[str]:
-        return [
-            one["event"]["snapshot_id"]
-            for one in json.loads(run(capsys, "events", "--json", *words))["events"]
-        ]
+        page = json.loads(run(capsys, "events", "--json", *words))
+        return [entry["event"]["snapshot_id"] for entry in page["events"]]
 
     assert snapshots() == [str(number) for number in range(21, 41)]
     assert snapshots("shop.orders", "--tag", "odd=1", "--limit", "3") == ["35", "37", "39"]
@@ -271,10 +269,10 @@ def test_expire_says_whom_it_waits_for_and_who_is_gone_is_forgotten(
         ("quick", 3, 0),
     ]
     time.sleep(0.01)
-    told = run(capsys, "expire", "--older-than", "0s").splitlines()
-    assert told[0] == "deleted 1 event"
-    assert told[1].startswith("kept events for consumer report: it is at seq 1, 2 events behind")
-    assert told[2:] == [
+    lines = run(capsys, "expire", "--older-than", "0s").splitlines()
+    assert lines[0] == "deleted 1 event"
+    assert lines[1].startswith("kept events for consumer report: it is at seq 1, 2 events behind")
+    assert lines[2:] == [
         "to forget a consumer that is permanently gone: lakechime forget CONSUMER --yes"
     ]
     assert "(its watermarks: events); add --yes" in run(capsys, "forget", "report", code=INPUT)
@@ -385,8 +383,8 @@ def free_port() -> int:
 
 def test_a_port_that_is_taken_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     run_token(capsys)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        said = run(capsys, "serve", "--port", str(taken.getsockname()[1]), code=RETRY)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        said = run(capsys, "serve", "--port", str(listener.getsockname()[1]), code=RETRY)
     assert re.search(
         r"cannot listen on 127\.0\.0\.1 port \d+ .*choose another port with --port", said
     )

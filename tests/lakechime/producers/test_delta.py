@@ -35,8 +35,8 @@ def write(
     mode: str = "append",
     partition_by: list[str] | None = None,
 ) -> None:
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(SCHEMA.names)}
-    write_deltalake(path, pa.table(columns, SCHEMA), mode=mode, partition_by=partition_by)  # type: ignore[call-overload]  # one of its words
+    dicts = [dict(zip(SCHEMA.names, row, strict=True)) for row in rows]
+    write_deltalake(path, pa.Table.from_pylist(dicts, SCHEMA), mode=mode, partition_by=partition_by)  # type: ignore[call-overload]  # one of its words
 
 
 def test_versions_that_change_data_are_events(client: LakeChime, path: str) -> None:

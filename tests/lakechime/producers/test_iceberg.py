@@ -244,11 +244,11 @@ def test_a_rollback_is_a_restore_each_time(client: LakeChime, lake: Lake) -> Non
 def test_snapshots_that_expired_between_two_looks_are_a_gap(client: LakeChime, lake: Lake) -> None:
     first = lake.append((1, 1))
     lake.look(client)
-    lost, kept, last = lake.append((2, 1)), lake.append((3, 1)), lake.append((4, 1))
+    lost, oldest, last = lake.append((2, 1)), lake.append((3, 1)), lake.append((4, 1))
     lake.expire(first, lost)
     synced = lake.look(client)
     reported = [(event.snapshot_id, event.prev_snapshot_id) for event in events_of(client, NAME)]
-    assert reported == [(first, None), (kept, "expired"), (last, kept)]
+    assert reported == [(first, None), (oldest, "expired"), (last, oldest)]
     assert gaps_of(client, NAME) == [False, True, False]
     assert first in synced.notes[0]
     assert [

@@ -82,11 +82,7 @@ def test_a_database_that_is_away_is_a_warning_and_the_next_commit_catches_up(
     on_commit._registrars.clear()  # the pause is over
     put(table, ("a", 3, 1), metadata="inline")
     with LakeChime.open(f"sqlite:///{broken}/lakechime.db") as client:
-        [name] = {
-            event.table
-            for event in client.events(limit=100).events
-            and [entry.event for entry in client.events(limit=100).events]
-        }
+        [name] = {entry.event.table for entry in client.events(limit=100).events}
         assert [event.snapshot_id for event in events_of(client, name)] == ["0", "1", "2", "3"]
 
 

@@ -229,10 +229,8 @@ def test_versions_that_expired_before_they_were_registered_are_said(client: Lake
     )
     assert page[2].event.tags["lost_snapshots"] == "2-6"
     assert len(synced.notes) == 1
-    assert ProblemKind.GAP in {
-        problem.kind
-        for problem in chain([entry.event for entry in page], on_problems="report").problems
-    }
+    whole = chain([entry.event for entry in page], on_problems="report")
+    assert ProblemKind.GAP in {problem.kind for problem in whole.problems}
     alone = chain([entry.event for entry in page[2:]], on_problems="report")
     assert [problem.kind for problem in alone.problems] == [ProblemKind.GAP]
     assert sync_opal(client, table, NAME).events == 0

@@ -297,12 +297,12 @@ def test_many_and_large_events_go_in_several_requests_and_keep_their_order(serve
         assert state.position == {"version": 7}
         with pytest.raises(ConflictError):
             chime.register(events[:1], outbox=Outbox(table="t0", position={"version": 8}))
-        found = chime.find(
+        answer = chime.find(
             [Interest(tables=(f"t{number % 8}",)) for number in range(2 * MAX_BATCH_ENTRIES)]
         )
-        assert len(found.seqs) == 2 * MAX_BATCH_ENTRIES
-        assert found.seqs[:8] == (*seqs[:7], None)
-        assert found.head == seqs[-1]
+        assert len(answer.seqs) == 2 * MAX_BATCH_ENTRIES
+        assert answer.seqs[:8] == (*seqs[:7], None)
+        assert answer.head == seqs[-1]
 
 
 def test_without_a_token_the_message_says_how_to_give_one(served: Served) -> None:

@@ -62,9 +62,9 @@ def calls(dependant: Dependant) -> set[object]:
 
 def routes() -> list[tuple[str, APIRoute]]:
     app = create_app(lambda: pytest.fail("nothing is asked"), BY_TOKEN)
-    found = list(all_routes(app.routes))
-    assert len(found) > 15
-    return [(method, route) for route in found for method in sorted(route.methods)]
+    every_route = list(all_routes(app.routes))
+    assert len(every_route) > 15
+    return [(method, route) for route in every_route for method in sorted(route.methods)]
 
 
 def all_routes(among: list[object]) -> Iterator[APIRoute]:

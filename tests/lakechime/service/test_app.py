@@ -147,7 +147,7 @@ def test_a_body_with_an_event_of_another_partition_depth_registers_nothing(serve
 @pytest.mark.parametrize("length_is_said", [True, False])
 def test_a_larger_body_is_refused(served: Served, length_is_said: bool) -> None:
     body = b'{"events": ["' + b"x" * MAX_BODY_BYTES + b'"]}'
-    chunks = (body[place : place + 65_536] for place in range(0, len(body), 65_536))
+    chunks = (body[start : start + 65_536] for start in range(0, len(body), 65_536))
     answer = request(served, "POST", "/v1/events", content=body if length_is_said else chunks)
     assert (answer.status_code, answer.json()["error"]) == (413, "too_large")
     assert f"larger than {MAX_BODY_BYTES:,} bytes" in answer.json()["message"]

@@ -54,10 +54,8 @@ def test_a_range_that_was_read_gets_no_more_events_when_the_clock_steps_back(
     clock.at_ms = start + 2_000
     assert time_of(chime, 2) == start + 5_000
     assert chime.events_between(TABLE, 0, start + 5_000) == before
-    assert [
-        found.event.snapshot_id
-        for found in chime.events_between(TABLE, start + 5_000, start + 20_000).events
-    ] == ["2"]
+    later = chime.events_between(TABLE, start + 5_000, start + 20_000)
+    assert [entry.event.snapshot_id for entry in later.events] == ["2"]
 
 
 def test_a_range_that_reaches_into_the_future_fixes_what_is_past(
@@ -76,4 +74,4 @@ def test_expiry_goes_by_the_times_that_events_have(chime: LakeChime, clock: Step
         time_of(chime, number)
         clock.at_ms += 1_000
     assert chime.expire(start + 1_000) == 1
-    assert [found.event.snapshot_id for found in chime.events().events] == ["2", "3"]
+    assert [entry.event.snapshot_id for entry in chime.events().events] == ["2", "3"]

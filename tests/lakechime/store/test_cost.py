@@ -75,9 +75,9 @@ def test_a_partition_trigger_with_tags_costs_the_same_after_any_history(chime: L
     fill(chime, 500, 8_000)
     many = steps_of(chime, look)
     assert many < 1.5 * few + 2 * STEPS_EACH
-    there = Interest(tables=(f"{TABLE}0",), partition=(7_000,), tags=TAGS)
-    assert chime.find([there]).seqs == (7_000,)
-    assert len(chime.events(there.tables, partition=[7_000], tags=TAGS).events) == 1
+    interest = Interest(tables=(f"{TABLE}0",), partition=(7_000,), tags=TAGS)
+    assert chime.find([interest]).seqs == (7_000,)
+    assert len(chime.events(interest.tables, partition=[7_000], tags=TAGS).events) == 1
 
 
 @pytest.mark.parametrize("tables", [1, 1_000])
@@ -87,8 +87,7 @@ def test_what_retention_costs_grows_with_what_it_deletes_alone(
     """Twice the events of twice the tables, with as many tags, cost twice the steps."""
     fill(chime, 1, 1_500, tables)
     few = steps_of(chime, lambda: chime.expire(1 << 60))
-    kept = len(chime.events(limit=10_000).events)
-    assert kept == tables
+    assert len(chime.events(limit=10_000).events) == tables
     fill(chime, 1_500, 1_500 + 3_000, tables)
     many = steps_of(chime, lambda: chime.expire(1 << 60))
     gone = (1_500 - tables, 3_000)

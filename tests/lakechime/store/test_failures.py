@@ -168,13 +168,13 @@ def test_what_postgresql_reports_is_said(shop: tuple[LakeChime, str], code: str,
 def test_a_user_without_rights_is_told(shop: tuple[LakeChime, str]) -> None:
     _, url = shop
     run(url, "DROP ROLE IF EXISTS guest", "CREATE ROLE guest LOGIN PASSWORD 'guest'")
-    place = url.split("@")[1]
+    server = url.split("@")[1]
     with pytest.raises(
         AccessError, match=r"is refused .*permission denied.*; give this user the right"
     ):
-        LakeChime.open(f"postgresql+psycopg2://guest:guest@{place}")
+        LakeChime.open(f"postgresql+psycopg2://guest:guest@{server}")
     with pytest.raises(AccessError, match="password authentication failed") as refused:
-        LakeChime.open(f"postgresql+psycopg2://guest:wrong-word@{place}")
+        LakeChime.open(f"postgresql+psycopg2://guest:wrong-word@{server}")
     assert "wrong-word" not in str(refused.value)
     run(url, "DROP ROLE guest")
 
@@ -192,8 +192,8 @@ def test_who_stands_still_under_the_lock_is_not_waited_for_for_ever(
         other.execute(text(f"SELECT pg_advisory_xact_lock({sequencer.LOCK})"))
         with pytest.raises(UnavailableError, match=r"is locked .*lock timeout"):
             chime.register([made(2)])
-        assert [found.event.snapshot_id for found in chime.events().events] == ["1"]
-    assert [found.event.snapshot_id for found in chime.events().events] == ["1", "2"]
+        assert [entry.event.snapshot_id for entry in chime.events().events] == ["1"]
+    assert [entry.event.snapshot_id for entry in chime.events().events] == ["1", "2"]
     assert chime.register([made(2)])[0].duplicate
     engine.dispose()
 
@@ -258,8 +258,8 @@ def test_who_may_only_read_opens_what_is_there(shop: tuple[LakeChime, str]) -> N
         "CREATE ROLE reader LOGIN PASSWORD 'reader'",
         "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader",
     )
-    place = url.split("@")[1]
-    with LakeChime.open(f"postgresql+psycopg2://reader:reader@{place}") as chime:
+    server = url.split("@")[1]
+    with LakeChime.open(f"postgresql+psycopg2://reader:reader@{server}") as chime:
         assert len(chime.events().events) == 1
         with pytest.raises(AccessError, match="permission denied"):
             chime.register([made(2)])

@@ -202,16 +202,16 @@ def test_many_events_without_a_filter_are_found_again_and_no_others(chime: LakeC
     """Hand events on as a template does, which has no filter."""
     large = {"large": "x" * 200, "even": "1"}
     chime.register([made(number, tags=({}, large)[number % 2]) for number in range(1, 1_000)])
-    found = SnapshotTrigger(tables=(TABLE,), tags=large).evaluate(chime, 0)
-    assert found is not None
-    assert len(found.events) == 500
-    variables = event_variables(found.events)
+    fired = SnapshotTrigger(tables=(TABLE,), tags=large).evaluate(chime, 0)
+    assert fired is not None
+    assert len(fired.events) == 500
+    variables = event_variables(fired.events)
     assert QUERY in variables
-    assert read_variables(variables, chime) == found.events
-    assert decode_events(encode_events(found.events), chime) == found.events
-    assert decode_events(encode_events(found.events[3:400:7]), chime) == found.events[3:400:7]
+    assert read_variables(variables, chime) == fired.events
+    assert decode_events(encode_events(fired.events), chime) == fired.events
+    assert decode_events(encode_events(fired.events[3:400:7]), chime) == fired.events[3:400:7]
     with pytest.raises(InvalidEventError, match="finds 999 events, and 500 started this flow"):
-        read_variables(event_variables(found.events, query=Query()), chime)
+        read_variables(event_variables(fired.events, query=Query()), chime)
     chime.expire(EVER)
     with pytest.raises(InvalidEventError, match="finds 1 of the 500 events"):
         read_variables(variables, chime)

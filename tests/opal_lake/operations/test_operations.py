@@ -60,7 +60,7 @@ def test_a_spec_needs_no_more_than_an_operation_and_a_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, given, held",
+    "name, given, stored",
     [
         (
             "compact",
@@ -98,9 +98,9 @@ def test_a_spec_needs_no_more_than_an_operation_and_a_table() -> None:
     ],
 )
 def test_values_are_stored_as_in_json_and_defaults_are_left_out(
-    name: str, given: dict[str, Any], held: dict[str, Any]
+    name: str, given: dict[str, Any], stored: dict[str, Any]
 ) -> None:
-    assert JobSpec.of(name, "t", given).operation.to_arguments() == held
+    assert JobSpec.of(name, "t", given).operation.to_arguments() == stored
 
 
 @pytest.mark.parametrize(
@@ -281,15 +281,15 @@ def test_whatever_an_argument_is_the_error_is_ours(name: str) -> None:
 
 
 def test_a_declaration_is_frozen_and_equal_by_its_values() -> None:
-    one = Compact(mode="major", look_back="30d")
+    declaration = Compact(mode="major", look_back="30d")
     assert (
-        one
+        declaration
         == Compact(mode="major", look_back=timedelta(days=30))
         != Compact(mode="major", look_back="31d")
     )
-    assert repr(one) == "Compact(mode='major', look_back='30d')"
+    assert repr(declaration) == "Compact(mode='major', look_back='30d')"
     with pytest.raises(FrozenInstanceError):
-        one.mode = "minor"  # type: ignore[misc]  # which is what is tested
+        declaration.mode = "minor"  # type: ignore[misc]  # which is what is tested
 
 
 def test_none_stands_for_an_argument_that_is_not_given() -> None:
@@ -336,12 +336,12 @@ def test_an_open_value_is_checked_at_its_run() -> None:
 
 
 def test_the_parameters_of_a_function_become_arguments() -> None:
-    def tend(
+    def zorder(
         table: str, columns: list[str], whole: bool = False, target_mb: int | None = None
     ) -> dict[str, Any]:
         return ZOrder.among(locals())
 
-    assert tend("t", ["a"]) == {"columns": ["a"], "whole": False}
+    assert zorder("t", ["a"]) == {"columns": ["a"], "whole": False}
 
 
 def test_an_operation_within_another_is_a_declaration_too() -> None:

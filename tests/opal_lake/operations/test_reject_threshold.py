@@ -23,13 +23,10 @@ def some_bad(bad: int, rows: int) -> tuple[pa.Table, list[bool]]:
 
 
 def put_aside(said: str) -> list[dict[str, str]]:
-    """Those that a message leads to."""
+    """Return the rejected rows in the files that a message names."""
     [url] = re.findall(r"spark\.read\.parquet\('file://([^']+)'\)", said)
-    return [
-        row
-        for found in Path(url).parent.glob(Path(url).name)
-        for row in pq.read_table(found).to_pylist()
-    ]
+    files = Path(url).parent.glob(Path(url).name)
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
 @pytest.fixture

@@ -1114,14 +1114,14 @@ def compare(table: Table, model: BusinessModel) -> None:
     assert described["business_snapshots"] == {
         "finished": sorted(model.finished),
         "open": model.open,
-        "held": sorted(model.held),
+        "held": sorted(model.held_rows),
     }
     for name, content in model.finished.items():
         assert cities(table, business_snapshot=name) == content, name
     if model.open is not None:
         assert cities(table, business_snapshot=model.open) == model.content()
     waiting = len(model.pending) + sum(
-        len(waiting_days.rows) for waiting_days in model.held.values()
+        len(waiting_days.rows) for waiting_days in model.held_rows.values()
     )
     assert described["counts"]["rows_pending"] == waiting
 

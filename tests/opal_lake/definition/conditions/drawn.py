@@ -186,10 +186,10 @@ def drawn_rows(chance: random.Random, rows: int) -> pa.Table:
 
     columns = {name: pa.array(values(pool), kind) for name, (kind, pool) in COLUMNS.items()}
     members = {name: values(pool) for name, (_, pool) in MEMBERS.items()}
-    structs = [
-        None if chance.random() < 0.15 else {name: members[name][row] for name in members}
-        for row in range(rows)
-    ]
+    structs: list[dict[str, Any] | None] = []
+    for row in range(rows):
+        is_null = chance.random() < 0.15
+        structs.append(None if is_null else {name: members[name][row] for name in members})
     columns["nested"] = pa.array(structs, SCHEMA.field("nested").type)
     return pa.table(columns, schema=SCHEMA)
 

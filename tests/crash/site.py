@@ -1,4 +1,4 @@
-"""The place of a story, as its processes know it, and its stores."""
+"""The site of a story, as its processes know it, and its stores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ PROPERTIES = {"checkpoint_commits": 3, "key_store_fan_in": 2, "segment_rows": 90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Site:
     """A table's address, and a folder for what processes keep near."""
 
     uri: str
@@ -40,9 +40,9 @@ class Place:
         return None if "://" in self.uri else Path(self.uri)
 
 
-def place_in(folder: Path, store: str, name: str, s3_options: Mapping[str, str]) -> Place:
+def site_in(folder: Path, store: str, name: str, s3_options: Mapping[str, str]) -> Site:
     near = str(folder / "near" / name)
     if store == "s3":
-        return Place(uri=f"s3://lake/crash/{folder.name}/{name}", options=s3_options, near=near)
+        return Site(uri=f"s3://lake/crash/{folder.name}/{name}", options=s3_options, near=near)
     options = {"hard_links": "false"} if store == "no-links" else {}
-    return Place(uri=str(folder / name), options=options, near=near)
+    return Site(uri=str(folder / name), options=options, near=near)

@@ -1,4 +1,4 @@
-"""The place of a soak, as every process of it knows it."""
+"""The site of a soak, as every process of it knows it."""
 
 import json
 import time
@@ -24,7 +24,7 @@ _S3A = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Site:
     """A table, its store, and the folder below which all take notes.
 
     Versions and running jobs are safe for `keep_s` seconds.
@@ -74,14 +74,15 @@ class Place:
             "aws_secret_access_key": "secret.key",
         }
         return _S3A | {
-            f"spark.hadoop.fs.s3a.{theirs}": self.options[ours] for ours, theirs in names.items()
+            f"spark.hadoop.fs.s3a.{hadoop_name}": self.options[name]
+            for name, hadoop_name in names.items()
         }
 
     def save(self) -> Path:
-        path = self.path / "place.json"
+        path = self.path / "site.json"
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
         return path
 
 
-def load_place(path: Path) -> Place:
-    return Place(**json.loads(path.read_text(encoding="utf-8")))
+def load_site(path: Path) -> Site:
+    return Site(**json.loads(path.read_text(encoding="utf-8")))

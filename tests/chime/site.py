@@ -17,7 +17,7 @@ SKEW_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Site:
     """`folder` has the ledgers. `tables` tables get `snapshots` snapshots each."""
 
     url: str
@@ -47,10 +47,10 @@ class SteppingClock:
         return (time.time_ns() // 1_000_000 - self._dice.randrange(SKEW_MS)) * 1000
 
 
-def client_of(place: Place, dice: random.Random) -> LakeChime:
+def client_of(site: Site, dice: random.Random) -> LakeChime:
     """Half of the processes have a clock that steps back."""
     return LakeChime(
-        SqlStore.open(place.url, clock=SteppingClock(dice) if dice.random() < 0.5 else None)
+        SqlStore.open(site.url, clock=SteppingClock(dice) if dice.random() < 0.5 else None)
     )
 
 
