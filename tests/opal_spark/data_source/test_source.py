@@ -330,7 +330,7 @@ def test_a_misfit_reaches_the_user(spark: SparkSession, nested: str) -> None:
             "CREATE TABLE c (a BIGINT) USING opal LOCATION '{path}'",
             "CREATE TEMPORARY VIEW name USING opal OPTIONS",
         ),
-        ("CREATE TABLE c USING opal AS SELECT 1 AS a", "make a new table with OpalTable.create"),
+        ("CREATE TABLE c USING opal AS SELECT 1 AS a", "To create a table, call OpalTable.create"),
         (
             "INSERT INTO v VALUES (1)",
             "the rows do not fit the table: missing column 'b'; missing column 'c'",

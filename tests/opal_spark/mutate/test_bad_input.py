@@ -307,7 +307,7 @@ def test_a_dry_run_refuses_what_a_run_refuses(
     narrow = {"output_options": {"encoding": "ISO-8859-1"}}
     with pytest.raises(
         InvalidInputError,
-        match=r"letters would be lost: field 'name' holds '€'.*Nothing was changed",
+        match=r"letters that would be lost: field 'name' holds '€'.*Nothing was changed",
     ):
         run(spark, tmp_path, ids=["id"], dry_run=dry_run, **narrow)
     rounding = {"schema": "id INT, name STRING, n DECIMAL(9,2)", "output_format": "orc"}

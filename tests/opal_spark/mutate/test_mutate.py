@@ -116,7 +116,7 @@ def test_names_composite_ids_an_operation_and_times(spark: SparkSession, tmp_pat
         result.counts["updates"],
         result.counts["deletes"],
     ) == (2, 1, 2, 1)
-    assert any("different content of one order" in note for note in result.notes)
+    assert any("the same order and different content" in note for note in result.notes)
 
 
 def test_suffixes_order_files_and_places_order_what_is_in_one(

@@ -312,7 +312,7 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     (
         {"a_1.csv": "1,a,5\n"},
         {"columns": ["id", "name", "at"]},
-        "unknown column 'at'.*fills the delta column 'at': the files must not have it",
+        "unknown column 'at'.*fills the delta column 'at', so the files must not have this column",
     ),
     (
         {"a_1.csv": "1,a\n", "del_2.csv": "id\n1\n"},
@@ -337,7 +337,7 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     (
         {"a_1.csv": "1,a\n", "del_2.csv": "1\n"},
         {"order": "suffix", "deletes": "del*"},
-        "order='suffix', .* write order='at', or one of 'file_suffix' and 'file_position'",
+        "not the table's delta column, .* write order='at', 'file_suffix' or 'file_position'",
     ),
     (
         {"a_1.csv": "1,a\n"},
@@ -393,7 +393,7 @@ def test_files_or_options_that_do_not_fit_the_source_are_refused(
             "has the suffix 3000000000, and the delta column 'at' is INT, too small",
         ),
         ("decimal(9,2)", "file_suffix", r"is DECIMAL\(9,2\), too small"),
-        ("int", "file_position", "needs? a BIGINT, and the delta column 'at' is INT"),
+        ("int", "file_position", "needs a delta column of type BIGINT, but 'at' is INT"),
     ],
 )
 def test_a_delta_that_the_files_cannot_give_is_refused(
