@@ -68,12 +68,10 @@ class LocalMaster:
             yield
 
     def master_files(self) -> list[MasterFile]:
-        listed = LocalStorage.open(str(self.master)).list("")
-        return [
-            MasterFile(root=str(self.master), path=file.path, size=file.size)
-            for file in listed
-            if not is_hidden(file.path)
-        ]
+        root = str(self.master)
+        listed = LocalStorage.open(root).list("")
+        visible = [file for file in listed if not is_hidden(file.path)]
+        return [MasterFile(root=root, path=file.path, size=file.size) for file in visible]
 
     def form(self) -> MasterForm | None:
         path = self.master / MARKER

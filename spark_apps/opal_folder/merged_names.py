@@ -17,14 +17,16 @@ _AT_ONCE = 16
 
 def keep_names(side: Storage, increments: Sequence[Increment]) -> None:
     """Store the names of merged files and of their folders."""
-    names = sorted({name for increment in increments for name in _names(increment)})
+    names: set[str] = set()
+    for increment in increments:
+        names.update(_names(increment))
 
     def keep(name: str) -> None:
         side.put_if_absent(_path(name), name.encode())
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         # The results are read so that an error of a thread is raised
-        list(pool.map(keep, names))
+        list(pool.map(keep, sorted(names)))
 
 
 def was_merged(side: Storage, path: str) -> bool:

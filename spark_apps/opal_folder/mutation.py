@@ -219,13 +219,13 @@ def recover(folder: MasterFolder) -> int:
     Returns the number of the newest run. The next run has to have the number after it: another one
     that began meanwhile may be at work on the same files.
     """
-    known = journal.runs(folder.side)
-    left: list[int] = []
-    for run in known:
+    newest_first = journal.runs(folder.side)
+    unfinished: list[int] = []
+    for run in newest_first:
         if journal.is_done(folder.side, run):
             break
-        left.append(run)
-    for run in reversed(left):
+        unfinished.append(run)
+    for run in reversed(unfinished):
         claim = journal.read_claim(folder.side, run)
         outcome = journal.read_outcome(folder.side, run)
         if outcome is not None and outcome.is_decided:
@@ -237,7 +237,7 @@ def recover(folder: MasterFolder) -> int:
             _settle(folder, claim, outcome)
         else:
             _abandon(folder, claim)
-    return next(iter(known), 0)
+    return newest_first[0] if newest_first else 0
 
 
 def _abandon(folder: MasterFolder, claim: Claim) -> None:
@@ -256,10 +256,10 @@ def _abandon(folder: MasterFolder, claim: Claim) -> None:
 
 def _merged(folder: MasterFolder, claim: Claim, merge: Merge) -> Outcome:
     folder.take(claim.run, claim.increments)
-    readable = [
-        (folder.side, working_path(claim.run, number, increment))
-        for number, increment in enumerate(claim.increments)
-    ]
+    readable = []
+    for number, increment in enumerate(claim.increments):
+        path = working_path(claim.run, number, increment)
+        readable.append((folder.side, path))
     target = folder.staging(claim.run)
     work = _work(folder, claim.increments, readable, target, f"rejected/{claim.run:08d}")
     merged = merge(work)

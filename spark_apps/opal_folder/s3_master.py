@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, cast
 
 from opal_folder.increments import Increment, is_hidden
@@ -47,7 +47,9 @@ class S3Master:
 
     def master_files(self) -> list[MasterFile]:
         newest = newest_decided(self.side)
-        return list(newest.files) if newest is not None else self._original()
+        if newest is None:
+            return self._original()
+        return list(newest.files)
 
     def form(self) -> MasterForm | None:
         newest = newest_decided(self.side)
@@ -55,10 +57,10 @@ class S3Master:
 
     def _original(self) -> list[MasterFile]:
         listed = open_storage(self.uri, self.options).list("")
+        visible = [file for file in listed if not is_hidden(file.path)]
         return [
             MasterFile(root=self.uri, path=file.path, size=file.size, modified_us=file.modified_us)
-            for file in listed
-            if not is_hidden(file.path)
+            for file in visible
         ]
 
     def take(self, run: int, increments: Sequence[Increment]) -> None:
@@ -145,7 +147,7 @@ class S3Master:
 
         The master of before the first run is a backup, too.
         """
-        listed = {_key(file) for files in lists for file in files}
+        listed = {_key(file) for file in chain.from_iterable(lists)}
         prefix = f"{_plain(self.uri)}{SIDE}/"
         next_run = f"{self._masters(run + 1)}/"
         made = [file.path for file in self.side.list("masters/") if file.path < next_run]
@@ -203,20 +205,23 @@ def _stamps(
     A page of a listing has all files that are near each other; those in between are passed over.
     """
     stamps: dict[str, tuple[int, int]] = {}
-    rest = sorted(paths)
-    while rest:
-        start = os.path.commonprefix([rest[0], rest[-1]])  # noqa: RUF071  # as S3 lists: by letters
+    pending = sorted(paths)
+    while pending:
+        first, last = pending[0], pending[-1]
+        start = os.path.commonprefix([first, last])  # noqa: RUF071  # as S3 lists: by letters
         # Some services list nothing after a name that does not begin as the listing does
-        after = "" if start == rest[0] else rest[0][:-1]
+        after = "" if start == first else first[:-1]
         page = list(islice(storage.list(start, after), page_objects))
-        end = page[-1].path if len(page) == page_objects else rest[-1]
-        if end < rest[0]:
+        end = last
+        if len(page) == page_objects:
+            end = page[-1].path
+        if end < first:
             # The page is full of names that come before the first one
-            page = list(islice(storage.list(rest[0]), 1))
-            end = rest[0]
+            page = list(islice(storage.list(first), 1))
+            end = first
         for file in page:
             stamps[file.path] = (file.size, file.modified_us)
-        rest = rest[bisect_right(rest, end) :]
+        pending = pending[bisect_right(pending, end) :]
     return stamps
 
 

@@ -216,9 +216,11 @@ def rows_a_batch(schema: T.StructType, base: Snapshot | None = None) -> int | No
 
 def _has_small_rows(base: Snapshot) -> bool:
     # Only the commits since the checkpoint are looked at, because they are in memory already
-    if any(commit.actions.ingested_side is not None for commit in base.commits):
-        return False
-    files = [file for commit in base.commits for file in commit.actions.ingested]
+    files: list[DataFile] = []
+    for commit in base.commits:
+        if commit.actions.ingested_side is not None:
+            return False
+        files += commit.actions.ingested
     return bool(files) and all(_is_of_small_rows(file) for file in files)
 
 

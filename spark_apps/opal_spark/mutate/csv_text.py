@@ -69,7 +69,7 @@ _FORCED = {
     "inferschema": "give the types with schema=; otherwise all fields are texts",
 }
 # The values of the forced options that have one
-_FORCED_READ = {name: _READ[name] for name in _FORCED if name in _READ}
+_FORCED_READ = {name: value for name, value in _READ.items() if name in _FORCED}
 
 
 def own_options(job: Mutate) -> dict[str, str]:

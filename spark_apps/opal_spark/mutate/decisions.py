@@ -10,9 +10,9 @@ from pyspark.sql.types import StructType
 
 from opal_lake.operations.mutate import Mutate
 from opal_lake.source import BY_SUFFIX
-from opal_spark.engine.columns import columns_named, quoted
+from opal_spark.engine.columns import columns_named
 from opal_spark.mutate.record import Record, comparable
-from opal_spark.mutate.rows import BLOCK, DELETED, FILE, ORDER, RANK, ROW, UNTIMED, key, keys
+from opal_spark.mutate.rows import BLOCK, DELETED, FILE, ORDER, RANK, ROW, UNTIMED, id_columns, keys
 
 # Columns of decisions, and of the DataFrames from which they are made
 ACTION, OLD, WINNER = "action", "old", "winner"
@@ -116,9 +116,8 @@ def touched_rows(master: DataFrame, wins: DataFrame, rules: Rules) -> DataFrame:
     else:
         order = record.order_of(record.order)
         old = F.max_by(OLD, OLD_ORDER)
-    columns = [F.col(quoted(name)).alias(key(number)) for number, name in enumerate(record.ids)]
-    columns += [row.alias(OLD), order.alias(OLD_ORDER)]
-    touched = master.select(*columns).join(wins.select(*ids), ids)
+    rows = master.select(*id_columns(record), row.alias(OLD), order.alias(OLD_ORDER))
+    touched = rows.join(wins.select(*ids), ids)
     aggregates = [
         old.alias(OLD),
         F.max(OLD_ORDER).alias(OLD_ORDER),

@@ -16,7 +16,7 @@ from opal_lake.source import format_of
 from opal_lake.storage import Storage
 from opal_spark.mutate.avro_files import schema_text
 from opal_spark.mutate.csv_text import header_cells
-from opal_spark.mutate.record import Record, unknown_names
+from opal_spark.mutate.record import Record, missing_names, unknown_names
 from opal_spark.sources.text.csv_lines import first_line, is_true
 
 AT_ONCE = 16  # files whose headers are read at once
@@ -172,7 +172,7 @@ def _check_header(
     needed = record.ids if is_deletes else record.fields.names
     # Fields that folders name are not in the file
     in_file = [name for name in needed if name in given]
-    problems += [f"field {name!r} is missing" for name in in_file if name not in cells]
+    problems += missing_names(in_file, cells)
     if not problems:
         return
     message = (

@@ -230,8 +230,9 @@ def _in_order(
     names = header_cells(line, master.csv)
     given = [name.casefold() for name in names]
     not_in_file = [field for field in schema if field.name in (*master.partition_by, CORRUPT)]
-    known = {field.name.casefold(): field for field in schema if field not in not_in_file}
-    known_names = [field.name for field in known.values()]
+    in_file = [field for field in schema if field not in not_in_file]
+    known = {field.name.casefold(): field for field in in_file}
+    known_names = [field.name for field in in_file]
     unknown = [name for name in names if name.casefold() not in known]
     repeated = [name for name in names if given.count(name.casefold()) > 1]
     missing = [field.name for name, field in known.items() if name not in given]

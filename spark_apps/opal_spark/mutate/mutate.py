@@ -512,9 +512,10 @@ class _Merging:
         typed = {field.name for field in self._typed}
         columns = []
         for field in self.record.fields:
-            is_typed = field.name in typed
-            column = cell_text(field, options) if is_typed else F.col(quoted(field.name))
-            columns.append(column)
+            if field.name in typed:
+                columns.append(cell_text(field, options))
+            else:
+                columns.append(F.col(quoted(field.name)))
         return rows.select(*columns)
 
     def _rehearse(self, decisions: DataFrame, replaced: Sequence[MasterFile]) -> None:
@@ -602,7 +603,9 @@ def _check_headers(
     encoding = options.get("encoding", "utf-8")
     for form, files in forms.items():
         for file in files:
-            times = stats[file.number]["headers"] if file.number in stats else 0
+            if file.number not in stats:
+                continue
+            times = stats[file.number]["headers"]
             if times <= 1:
                 continue
             where = file.increment.source

@@ -344,6 +344,12 @@ def unknown_names(names: Sequence[str], known: Sequence[str]) -> list[str]:
     return problems
 
 
+def missing_names(needed: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return a problem for each needed name that is not among the names."""
+    missing = [name for name in needed if name not in names]
+    return [f"field {name!r} is missing" for name in missing]
+
+
 @contextmanager
 def repeated_names(files: str) -> Iterator[None]:
     """Raise an error that names the files where Spark finds a column twice."""

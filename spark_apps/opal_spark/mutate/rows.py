@@ -27,6 +27,7 @@ from opal_spark.mutate.record import (
     is_nested,
     key_twice,
     misread_faults,
+    missing_names,
     other_members,
     repeated_names,
     rounding_faults,
@@ -68,6 +69,12 @@ def key(number: int) -> str:
 def keys(record: Record) -> list[str]:
     """Return the names of the columns of an id's fields."""
     return [key(number) for number in range(len(record.ids))]
+
+
+def id_columns(record: Record) -> list[Column]:
+    """Return the fields of an id as columns with the names of `keys`."""
+    fields = columns_named(record.ids)
+    return [field.alias(name) for field, name in zip(fields, keys(record), strict=True)]
 
 
 def read_increments(
@@ -195,8 +202,12 @@ def _csv(
     # A last field is added to each line: after an open quote it is missing from the parsed cells
     line = F.concat(text, F.lit(f"{separator(options)}1"))
     cells = F.from_csv(line, _ddl(_texts((*form.names, _END, CORRUPT))), reading)
-    header = F.lit(False) if form.header is None else text == F.lit(form.header)
-    is_valid = F.is_valid_utf8(_VALUE) if is_utf8(options) else F.lit(True)
+    header = F.lit(False)
+    if form.header is not None:
+        header = text == F.lit(form.header)
+    is_valid = F.lit(True)
+    if is_utf8(options):
+        is_valid = F.is_valid_utf8(_VALUE)
     rows = _load(spark, "text", files, None, {}).where(F.trim(text) != "")
     rows = rows.select(
         cells.alias(_PARSED),
@@ -208,7 +219,9 @@ def _csv(
         is_valid.alias("utf8"),
     )
     unclosed = open_quote(options)
-    is_unclosed = F.lit(False) if unclosed is None else F.col(_TEXT).rlike(unclosed)
+    is_unclosed = F.lit(False)
+    if unclosed is not None:
+        is_unclosed = F.col(_TEXT).rlike(unclosed)
     ragged = F.when(is_unclosed, F.lit(UNCLOSED)).otherwise(F.lit(_RAGGED))
     is_ragged = F.col(_PARSED).getField(CORRUPT).isNotNull()
     broken = F.when(~F.col("utf8"), F.lit(_ENCODED)).when(is_ragged, ragged)
@@ -263,7 +276,7 @@ def _columnar(
     # Fields that folders name are not in the files
     in_files = [name for name in needed if name in given]
     problems = unknown_names(names, given)
-    problems += [f"field {name!r} is missing" for name in in_files if name not in names]
+    problems += missing_names(in_files, names)
     if problems:
         raise InvalidInputError(
             f"{_first_of(files)}: {'; '.join(problems)}. Records have the fields "
@@ -356,11 +369,10 @@ def _marked(
     faults += record.unwritable_faults()
     bad = F.when(~F.col(HEADER), F.coalesce(*faults))
     row = F.struct(*columns_named(record.fields.names))
-    ids = [F.col(quoted(name)).alias(key(number)) for number, name in enumerate(record.ids)]
     return fields.select(
         row.alias(ROW),
         deleted.alias(DELETED),
-        *ids,
+        *id_columns(record),
         order.alias(ORDER),
         untimed.alias(UNTIMED),
         has_op.alias(HAS_OP),

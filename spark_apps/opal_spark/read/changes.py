@@ -10,6 +10,7 @@ other steps.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -157,7 +158,7 @@ def _changed_rows_of_group(
     files = [file for file in span.files if file.group == group]
     schema = spark_schema(spec, physical=True)
     rows = scan_files(spark, snapshot.storage, files, schema, spec.file_format)
-    in_files = {segment for file in files for segment in file.segments}
+    in_files = set(chain.from_iterable(file.segments for file in files))
     segments = sorted(in_files & {*span.begun, *span.marks})
     ended_rows = span.ended.take(np.isin(span.ended.segment, segments))
     # A row for each segment: the version in which its rows began, and the words of its bitmaps

@@ -9,6 +9,7 @@ Spark's code generation, which costs each row three times as much as the test of
 
 from collections.abc import Sequence
 from functools import reduce
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +87,7 @@ def _filtered(
     """Return the visible ones of the rows of a group's files."""
     if plan.as_of is not None:
         rows = rows.where(not_after(plan.snapshot.spec, plan.as_of))
-    segments = sorted({segment for file in files for segment in file.segments})
+    segments = sorted(set(chain.from_iterable(file.segments for file in files)))
     if plan.invalid.keys().isdisjoint(segments):
         return rows
     local = pa.table(

@@ -70,7 +70,7 @@ def fields_given(
     expected = {field.name.casefold(): field for field in spec.schema.fields}
     given_schema = schema_of_arrow(arrow_of_spark(StructType(own)))
     types = {field.name.casefold(): field.type for field in given_schema.fields}
-    unknown = [given[name].name for name in given if name not in expected]
+    unknown = [field.name for name, field in given.items() if name not in expected]
     missing, losing = [], []
     for name, field in expected.items():
         if name in types:

@@ -73,7 +73,8 @@ def read_jdbc(
     values = [_value(cell).alias(cell.given.name) for cell in cells]
     rows = rows.select("*", *values)
     rows = rows.select(_CELLS, *assigned_columns(rows, spec))
-    faults = [_fault(cell) for cell in cells if cell.target is not None]
+    parsed_cells = [cell for cell in cells if cell.target is not None]
+    faults = [_fault(cell) for cell in parsed_cells]
     position = F.lit(f"jdbc:{source.table or 'query'}")
     text = F.to_json(_CELLS, {"ignoreNullFields": "false"})
     return mark(rows, spec, faults, position, text)
@@ -150,7 +151,8 @@ def _postgres_item(cell: Cell, partition: str | None) -> str:
     name = '"' + cell.given.name.replace('"', '""') + '"'
     if not cell.in_database:
         return name
-    text = f"{name}::text[]" if isinstance(cell.given.type, Array) else f"{name}::text"
+    text_type = "text[]" if isinstance(cell.given.type, Array) else "text"
+    text = f"{name}::{text_type}"
     if cell.given.name == partition:
         return f'{name}, {text} AS "{_AS_TEXT}"'
     return f"{text} AS {name}"

@@ -74,8 +74,9 @@ def mark(
 
 def _may_be_rejected(spec: TableSpec) -> Column:
     """Return whether a row is bad, or `opal_lake.data.rejects` will reject it."""
+    required = columns_named(column.name for column in (*spec.keys, spec.delta))
     reasons = [F.col(BAD).isNotNull()]
-    reasons += [F.col(quoted(column.name)).isNull() for column in (*spec.keys, spec.delta)]
+    reasons += [column.isNull() for column in required]
     key_texts = [key for key in spec.keys if _is_text_or_binary(key)]
     if key_texts:
         sizes = [F.octet_length(quoted(key.name)) for key in key_texts]

@@ -148,7 +148,10 @@ def _rows(spark: SparkSession, source: SourceTable) -> DataFrame:
     if source.format not in PACKAGES:
         files = one_file(Files(paths=(source.location,), format=source.format), source.location)
         return open_files(spark, files, source.format, {"mergeSchema": "true"})
-    location = _hadoop(source.location) if source.format == "delta" else _iceberg(source, None)
+    if source.format == "delta":
+        location = _hadoop(source.location)
+    else:
+        location = _iceberg(source, None)
     reader = spark.read.format(source.format)
     if source.version is not None:
         reader = reader.option("versionAsOf", str(source.version))

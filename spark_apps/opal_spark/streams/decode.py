@@ -73,7 +73,9 @@ def met_in(text: str) -> Met | None:
         return None
     parts = json.loads(match[1])
     columns = _unpacked(parts["columns"])
-    schema = pa.ipc.read_schema(pa.py_buffer(columns)) if columns else None
+    schema: pa.Schema | None = None
+    if columns:
+        schema = pa.ipc.read_schema(pa.py_buffer(columns))
     return Met(
         source=parts["source"],
         value_head=_unpacked(parts["value_head"]),

@@ -21,7 +21,7 @@ from opal_lake.operations.read import ShowChanges, ShowRows
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_VERSION, INSERT, POSTIMAGE
 from opal_lake.result import JobResult
-from opal_spark.engine.columns import quoted
+from opal_spark.engine.columns import columns_named
 from opal_spark.engine.failures import observed_count, unwritable_error
 from opal_spark.table import OpalTable, SparkPlace
 
@@ -83,7 +83,7 @@ def changes(spark: SparkSession, spec: JobSpec[ShowChanges]) -> JobResult:
     rows = job.of_versions(table, versions)
     if job.to is None:
         names = [field.name for field in versions.head.spec.keys]
-        keys = [quoted(name) for name in names if name in rows.columns]
+        keys = columns_named(name for name in names if name in rows.columns)
         # False sorts before true: the old row of an update comes before the new one
         is_new_row = F.col(CHANGE_TYPE).isin(INSERT, POSTIMAGE)
         rows = rows.orderBy(COMMIT_VERSION, *keys, is_new_row)

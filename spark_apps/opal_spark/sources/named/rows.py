@@ -58,7 +58,7 @@ def _with_all_columns(part: Part, rows: DataFrame, spec: TableSpec) -> DataFrame
             columns.append(F.col(quoted(field.name)))
         else:
             columns.append(F.lit(None).cast(field.dataType).alias(field.name))
-    notes = [F.col(name) for name in NOTES if name in known]
+    notes = columns_named(name for name in NOTES if name in known)
     is_delete = F.lit(part.is_deletes).alias(DELETED)
     # The rank rises within the block of a file that a task reads
     rank = F.monotonically_increasing_id().alias(_RANK)
