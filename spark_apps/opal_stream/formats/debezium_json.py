@@ -14,7 +14,14 @@ from opal_stream.formats.parser import Parsed, halve_until_good
 from opal_stream.formats.schemas.connect import ConnectSchemas
 from opal_stream.formats.schemas.inferred import inferred_columns
 from opal_stream.formats.schemas.members import members_of_values
-from opal_stream.formats.schemas.new_columns import Known, Member, NewColumns, is_new, with_members
+from opal_stream.formats.schemas.new_columns import (
+    Known,
+    Member,
+    NewColumns,
+    is_new,
+    merge_new_columns,
+    with_members,
+)
 from opal_stream.formats.unavailable import Placeholder
 
 OPERATIONS = ("c", "u", "r", "d")  # insert, update, read by a snapshot, delete
@@ -138,24 +145,23 @@ class DebeziumJsonParser:
 
     def _new(self, events: pa.Table) -> NewColumns | None:
         """Return the new columns of the rows after changes: a delete adds no column."""
-        new_values: dict[str, pa.Array] = {}  # by name of a column that the table lacks
+        new_columns: list[NewColumns | None] = []
         new_members: dict[int, tuple[Member, ...]] = {}
         payload = one_array(events["payload"])
+        # A batch may have both: a plain event is null in the payload, an enveloped one in `after`
         for row in (one_array(events["after"]), pc.struct_field(payload, "after")):
             names = [field.name for field in row.type]
             # All members at once: one by one would take quadratic time
             values_by_name = dict(zip(names, row.flatten(), strict=True))
+            new_values: dict[str, pa.Array] = {}  # by name of a column that the table lacks
             for name, values in values_by_name.items():
-                if not is_new(name, self._json.known):
-                    continue
-                # Usually all events of a batch are payloads, or none is: the other row is null
-                if name not in new_values or new_values[name].null_count == len(values):
+                if is_new(name, self._json.known):
                     new_values[name] = values
+            new_columns.append(inferred_columns(new_values))
             if self._json.nested:
                 nested = {name: values_by_name[name] for name in self._json.nested}
                 new_members |= members_of_values(nested, self._json.nested)
-        new_columns = inferred_columns(new_values) if new_values else None
-        return with_members(new_columns, new_members)
+        return with_members(merge_new_columns(new_columns), new_members)
 
     def _enveloped(self, columns: pa.Schema) -> pa.Schema:
         """Return the schema of messages whose rows have these columns.

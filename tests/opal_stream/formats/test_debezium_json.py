@@ -39,6 +39,19 @@ def test_messages_with_and_without_a_schema_may_follow_each_other() -> None:
     assert [row["id"] for row in good(decode(values, OPTIONS))] == [1, 2, 3]
 
 
+def test_new_columns_are_found_in_events_with_and_without_an_envelope() -> None:
+    values = [
+        event("c", None, {"id": 1, "note": 5}, 1),
+        event("c", None, {"id": 2, "note": 1.5}, 2, schema=True),
+        event("c", None, {"id": 3}, 3, schema=True),
+        event("c", None, {"id": 4, "size": 7}, 4, schema=True),
+    ]
+    new = decode(values, OPTIONS).new
+    assert new is not None
+    assert dict(new.names) == {0: ("note",), 1: ("note",), 3: ("size",)}
+    assert new.columns == pa.schema([("note", pa.float64()), ("size", pa.int64())])
+
+
 def test_columns_may_come_from_the_source_of_the_event() -> None:
     spec = new_spec(id=pa.int64(), at=pa.int64(), op=pa.string(), origin=pa.string())
     options = FormatOptions(
