@@ -3,6 +3,8 @@
 Every message states the fact, the values, and the next step.
 """
 
+from collections.abc import Collection
+
 
 class OpalError(Exception):
     """Root of all errors that this package raises on purpose."""
@@ -70,7 +72,14 @@ class NotFoundError(OpalError, KeyError):
 
 
 class InvalidInputError(OpalError, ValueError):
-    """An argument or a row that does not fit: another try fails as well."""
+    """An argument or a row that does not fit: another try fails as well.
+
+    `arguments` names arguments that the message mentions: the command line shows their flags.
+    """
+
+    def __init__(self, *args: object, arguments: Collection[str] = ()) -> None:
+        super().__init__(*args)
+        self.arguments = arguments
 
 
 class NoRowsError(InvalidInputError):

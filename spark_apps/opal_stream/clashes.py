@@ -46,7 +46,7 @@ def clash_text(partner: str, why: str) -> str:
 def check_clashes(changed: Collection[str], *, has_interval: bool) -> None:
     """Raise InvalidInputError for the first argument that clashes with its partner."""
     for name, partner, why in clashes(changed, has_interval=has_interval):
-        raise InvalidInputError(f"{name} {clash_text(partner, why)}")
+        raise InvalidInputError(f"{name} {clash_text(partner, why)}", arguments=(name, partner))
 
 
 def check_needs(changed: Collection[str], needs: Mapping[str, Collection[str]]) -> None:
@@ -59,5 +59,6 @@ def check_needs(changed: Collection[str], needs: Mapping[str, Collection[str]]) 
         if name in changed and is_alone:
             choices = " or ".join(partners)
             raise InvalidInputError(
-                f"{name} does nothing without {choices}; add {choices}, or leave {name} out"
+                f"{name} does nothing without {choices}; add {choices}, or leave {name} out",
+                arguments=(name, *partners),
             )

@@ -179,17 +179,19 @@ class OpalParser(argparse.ArgumentParser):
         return parser
 
 
-def with_flags(message: str, flags: Mapping[str, str]) -> str:
+def with_flags(message: str, flags: Mapping[str, str], arguments: Collection[str] = ()) -> str:
     """Return an error message that names flags instead of the arguments they set.
 
     `look_back='90x' is not a duration` becomes `--look-back='90x' is not a duration`. Texts in
     quotes and the lines after the first one stay, because they repeat what the user wrote. An
-    argument stays, too, if the message has its flag in parentheses: `order='at' (--order)`.
+    argument stays, too, if the message has its flag in parentheses: `order='at' (--order)`. A word
+    such as `limit` alone is an argument only if it is one of `arguments`.
     """
 
     def flag_of(match: re.Match[str]) -> str:
         flag, given = flags.get(match["name"]), match["given"]
-        is_argument = given is not None or "_" in match["name"]
+        name = match["name"]
+        is_argument = given is not None or "_" in name or name in arguments
         if flag is None or not is_argument or f"({flag})" in message:
             return match[0]
         if given in (None, "=True"):  # a flag without a value stands alone

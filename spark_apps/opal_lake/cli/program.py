@@ -123,7 +123,7 @@ class Program:
 
     def _print_error(self, error: Exception, flags: Mapping[str, str]) -> None:
         name = Style.of(sys.stderr).bad(f"{self.name}:")
-        message = with_flags(str(error), flags)
+        message = with_flags(str(error), flags, getattr(error, "arguments", ()))
         notes = getattr(error, "__notes__", ())
         print(f"{name} {message}", *notes, sep="\n", file=sys.stderr)
 

@@ -2,7 +2,14 @@
 
 import argparse
 
-from opal_lake.cli.command import OpalParser, Verb, Verbs, add_command
+from opal_lake.cli.command import (
+    OpalParser,
+    Verb,
+    Verbs,
+    add_command,
+    exit_code_lines,
+    sentence,
+)
 from opal_lake.cli.flags import add_flags
 from opal_stream.cli.commit import commit
 from opal_stream.cli.monitoring import add_monitoring
@@ -63,7 +70,10 @@ def commands(verbs: Verbs) -> None:
     """Register the verbs (an `opal.commands` entry point)."""
     summary = "read topics of Kafka into a table: run, commit, status, plan, dashboard, alerts"
     parser: argparse.ArgumentParser = verbs.add_parser(
-        "stream", help=summary, description=f"{summary[:1].upper()}{summary[1:]}."
+        "stream",
+        help=summary,
+        description=sentence(summary),
+        epilog=f"example:\n  {EXAMPLE}\n\n{exit_code_lines()}",
     )
     parser.set_defaults(group=GROUP, example=EXAMPLE)
     subparsers = parser.add_subparsers(

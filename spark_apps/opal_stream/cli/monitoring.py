@@ -4,6 +4,8 @@ import argparse
 from importlib.resources import files
 from typing import Any
 
+from opal_lake.cli.command import exit_code_lines, sentence
+
 MONITORING = {
     "dashboard": ("grafana_dashboard.json", "print a dashboard for Grafana"),
     "alerts": ("prometheus_alerts.yaml", "print alerts for Prometheus"),
@@ -13,10 +15,13 @@ MONITORING = {
 def add_monitoring(verbs: Any) -> None:
     """Register both verbs, which take no table."""
     for name, (_, summary) in MONITORING.items():
-        parser: argparse.ArgumentParser = verbs.add_parser(
-            name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}."
-        )
         example = f"opal stream {name}"
+        parser: argparse.ArgumentParser = verbs.add_parser(
+            name,
+            help=summary,
+            description=sentence(summary),
+            epilog=f"example:\n  {example}\n\n{exit_code_lines()}",
+        )
         parser.set_defaults(run=print_monitoring, example=example, traceback=False)
 
 

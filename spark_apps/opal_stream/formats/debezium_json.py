@@ -153,10 +153,8 @@ class DebeziumJsonParser:
             names = [field.name for field in row.type]
             # All members at once: one by one would take quadratic time
             values_by_name = dict(zip(names, row.flatten(), strict=True))
-            new_values: dict[str, pa.Array] = {}  # by name of a column that the table lacks
-            for name, values in values_by_name.items():
-                if is_new(name, self._json.known):
-                    new_values[name] = values
+            known = self._json.known
+            new_values = {name: values_by_name[name] for name in names if is_new(name, known)}
             new_columns.append(inferred_columns(new_values))
             if self._json.nested:
                 nested = {name: values_by_name[name] for name in self._json.nested}

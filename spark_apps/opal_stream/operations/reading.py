@@ -38,8 +38,8 @@ def _partitions(name: str, value: Any) -> list[int | str]:
     texts = [str(item).strip() for item in items]
     if not any(texts):
         raise InvalidInputError(
-            f"{name} is empty; give numbers such as 0,1,2, or leave {name} out to read all "
-            "partitions"
+            f"{name}={value!r} has no partition; give numbers such as 0,1,2, or leave it out to "
+            "read all partitions"
         )
     partitions: list[int | str] = []
     for text in texts:
@@ -133,7 +133,7 @@ class FormatOptions(Declared):
             others = ", ".join(registered)
             raise InvalidInputError(
                 f"registry: messages of format={given['format']} need no schema registry; leave "
-                f"registry out, or choose a format that needs one: {others}"
+                f"it out, or choose a format that needs one: {others}"
             )
         columns = given["columns"].items()
         from_key_members = [name for name, path in columns if path.startswith("@key.")]
@@ -236,7 +236,8 @@ class Reading(Policies, FormatOptions, KafkaPlace):
         super().check_together(given, is_open)
         if given["spark_conf"] and not given["spark"]:
             raise InvalidInputError(
-                "spark_conf does nothing without spark; add it, or leave spark_conf out"
+                "spark_conf does nothing without spark; add spark, or leave spark_conf out",
+                arguments=("spark",),
             )
         check_clashes(cls.changed(given), has_interval=cls.has_interval(given))
 

@@ -253,4 +253,7 @@ class Plan(KafkaAccess):
         """Raise InvalidInputError unless one of `processes` and `capacity` is given."""
         super().check_together(given, is_open)
         if bool(given["processes"]) == bool(given["capacity"]):
-            raise InvalidInputError("give either processes or capacity; a plan needs one of them")
+            raise InvalidInputError(
+                "give either processes or capacity; a plan needs one of them",
+                arguments=("processes", "capacity"),
+            )

@@ -96,3 +96,8 @@ def test_errors_name_flags_instead_of_arguments(message: str, shown: str) -> Non
     names = ("look_back", "limit", "timestamp", "whole", "where")
     flags = {name: "--" + name.replace("_", "-") for name in names}
     assert with_flags(message, flags) == shown
+
+
+def test_errors_name_flags_instead_of_words_that_the_error_calls_arguments() -> None:
+    error = InvalidInputError("limit excludes where", arguments=("limit",))
+    assert with_flags(str(error), {"limit": "--limit"}, error.arguments) == "--limit excludes where"

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("opal_commands")
         ),
         (
             ["--start-timestamp", "2026-11-01", "--end-timestamp", "2026-11-02"],
-            "spark does not go with an interval: Spark does not read intervals; leave it out",
+            "--spark does not go with an interval: Spark does not read intervals; leave it out",
         ),
         (
             ["--flush-mb", "8"],
@@ -31,11 +31,11 @@ pytestmark = pytest.mark.usefixtures("opal_commands")
         ),
         (
             ["--processes", "2"],
-            "processes does not go with --spark: Spark spreads partitions over tasks by itself",
+            "--processes does not go with --spark: Spark spreads partitions over tasks by itself",
         ),
         (
             ["--commit", "gathered"],
-            "commit does not go with --spark: Spark makes its own commits; leave it out",
+            "--commit does not go with --spark: Spark makes its own commits; leave it out",
         ),
     ],
 )
@@ -65,7 +65,10 @@ def test_options_that_spark_lacks_are_refused_before_it_starts(
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["lake/x", "--topic", "t", "--conf", "a=b"], "--conf does nothing without"),
+        (
+            ["lake/x", "--topic", "t", "--conf", "a=b"],
+            "--conf does nothing without --spark; add --spark,",
+        ),
         (["lake/x", "--topic", "t", "--verbose"], "--verbose does nothing without --spark"),
     ],
 )

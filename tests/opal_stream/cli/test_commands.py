@@ -401,7 +401,7 @@ T = ["run", "{table}", "--topic", "t"]
         ([*AT_1, "--flush-interval", "soon"], "--flush-interval='soon' is not a duration"),
         ([*AT_1, "--partitions", "0,x"], "partitions: 'x' is not a partition"),
         ([*AT_1, "--partitions", "t/x"], "partitions: 't/x' is not a partition"),
-        ([*AT_1, "--partitions", ","], "partitions is empty"),
+        ([*AT_1, "--partitions", ","], "--partitions=',' has no partition"),
         (
             [*AT_1, "--kafka", "group.id=x"],
             "the Kafka setting 'group.id' is the stream's own: the table keeps the positions",
@@ -441,7 +441,7 @@ T = ["run", "{table}", "--topic", "t"]
         ([*T, "--no-committer"], "--no-committer does nothing without several processes"),
         (
             [*T, "--registry", "http://r:1"],
-            "messages of --format=json need no schema registry; leave registry out",
+            "messages of --format=json need no schema registry; leave it out",
         ),
         (
             [*T, "--registry", "http://r:1", "--format", "debezium-json"],
@@ -449,27 +449,30 @@ T = ["run", "{table}", "--topic", "t"]
         ),
         (
             [*T, "--stall-after", "1m"],
-            "--stall-after does nothing without processes or capacity",
+            "--stall-after does nothing without --processes or --capacity; add --processes or",
         ),
         (
             [*T, "--replan-interval", "1m"],
-            "--replan-interval does nothing without processes or capacity",
+            "--replan-interval does nothing without --processes or --capacity",
         ),
         (
             [*T, "--start-timestamp", "1", "--end-timestamp", "2", "--until-empty"],
             "--until-empty does not go with an interval",
         ),
-        ([*T, "--end-timestamp", "1", "--start", "latest"], "start does not go with an interval"),
+        ([*T, "--end-timestamp", "1", "--start", "latest"], "--start does not go with an interval"),
         (
             [*T, "--end-timestamp", "1", "--commit", "gathered"],
-            "commit does not go with an interval",
+            "--commit does not go with an interval",
         ),
         (["commit", "{table}", "--tracking-topic", "t"], "nothing without --bootstrap-servers"),
         (
             ["status", "{table}", "--name", "x"],
-            "name does nothing without topics; add topics, or leave name out",
+            "--name does nothing without --topic; add --topic, or leave --name out",
         ),
-        (["status", "{table}", "--kafka", "a=b"], "kafka does nothing without --bootstrap-servers"),
+        (
+            ["status", "{table}", "--kafka", "a=b"],
+            "--kafka does nothing without --bootstrap-servers",
+        ),
         (
             ["status", "{table}", "--alarm-lag", "1"],
             "--alarm-lag does nothing without --bootstrap-servers",
@@ -478,7 +481,7 @@ T = ["run", "{table}", "--topic", "t"]
             ["plan", "--topic", "t", "--hours", "0"],
             "hours must be a whole number of at least 1, got 0",
         ),
-        (["plan", "--topic", "t"], "give either processes or capacity"),
+        (["plan", "--topic", "t"], "give either --processes or --capacity"),
     ],
 )
 def test_wrong_usage_is_one_line(

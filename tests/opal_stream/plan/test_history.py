@@ -103,7 +103,7 @@ def test_sizes_that_streams_counted_into_their_table_weigh(
     "more, message",
     [
         (["--processes", "2"], "needs --bootstrap-servers"),
-        (["--bootstrap-servers", "x:1"], "give either processes or capacity"),
+        (["--bootstrap-servers", "x:1"], "give either --processes or --capacity"),
     ],
 )
 def test_wrong_usage_is_one_line(
