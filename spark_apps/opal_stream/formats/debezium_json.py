@@ -189,8 +189,8 @@ def unknown_operation_error(name: object) -> ValueError:
     """Return the error of an event that is not a change of a row."""
     known = ", ".join(OPERATIONS)
     return ValueError(
-        f"op={name!r} is not a change of a row, which has op {known}: let the connector leave "
-        "other events out"
+        f"op={name!r} is not a change of a row; let the connector leave out events other than "
+        f"op {known}"
     )
 
 
@@ -204,9 +204,9 @@ def check_operations(operations: pa.Array) -> pa.Array:
 
 
 def _leaf(events: pa.Table, *path: str, kind: pa.DataType | None = None) -> pa.Array:
-    """Return the member at a path of each event itself.
+    """Return the member at a path of each event.
 
-    Where it is null, of its payload.
+    An enveloped event has the member in its payload.
     """
     payload = pc.struct_field(one_array(events["payload"]), list(path))
     own = one_array(events[path[0]])

@@ -1,6 +1,6 @@
 """The schemas that a registry's schema refers to, each by a subject and a version.
 
-A version of a subject never changes. So a schema refers to the same whenever it is asked for.
+A version of a subject never changes, and so do the schemas that a schema refers to.
 """
 
 import json
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Of a schema, with the references of its references. Resolving recurses to this depth at most.
+# Schemas that one schema may refer to, directly or not. Resolving recurses to this depth at most
 MAX_REFERENCES = 200
-MAX_REFERENCE_BYTES = 8 << 20  # of the texts of all of them
-_SHOWN_LETTERS = 200  # of an answer, in errors
+MAX_REFERENCE_BYTES = 8 << 20  # the texts of all schemas that one schema refers to
+_SHOWN_LETTERS = 200  # letters of an answer that an error shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredSchema:
-    """The text of a schema, and the texts that it refers to.
+    """The text of a schema, and the texts of all schemas that it refers to.
 
-    Each reference stands behind those that it refers to itself.
+    A schema stands behind the schemas that it refers to itself.
     """
 
     text: str
@@ -68,6 +68,10 @@ def _collect(
     texts: dict[Reference, str],
     path: tuple[Reference, ...],
 ) -> None:
+    """Add to `texts` the schemas that an answer refers to, directly or not.
+
+    `path` are the references that led to the answer, from the first schema on.
+    """
     root = path[0] if path else what
     for reference in _references(answer, what):
         if reference in path:
@@ -79,8 +83,8 @@ def _collect(
             continue
         if len(texts) + len(path) >= MAX_REFERENCES:
             raise ValueError(
-                f"{root} refers to more than {MAX_REFERENCES} schemas, those of its references "
-                "counted"
+                f"{root} refers to more than {MAX_REFERENCES} schemas, directly or through "
+                "its references; register it with fewer references"
             )
         referred = fetch(reference, what)
         _collect(referred, str(reference), fetch, texts, (*path, reference))

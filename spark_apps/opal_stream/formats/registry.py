@@ -34,7 +34,7 @@ _FINAL = (
     HTTPStatus.NOT_FOUND,
     HTTPStatus.METHOD_NOT_ALLOWED,
 )
-# What a proxy answers while the registry is away: it may give everything a moment later
+# Answers of a proxy while the registry is away: a moment later the registry may answer
 _AWAY = (
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.BAD_GATEWAY,
@@ -51,12 +51,12 @@ class UnknownSchemaError(ValueError):
 class RefusedSchemaError(UnknownSchemaError):
     """A schema that a message names, and the stream cannot read.
 
-    It is of another kind, has wrong references, or the registry's answer is not a schema.
+    The schema is of another kind or has wrong references, or the answer is not a schema.
     """
 
 
 class _NotGivenError(Exception):
-    """A registry's answer that it does not give what was asked for."""
+    """A registry's answer that refuses a request, or that has nothing at its path."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"HTTP Error {code}")
@@ -98,9 +98,10 @@ class SchemaRegistry:
     def versions(self, number: int) -> list[RegisteredSchema]:
         """Return all versions of a schema's subjects by name, the newest version first.
 
-        A version is asked for once, and the list of a subject again for a schema that is not in it.
-        Of a registry that does not give them there are none. One whose references are wrong is left
-        out. Raises UnknownSchemaError where a reference is missing: it may exist a moment later.
+        The registry is asked once for each version, and again for the list of a subject that lacks
+        this schema. The result is empty if the registry does not give versions. Versions with wrong
+        references are left out. Raises UnknownSchemaError for a missing reference: it may exist a
+        moment later.
         """
         if number not in self._subjects:
             self._subjects[number] = self._subjects_of_id(number)
@@ -123,7 +124,7 @@ class SchemaRegistry:
         return any(number in known for known in (self._schemas, self._refused, self._unknown))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the times of unknown ids: the clock of another process is another."""
+        """Return the state for another process, without times: its clock is another one."""
         return {
             "url": self.url,
             "_kind": self._kind,
@@ -260,9 +261,8 @@ class SchemaRegistry:
             self.url + path, headers={"Accept": "application/vnd.schemaregistry.v1+json"}
         )
         if login := os.environ.get(LOGIN):
-            request.add_header(
-                "Authorization", "Basic " + base64.b64encode(login.encode()).decode()
-            )
+            encoded_login = base64.b64encode(login.encode()).decode()
+            request.add_header("Authorization", f"Basic {encoded_login}")
         return request
 
 
@@ -278,19 +278,20 @@ def schema_id(value: bytes) -> int:
     """Return the id of the schema of a value in the wire format."""
     if len(value) < HEAD_BYTES or value[0] != 0:
         raise ValueError(
-            "the message does not begin with a zero byte and the id of a schema, as what is "
-            "written with a schema registry does"
+            "the message does not begin with a zero byte and the id of a schema: it was not "
+            "written with a schema registry"
         )
     return int(struct.unpack(">I", value[1:HEAD_BYTES])[0])
 
 
 def first_unseen(registry: SchemaRegistry, values: "list[bytes | None]") -> int | None:
     """Return the position of the first value with an id that was never asked for."""
-    seen: dict[bytes, bool] = {}
+    is_settled: dict[bytes, bool] = {}  # by head: True if the registry need not be asked
     for position, value in enumerate(values):
         head = b"" if value is None else value[:HEAD_BYTES]
-        if head not in seen:
-            seen[head] = len(head) < HEAD_BYTES or head[0] != 0 or registry.knows(schema_id(head))
-        if not seen[head]:
+        if head not in is_settled:
+            has_id = len(head) == HEAD_BYTES and head[0] == 0
+            is_settled[head] = not has_id or registry.knows(schema_id(head))
+        if not is_settled[head]:
             return position
     return None

@@ -10,7 +10,7 @@ from opal_lake.definition.table_spec import TableSpec
 
 
 def row_schema(spec: TableSpec, notes: Sequence[str] = NOTES) -> pa.Schema:
-    """Return the schema of rows with these notes."""
+    """Return the schema of a table's rows with the mark of deletes and these notes."""
     fields = list(arrow_schema(spec.schema))
     if spec.deletes is not None:
         fields.append(pa.field(DELETED, pa.bool_()))
@@ -21,8 +21,8 @@ def row_schema(spec: TableSpec, notes: Sequence[str] = NOTES) -> pa.Schema:
 def fit_rows(rows: pa.Table, spec: TableSpec) -> pa.Table:
     """Return rows with all columns of the table, and all notes.
 
-    Notes, and columns that the table got later, may be missing. Raises ValueError for rows of
-    another table.
+    Missing notes, and columns that the table got later, are null. Raises ValueError for rows that
+    do not fit the table.
     """
     schema = row_schema(spec)
     given = frozenset(rows.column_names)

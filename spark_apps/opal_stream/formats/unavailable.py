@@ -102,15 +102,15 @@ class Placeholder:
 
     def may_be_in_text(self, value: bytes) -> bool:
         """Return whether the text of a message in JSON may hold the placeholder."""
-        # Escapes that JSON does not need: only a parser knows what they make
+        # Escapes that JSON does not need: only a parser knows the letters that they stand for
         if any(escape in value for escape in _ESCAPES):
             return True
         return any(needle in value for needle in self._needles) or bool(self._listed.search(value))
 
     def removed(self, value: bytes) -> tuple[bytes, tuple[str, ...]]:
-        """Return a change event in JSON with null for unchanged members of its rows.
+        """Return a change event in JSON with null for unchanged members, and their names.
 
-        Returns also the names of those members of the row after the change.
+        Both rows get nulls; the names are those of the row after the change.
         """
         if not self.may_be_in_text(value):
             return value, ()
@@ -143,13 +143,17 @@ class Placeholder:
 
     @cached_property
     def _needles(self) -> list[bytes]:
-        plain = [json.dumps(text, ensure_ascii=False)[1:-1] for text in self._texts]
-        escaped = [json.dumps(text)[1:-1] for text in self._texts]
-        return [text.encode() for text in {*plain, *escaped, self._uuid}]
+        """The forms of the placeholder as JSON writes them, without quotes."""
+        needles = {self._uuid}
+        for text in self._texts:
+            plain = json.dumps(text, ensure_ascii=False)
+            escaped = json.dumps(text)
+            needles |= {plain[1:-1], escaped[1:-1]}
+        return [needle.encode() for needle in needles]
 
     @cached_property
     def _listed(self) -> re.Pattern[bytes]:
-        """The pattern of the begin of an array with an element for each byte."""
+        """The pattern of the start of an array with an element for each byte."""
         first = self._numbers[0]
         digit = re.escape(base64.b64encode(self._data[:1]))
         number = rb"%d(?:\.0*)?|-?[\d.]+[eE][+-]?\d+" % first
@@ -184,8 +188,8 @@ class Placeholder:
         """
         if all(value is True for value in values):
             raise ValueError(
-                f"an array of {len(values)} times true may be one that did not change, or a new "
-                f"one: {REMEDY}"
+                f"an array of {len(values)} true values may be an array that did not change, or "
+                f"a new value: {REMEDY}"
             )
         numbers = [_number(value) for value in values]
         if None in numbers:
@@ -196,10 +200,11 @@ class Placeholder:
         return any(self._has_scale(numbers, scale) for scale in scales)
 
     def _has_scale(self, numbers: Sequence[Any], scale: int) -> bool:
-        return all(
-            number == Decimal(byte).scaleb(-scale)
-            for number, byte in zip(numbers, self._numbers, strict=True)
-        )
+        """Return whether the numbers are the placeholder's bytes as decimals of a scale."""
+        for number, byte in zip(numbers, self._numbers, strict=True):
+            if number != Decimal(byte).scaleb(-scale):
+                return False
+        return True
 
     def _is_within(self, value: Any) -> bool:
         if isinstance(value, dict):
@@ -252,14 +257,16 @@ def _bytes_of(given: str) -> bytes:
 
 
 def _number(value: Any) -> Decimal | int | float | None:
-    """Return the number that an element of an array stands for; None if for none."""
+    """Return the number that an element of an array stands for; None if it is not a number."""
     match value:
         case bool():
             return None
         case int() | float() | Decimal():
             return value
         case datetime():
-            return round(value.timestamp() * 1000) if value.tzinfo else None
+            if value.tzinfo is None:
+                return None
+            return round(value.timestamp() * 1000)
         case date():
             return (value - _EPOCH).days
         case {"scale": int(scale), "value": str() | bytes() as whole} if len(value) == 2:
@@ -276,7 +283,7 @@ def _number(value: Any) -> Decimal | int | float | None:
 
 
 def _members(text: str, start: int) -> _ROW:
-    """Return the members of an object in JSON, and where each value is in the text."""
+    """Return the members of an object in JSON, and the span of each value in the text."""
     values: dict[str, Any] = {}
     spans: dict[str, tuple[int, int]] = {}
     position = _past_space(text, start)

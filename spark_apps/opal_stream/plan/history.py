@@ -1,6 +1,6 @@
 """Traffic as Kafka itself knows it: the offsets of each hour, by the timestamps of messages.
 
-It reaches back as far as the topic is kept. Sizes of messages are not known here.
+The history reaches back as far as Kafka keeps messages. It has no sizes of messages.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ LOOK_BACK = 2 * WEEK  # hours
 def read_traffic(
     connection: Connection, partitions: Sequence[Partition], now_hour: int, hours: int = LOOK_BACK
 ) -> dict[Partition, Traffic]:
-    """Return the traffic of the hours before this one.
+    """Return the traffic of the `hours` before `now_hour`, by partition.
 
-    Retention may have deleted a part of a topic's oldest hour: it does not count. Partitions with
-    no other hour are left out.
+    Kafka's retention may have deleted a part of the oldest hour: that hour does not count.
+    Partitions without another hour are left out.
     """
     first_hour = now_hour - hours
     consumer = connection.consumer()

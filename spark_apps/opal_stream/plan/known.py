@@ -9,13 +9,13 @@ from opal_stream.kafka.topics import Partition, Topic
 from opal_stream.plan.history import read_traffic
 from opal_stream.plan.recorder import mean_size
 from opal_stream.traffic.documents import TrafficFolder
-from opal_stream.traffic.hours import WEEK, Traffic
+from opal_stream.traffic.hours import WEEK, Traffic, Volume
 
 
 def counted_traffic(table: Table, stream: str, topics: Iterable[Topic]) -> dict[Partition, Traffic]:
-    """Return what a stream counted into the table.
+    """Return the traffic that a stream counted into the table, by partition.
 
-    Nothing is known of a topic that was created again: its id is a new one.
+    A topic that was created again has a new id: the traffic of the old one is left out.
     """
     head = table.log.head()
     by_name = TrafficFolder(table.storage, head.root.table_id, table.log.ids).read()
@@ -29,7 +29,7 @@ def counted_traffic(table: Table, stream: str, topics: Iterable[Topic]) -> dict[
 
 
 class KnownTraffic:
-    """The traffic of partitions, completed where less than a week was counted.
+    """The traffic of partitions, with Kafka's history where less than a week was counted.
 
     Kafka is asked once for each partition.
     """
@@ -61,15 +61,16 @@ class KnownTraffic:
 def _completed(counted: Traffic | None, history: Traffic | None) -> Traffic | None:
     """Return the counted traffic, with the history of hours that were not counted.
 
-    Kafka does not know the sizes of messages: they are assumed to be the counted ones.
+    Kafka's history has no sizes: its messages get the mean size of the counted ones.
     """
-    if counted is None or history is None:
-        return counted or history
+    if counted is None:
+        return history
+    if history is None:
+        return counted
     size = mean_size(counted)
-    means = {
-        slot: (weeks, mean._replace(bytes=mean.messages * size))
-        for slot, (weeks, mean) in history.means.items()
-    }
+    means: dict[int, tuple[int, Volume]] = {}
+    for slot, (weeks, mean) in history.means.items():
+        means[slot] = (weeks, mean._replace(bytes=mean.messages * size))
     return Traffic(
         hour=counted.hour,
         position=counted.position,

@@ -18,7 +18,7 @@ def predict_loads(
     first_hour: int,
     hours: int,
 ) -> dict[Partition, float]:
-    """Return the loads of the coming hours."""
+    """Predict the load of each partition in the coming hours."""
     return weighted_loads(predict_rates(traffic, partitions, first_hour, hours))
 
 
@@ -28,49 +28,55 @@ def predict_rates(
     first_hour: int,
     hours: int,
 ) -> dict[Partition, Volume]:
-    """Return the mean volumes a second of the coming hours.
+    """Predict the mean volume a second of each partition in the coming hours.
 
-    A partition without traffic counts as the mean of the others of its topic.
+    A partition without traffic gets the mean of the other partitions of its topic.
     """
     known: dict[Partition, Volume] = {}
-    of_topic: dict[str, list[Volume]] = defaultdict(list)
+    rates_by_topic: dict[str, list[Volume]] = defaultdict(list)
     for partition, past in sorted(traffic.items()):
         coming = [past.predict(first_hour + hour) for hour in range(hours)]
         rate = mean_of(coming).times(1 / _HOUR_S)
         known[partition] = rate
-        of_topic[partition.topic].append(rate)
-    means = {topic: mean_of(rates) for topic, rates in of_topic.items()}
-    return {
-        partition: known.get(partition) or means.get(partition.topic, Volume())
-        for partition in partitions
-    }
+        rates_by_topic[partition.topic].append(rate)
+    means = {topic: mean_of(rates) for topic, rates in rates_by_topic.items()}
+    predicted: dict[Partition, Volume] = {}
+    for partition in partitions:
+        if partition in known:
+            predicted[partition] = known[partition]
+        else:
+            predicted[partition] = means.get(partition.topic, Volume())
+    return predicted
 
 
 def weighted_loads(rates: Mapping[Partition, Volume]) -> dict[Partition, float]:
-    """Return the loads: large messages count more, small ones less.
+    """Return the load of each partition: large messages weigh more than small ones.
 
-    The sum of the loads is the sum of the messages. Messages of unknown size count as those of
-    their topic.
+    The sum of all loads is the number of messages a second. Messages of unknown size count as
+    large as those of other partitions of their topic.
     """
     sized = {partition: rate for partition, rate in rates.items() if rate.messages and rate.bytes}
-    of_topic: dict[str, list[Volume]] = defaultdict(list)
+    rates_by_topic: dict[str, list[Volume]] = defaultdict(list)
     for partition, rate in sized.items():
-        of_topic[partition.topic].append(rate)
-    usual = _size([*sized.values()])
-    sizes = {topic: _size(volumes) for topic, volumes in of_topic.items()}
+        rates_by_topic[partition.topic].append(rate)
+    usual_size = _mean_size(list(sized.values()))
+    size_by_topic = {topic: _mean_size(volumes) for topic, volumes in rates_by_topic.items()}
     costs: dict[Partition, float] = {}
     for partition, rate in rates.items():
         size = rate.bytes
         if partition not in sized:
-            size = rate.messages * sizes.get(partition.topic, usual)
+            size = rate.messages * size_by_topic.get(partition.topic, usual_size)
         costs[partition] = rate.messages + size / MESSAGE_BYTES
-    total = sum(costs.values())
-    factor = sum(rate.messages for rate in rates.values()) / total if total else 1.0
+    total_cost = sum(costs.values())
+    if not total_cost:
+        return costs
+    messages = sum(rate.messages for rate in rates.values())
+    factor = messages / total_cost
     return {partition: cost * factor for partition, cost in costs.items()}
 
 
-def _size(rates: list[Volume]) -> float:
-    """Return the bytes of the mean message."""
+def _mean_size(rates: list[Volume]) -> float:
+    """Return the mean size of a message in bytes; 0 for no messages."""
     mean = mean_of(rates)
     if mean.messages:
         return mean.bytes / mean.messages

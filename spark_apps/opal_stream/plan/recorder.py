@@ -37,7 +37,7 @@ class TrafficRecorder:
         self._due_s = time.monotonic() + every_s
 
     def flushed(self, consumed: Mapping[Partition, Consumed], topic_ids: Mapping[str, str]) -> None:
-        """Count what was committed."""
+        """Count the messages of a flush; write all counts when an hour is over."""
         now_hour = time.time_ns() // 1_000_000 // HOUR_MS
         is_due = time.monotonic() > self._due_s
         if self._folder is None and (is_due or not self._has_tried):
@@ -62,9 +62,9 @@ class TrafficRecorder:
         count_consumed(self._counted[name], consumed, now_hour)
 
     def _begin(self) -> None:
-        """Read the traffic so far.
+        """Read the traffic that was recorded before.
 
-        What is not counted until this succeeds, positions show later.
+        Until this succeeds nothing is counted; `begin_count` adds those messages later.
         """
         self._has_tried = True
         try:
@@ -75,7 +75,8 @@ class TrafficRecorder:
         except (OpalError, OSError) as error:
             self._due_s = time.monotonic() + self._every_s
             logger.warning(
-                "the traffic so far cannot be read, and is not counted for an hour: %s", error
+                "the traffic recorded before cannot be read; the stream tries again in an hour: %s",
+                error,
             )
 
     def _write(self) -> None:
@@ -86,13 +87,18 @@ class TrafficRecorder:
             check_same(self._table.log, self._root)
             self._folder.write(self._counted, time.time_ns() // 1_000_000)
         except (OpalError, OSError) as error:
-            logger.warning("the traffic of the last hour is not recorded: %s", error)
+            logger.warning(
+                "the traffic of the last hour could not be recorded; the next hour's write adds "
+                "it: %s",
+                error,
+            )
 
 
 def begin_count(known: Traffic | None, consumed: Consumed, now_hour: int) -> Traffic:
-    """Return the traffic up to a flush.
+    """Return the traffic before a flush, to count its messages into.
 
-    Messages between the last count and the flush were not counted: they are spread over that time.
+    Messages between the last count and the flush were not counted: they are spread over the hours
+    between both.
     """
     if known is None:
         return Traffic(hour=first_hour_of(consumed, now_hour), position=consumed.low)
@@ -104,23 +110,26 @@ def begin_count(known: Traffic | None, consumed: Consumed, now_hour: int) -> Tra
 
 
 def count_consumed(traffic: Traffic, consumed: Consumed, now_hour: int) -> None:
-    """Add messages to the hours of their timestamps.
+    """Add the messages of a flush to the hours of their timestamps.
 
-    A stream that catches up brings many hours at once. Messages without a size count as usual ones.
+    A stream that catches up brings many hours at once. Messages of unknown size count with the
+    mean size.
     """
     size = consumed.bytes or consumed.records * mean_size(traffic)
     first = first_hour_of(consumed, now_hour)
     newest = now_hour
     if consumed.newest_ms >= 0:
         newest = min(now_hour, consumed.newest_ms // HOUR_MS)
-    if newest >= first:  # otherwise all of it is older than what is kept
+    if newest >= first:  # otherwise all messages are older than the hours that are kept
         spread_evenly(traffic, Volume(consumed.records, size), first, newest)
     traffic.position = max(traffic.position, consumed.high)
 
 
 def first_hour_of(consumed: Consumed, now_hour: int) -> int:
     """Return the hour of the oldest message, within the hours that are kept."""
-    oldest = consumed.oldest_ms // HOUR_MS if consumed.oldest_ms >= 0 else now_hour
+    oldest = now_hour
+    if consumed.oldest_ms >= 0:
+        oldest = consumed.oldest_ms // HOUR_MS
     return min(now_hour, max(oldest, now_hour - MAX_WEEKS * WEEK))
 
 
@@ -132,7 +141,7 @@ def spread_evenly(traffic: Traffic, volume: Volume, first_hour: int, last_hour: 
 
 
 def mean_size(traffic: Traffic) -> float:
-    """Return the bytes of a usual message, 0 if they are unknown."""
+    """Return the mean size of a message in bytes; 0 if it is unknown."""
     volumes = [traffic.current, *(mean for _, mean in traffic.means.values())]
     sized = [volume for volume in volumes if volume.bytes]
     messages = sum(volume.messages for volume in sized)

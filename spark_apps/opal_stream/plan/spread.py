@@ -24,7 +24,7 @@ class Spread:
 
     @property
     def skew(self) -> float:
-        """The load of the fullest process by the mean of all."""
+        """The load of the fullest process, divided by the mean load."""
         mean = sum(self.loads) / len(self.loads)
         if mean:
             return max(self.loads) / mean
@@ -52,17 +52,20 @@ def processes_for(loads: Mapping[Partition, float], capacity: float) -> int:
     if capacity <= 0:
         raise InvalidInputError(f"capacity must be more than 0, got {capacity}")
     small = {partition: load for partition, load in loads.items() if load <= capacity}
-    count = max(1, math.ceil(sum(small.values()) / capacity)) if small else 0
+    too_large = len(loads) - len(small)
+    if not small:
+        return max(1, too_large)
+    count = max(1, math.ceil(sum(small.values()) / capacity))
     while count < len(small) and max(plan_spread(small, count).loads) > capacity:
         count += 1
-    return max(1, count + len(loads) - len(small))
+    return count + too_large
 
 
 def plan_spread(loads: Mapping[Partition, float], processes: int, current: Shares = ()) -> Spread:
     """Return a spread over processes.
 
-    Without a current spread the largest partitions come first, each to the emptiest process. With
-    one only as much moves as makes it even.
+    Without `current` shares the largest partitions come first, each to the emptiest process. With
+    them only as many partitions move as an even load needs.
     """
     if processes < 1:
         raise InvalidInputError(f"processes must be at least 1, got {processes}")
@@ -70,25 +73,21 @@ def plan_spread(loads: Mapping[Partition, float], processes: int, current: Share
     while len(shares) < processes:
         shares.append(set())
     assigned = set().union(*shares)
-    unassigned = sorted(loads.keys() - assigned, key=lambda part: (-loads[part], part))
-    _assign(loads, shares, unassigned)
+    unassigned = loads.keys() - assigned
+    largest_first = sorted(unassigned, key=lambda partition: (-loads[partition], partition))
+    _assign(loads, shares, largest_first)
     if current:
         _even_out(loads, shares)
-    changed = [
-        number
-        for number, share in enumerate(shares)
-        if number >= len(current) or share != set(current[number])
-    ]
     return Spread(
         shares=tuple(frozenset(share) for share in shares),
         loads=tuple(_sums(loads, shares)),
-        changed=tuple(changed),
+        changed=tuple(_changed(current, shares)),
         moved=tuple(_moved(current, shares)),
     )
 
 
 def spread_by_count(loads: Mapping[Partition, float], processes: int) -> Spread:
-    """Return a spread in turns that ignores the loads; to compare with."""
+    """Return a spread that gives partitions out in turns and ignores loads, to compare with."""
     order = sorted(loads)
     shares = [frozenset(order[number::processes]) for number in range(processes)]
     return Spread(shares=tuple(shares), loads=tuple(_sums(loads, shares)))
@@ -105,6 +104,16 @@ def _sums(
     return sums
 
 
+def _changed(before: Shares, after: Sequence[set[Partition]]) -> list[int]:
+    """Return the processes that are new or have another share than before."""
+    changed: list[int] = []
+    for number, share in enumerate(after):
+        is_new = number >= len(before)
+        if is_new or share != before[number]:
+            changed.append(number)
+    return changed
+
+
 def _moved(before: Shares, after: Sequence[set[Partition]]) -> list[Partition]:
     """Return the partitions that another process read before."""
     homes: dict[Partition, int] = {}
@@ -112,7 +121,7 @@ def _moved(before: Shares, after: Sequence[set[Partition]]) -> list[Partition]:
         homes |= dict.fromkeys(share, number)
     moved: list[Partition] = []
     for number, members in enumerate(after):
-        moved += [part for part in members if homes.get(part, number) != number]
+        moved += [partition for partition in members if homes.get(partition, number) != number]
     return sorted(moved)
 
 
@@ -126,9 +135,11 @@ def _assign(
     """
     sums = _sums(loads, shares)
     for partition in partitions:
-        number = min(range(len(shares)), key=lambda at: (sums[at], len(shares[at]), at))
-        shares[number].add(partition)
-        sums[number] += loads[partition]
+        emptiest = min(
+            range(len(shares)), key=lambda number: (sums[number], len(shares[number]), number)
+        )
+        shares[emptiest].add(partition)
+        sums[emptiest] += loads[partition]
 
 
 def _even_out(loads: Mapping[Partition, float], shares: list[set[Partition]]) -> None:
@@ -136,7 +147,7 @@ def _even_out(loads: Mapping[Partition, float], shares: list[set[Partition]]) ->
     mean = sum(loads.values()) / len(shares)
     for _ in range(len(loads)):
         sums = _sums(loads, shares)
-        fullest = max(range(len(shares)), key=lambda at: (sums[at], -at))
+        fullest = max(range(len(shares)), key=lambda number: (sums[number], -number))
         if sums[fullest] <= EVEN_ENOUGH * mean:
             return
         step = _best_step(loads, shares, sums, fullest)

@@ -37,10 +37,11 @@ class EndedTotals:
     def add(self, outcome: Outcome) -> None:
         if outcome.failure is not None:
             logger.warning("%s", outcome.failure)
-        self.counts.update({name: int(outcome.totals.get(name) or 0) for name in COUNTS})
-        version = outcome.totals.get("version")
-        if version is not None:
-            self.version = version if self.version is None else max(self.version, version)
+        for name in COUNTS:
+            self.counts[name] += int(outcome.totals.get(name) or 0)
+        versions = (self.version, outcome.totals.get("version"))
+        known = [version for version in versions if version is not None]
+        self.version = max(known, default=None)
 
     def totals(self) -> Totals:
         counts = {name: self.counts[name] for name in COUNTS}

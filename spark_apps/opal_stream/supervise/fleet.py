@@ -62,13 +62,17 @@ class Fleet:
         """Change to other shares. Processes whose share stays the same keep reading."""
         await self.end(self._givers(shares))
         self.shares = list(shares)
-        changed: list[int] = []
+        starting: list[int] = []
+        replaced: list[Reader] = []
         for number, share in enumerate(shares):
             child = self.children.get(number)
-            if child is None or child.share != share:
-                changed.append(number)
-        await self.end([self.children[number] for number in changed if number in self.children])
-        for number in changed:
+            if child is not None and child.share == share:
+                continue
+            starting.append(number)
+            if child is not None:
+                replaced.append(child)
+        await self.end(replaced)
+        for number in starting:
             self.start(number)
 
     def _givers(self, shares: Shares) -> list[Reader]:
@@ -102,7 +106,7 @@ class Fleet:
         )
 
     async def end(self, children: Iterable[Reader], *, is_hung: bool = False) -> list[Outcome]:
-        """Let processes flush and end. What a killed one did not flush is read again."""
+        """Let processes flush and end; messages that a killed one did not flush are read again."""
         ending = list(children)
         outcomes, _ = await end_children(ending, is_hung=is_hung)
         for child, outcome in zip(ending, outcomes, strict=True):

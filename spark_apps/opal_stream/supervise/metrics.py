@@ -1,6 +1,7 @@
 """The metrics of all processes of a stream on one page.
 
-Each process writes a file of its own; they are put together here, with a label of the process.
+Each process writes a file of its own. The page has the metrics of all files, with a label that
+names the process.
 """
 
 import re
@@ -11,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from opal_stream.operations.verbs import METRICS_HOST
-from opal_stream.tracking.metrics import HELP, MetricsFile, described, serve
+from opal_stream.tracking.metrics import MetricsFile, described, serve
 
 _SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 Own = Mapping[str, Mapping[int | str, float]]  # values by metric and process
@@ -76,7 +77,7 @@ class FleetMetrics:
                 labels += f",{sample['labels']}"
             line = f"{sample['name']}{{{labels}}} {sample['value']}"
             lines.setdefault(sample["name"], []).append(line)
-        return described({name: lines[name] for name in HELP if name in lines})
+        return described(lines)
 
     def _samples(self) -> Iterator[tuple[str, re.Match[str]]]:
         """Yield the values that processes have written, with the name of the process."""

@@ -19,9 +19,11 @@ from opal_stream.same_table import follow
 class Observation:
     """The state of a stream's partitions at one moment.
 
-    A position is the next offset to read, behind what was gathered, and also where the table has
-    none yet. `committed` is where the table itself stands, and None where commits are not gathered.
-    `is_held_back` means that processes wait for the committer.
+    - `positions` are the next offsets to read, behind gathered files. A partition that was never
+      read has the offset at which the stream would begin.
+    - `ends` are the next offsets that Kafka gives out.
+    - `committed` are the positions of the table itself; None if commits are not gathered.
+    - `is_held_back` means that processes wait for the committer.
     """
 
     at_s: float

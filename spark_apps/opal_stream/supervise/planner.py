@@ -44,14 +44,16 @@ class Planner:
         self._before: Observation | None = None
 
     def plan(self, seen: Observation, current: Shares = ()) -> Spread:
-        """Return a spread; from the current shares only as much moves as makes them even.
+        """Return a spread of the partitions; few of them leave their `current` process.
 
         A stream that runs until empty is planned by its lag alone.
         """
         now_hour = time.time_ns() // 1_000_000 // HOUR_MS
         partitions = sorted(seen.ends)
         traffic = self._known.complete(self._counted(seen), partitions, now_hour)
-        arrived = {} if self._before is None else arrival_rates(self._before, seen)
+        arrived: dict[Partition, float] = {}
+        if self._before is not None:
+            arrived = arrival_rates(self._before, seen)
         predicted = predict_rates(traffic, partitions, now_hour, 1)
         rates: dict[Partition, Volume] = {}
         for partition in partitions:
@@ -66,19 +68,24 @@ class Planner:
             return counted_traffic(self._table, self._options.name, seen.topics)
         except (OpalError, OSError) as error:
             logger.warning(
-                "the traffic that was counted cannot be read, and Kafka's history is used: %s",
+                "the recorded traffic cannot be read; the plan uses Kafka's history instead: %s",
                 error,
             )
             return {}
 
     def _rate(self, predicted: Volume, arrival: float, lag: int) -> Volume:
-        size = predicted.bytes / predicted.messages if predicted.messages else 0.0
-        flow = 0.0 if self._options.until_empty else max(predicted.messages, arrival)
-        messages = flow + lag / CATCH_UP_S
+        """Return the volume a second to plan a partition with: new messages, and its lag."""
+        size = 0.0  # bytes of a message
+        if predicted.messages:
+            size = predicted.bytes / predicted.messages
+        new_messages = 0.0
+        if not self._options.until_empty:
+            new_messages = max(predicted.messages, arrival)
+        messages = new_messages + lag / CATCH_UP_S
         return Volume(messages, messages * size)
 
     def _count(self, loads: Mapping[Partition, float], current: int) -> int:
-        """Return the number of processes. It grows at once, and shrinks with a margin."""
+        """Return the number of processes. It grows immediately, and shrinks with a margin."""
         if self._processes:
             return self._processes
         needed = processes_for(loads, self._capacity)

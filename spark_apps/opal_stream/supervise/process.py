@@ -104,15 +104,19 @@ class WatchedProcess:
         self._loop = asyncio.get_running_loop()
         if self._stopping:
             self._stop_asked.set()
-        failures, totals = 0, dict[str, Any]()
+        failures = 0
+        totals: dict[str, Any] = {}
         while True:
             self._began_s = time.monotonic()
             outcome = await self._run_once()
-            outcome.totals = totals = _summed(totals, outcome.totals)
+            totals = _summed(totals, outcome.totals)
+            outcome.totals = totals
             if outcome.failure is None or outcome.is_final or self._stopping:
                 return outcome
             has_worked = time.monotonic() - self._began_s >= _WORKED_S
-            failures = 1 if has_worked else failures + 1
+            if has_worked:
+                failures = 0
+            failures += 1
             if failures > self._max_restarts:
                 return outcome
             tuning = self._tuning
@@ -238,7 +242,9 @@ class WatchedProcess:
             while True:
                 process.stdin.write(b"\n")
                 await process.stdin.drain()
-                left_s = beat_s if self._ends_s is None else self._ends_s - time.monotonic()
+                left_s = beat_s
+                if self._ends_s is not None:
+                    left_s = self._ends_s - time.monotonic()
                 if left_s <= 0 and not self._stopping:
                     self._say("its time is over: it flushes, and ends")
                     self.stop()

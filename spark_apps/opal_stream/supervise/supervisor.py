@@ -1,9 +1,10 @@
 """A stream of several processes: planned by load, watched, planned again, and ended together.
 
-Every few seconds the supervisor looks where the table and Kafka stand. It plans again after
+Every few seconds the supervisor reads the positions of the table and of Kafka. It plans again after
 `replan_s`, and immediately when there are new partitions. A process that fails or hangs is started
-again (`process.py`). A failure that would come again ends all, with its message. Where commits are
-gathered the committer is one more child (`committer.py`), unless it runs elsewhere.
+again (`process.py`). A failure that a restart cannot remedy ends all processes, and its message is
+the stream's. Where commits are gathered, the committer is one more child (`committer.py`), unless
+it runs elsewhere.
 """
 
 import asyncio
@@ -157,12 +158,12 @@ class Supervisor:
             if outcome.failure is not None:
                 raise failure_of(child, outcome)
             if not self._options.until_empty and not self._stopping:
-                logger.warning("%s has ended, though nobody asked it to; started again", child.name)
+                logger.warning("%s has ended unasked; it is started again", child.name)
                 await asyncio.sleep(RESTART_PAUSE_S)
                 await self._fleet.restart(child)
 
     async def _look(self, observer: Observer) -> None:
-        """Look where all stand, plan again if that is due, and restart what stalls.
+        """Observe all positions, plan again if that is due, and restart stalled processes.
 
         A failed look is only logged: the processes go on, and the next look may succeed.
         """
@@ -182,9 +183,10 @@ class Supervisor:
         self._report()
 
     def _is_plan_due(self, seen: Observation) -> bool:
-        known = set().union(*self._fleet.shares)
+        planned = set().union(*self._fleet.shares)
+        has_new_partitions = not seen.ends.keys() <= planned
         age_s = time.monotonic() - self._planned_s
-        return age_s >= self._fleet_options.replan_s or not seen.ends.keys() <= known
+        return has_new_partitions or age_s >= self._fleet_options.replan_s
 
     async def _plan(self, seen: Observation) -> None:
         spread = await asyncio.to_thread(self._planner.plan, seen, self._fleet.shares)
@@ -206,7 +208,8 @@ class Supervisor:
             # A process that was just started gets its time, too
             if stalled and child.process.up_s >= limit_s:
                 logger.warning(
-                    "%s: %s has not moved for %g s though messages wait; started again",
+                    "%s: %s has not moved for %g s though messages wait; the process is started "
+                    "again",
                     child.name,
                     stalled[0],
                     limit_s,
@@ -217,7 +220,8 @@ class Supervisor:
         idle_s = min(self._committer.up_s, self._commit_stall.duration_s(seen.at_s))
         if idle_s >= limit_s:
             logger.warning(
-                "the committer has committed nothing for %g s though files wait; started again",
+                "the committer has committed nothing for %g s though files wait; it is started "
+                "again",
                 limit_s,
             )
             await self._committer.restart()

@@ -71,10 +71,8 @@ def find_alarms(
         stream, topic, partition = event["stream"], event["topic"], event["partition"]
         if (stream, event["topic_id"], topic, partition) not in known:
             continue
-        repeated = event.get("repeated", 0)
-        by_partition.setdefault((stream, topic, partition), []).append(
-            _Event(event["event"], event["low"], event["high"], repeated)
-        )
+        needed = _Event(event["event"], event["low"], event["high"], event.get("repeated", 0))
+        by_partition.setdefault((stream, topic, partition), []).append(needed)
     alarms: list[Alarm] = []
     for entry in entries:
         alarms += _of_status(entry, limits)
@@ -98,7 +96,7 @@ def _of_status(entry: PartitionStatus, limits: AlarmLimits) -> Iterator[Alarm]:
     if entry.lost:
         lost = count_text(entry.lost, "offset")
         first = (entry.position or 0) + entry.gathered
-        message = f"{where}: Kafka has deleted {lost} from {first:,} on unread"
+        message = f"{where}: Kafka deleted {lost} from {first:,} on before they were read"
         yield _alarm("loss", name, message)
 
 
@@ -107,10 +105,12 @@ def _stalls(entry: PartitionStatus, where: str, lag: int, limit_s: float) -> Ite
     waiting_s, open_s = entry.waiting_s, entry.open_s
     is_late = waiting_s is not None and waiting_s >= limit_s
     if lag and is_late and not entry.has_moved:
-        stays = f"stays at {entry.position or 0:,}, and its next"
+        waits = f"message has waited for {waiting_s:,.0f} s"
         if entry.position is None:
-            stays = "has never been committed: its oldest"
-        yield _alarm("stall", name, f"{where} {stays} message waits since {waiting_s:,.0f} s")
+            message = f"{where} has never been committed: its oldest {waits}"
+        else:
+            message = f"{where} stays at {entry.position:,}, and its next {waits}"
+        yield _alarm("stall", name, message)
     if open_s and open_s >= limit_s:
         offsets = count_text(lag, "offset")
         yield _alarm(
@@ -128,9 +128,10 @@ def _alarm(kind: str, name: PartitionName, message: str) -> Alarm:
 
 
 def _of_events(name: PartitionName, events: Sequence[_Event]) -> Iterator[Alarm]:
-    """Yield the alarms of a partition's events.
+    """Yield the alarms of a partition's events: loss and duplicates.
 
-    Offsets of two commits, or of one commit more than once, are in the table twice.
+    Messages are in the table twice if two commits have their offsets, or if they came again within
+    one commit.
     """
     stream, topic, partition = name
     where = f"{stream} {topic}/{partition}"

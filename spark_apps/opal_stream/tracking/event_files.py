@@ -92,9 +92,11 @@ def delete_old_events(folder: Path, now: datetime, kept_bytes: int = KEPT_BYTES)
     """
     paths = [path for path in folder.glob("*.jsonl") if _OWN.fullmatch(path.name)]
     entries = [(path.stat(), path) for path in paths]
-    needed_since, kept_since = (now - EVENTS_OF).timestamp(), (now - KEPT_FOR).timestamp()
+    newest_first = sorted(entries, key=lambda entry: -entry[0].st_mtime)
+    needed_since = (now - EVENTS_OF).timestamp()
+    kept_since = (now - KEPT_FOR).timestamp()
     size = 0
-    for status, path in sorted(entries, key=lambda entry: -entry[0].st_mtime):
+    for status, path in newest_first:
         size += status.st_size
         is_too_much = size > kept_bytes and status.st_mtime < needed_since
         if is_too_much or status.st_mtime < kept_since:

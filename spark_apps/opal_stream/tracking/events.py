@@ -108,8 +108,8 @@ class Tracker:
         }
 
     def flushed(self, flush: FlushEvents) -> None:
-        """Notify all of a flush."""
-        # The watcher first: what it has heard counts also if this process is killed
+        """Notify the watcher, sinks, metrics and listeners of a flush."""
+        # The watcher first: reported totals count even if this process is killed
         if self._reporter is not None:
             self._reporter.flushed(flush)
         now_ms = time.time_ns() // 1_000_000

@@ -35,11 +35,13 @@ class Lag:
 def read_lag(table: Table, connection: Connection, stream: str, topics: Sequence[str] = ()) -> Lag:
     """Return the lag in the named topics, or in those that the stream has read.
 
-    A partition that it has not read yet is behind by all that Kafka has.
+    A partition that the stream has not read yet is behind by all messages that Kafka has.
     """
     positions = table.log.head().positions
     known = known_positions(positions, stream)
-    names = sorted({*topics} or {topic for _, topic in begun_topics(positions, stream)})
+    names = sorted({*topics})
+    if not topics:
+        names = sorted({topic for _, topic in begun_topics(positions, stream)})
     if not names:
         raise UnknownTopicError(f"no stream {stream!r} has written to {table.uri} yet")
     client = Topics(connection)

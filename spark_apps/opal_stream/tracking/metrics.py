@@ -20,7 +20,7 @@ from opal_stream.tracking.outage import Outage
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HELP = {
     "opal_stream_records_total": ("counter", "messages that were committed"),
-    "opal_stream_bytes_total": ("counter", "bytes of keys and values of these"),
+    "opal_stream_bytes_total": ("counter", "bytes of the keys and values of committed messages"),
     "opal_stream_position": ("gauge", "next offset to read, as committed"),
     "opal_stream_end": ("gauge", "next offset that Kafka gives out, as last seen"),
     "opal_stream_lag": ("gauge", "offsets between the position and the end"),
@@ -30,7 +30,7 @@ HELP = {
     ),
     "opal_stream_transaction_seconds": (
         "gauge",
-        "how long an open transaction has kept all that is behind the position from being read",
+        "how long an open transaction has kept the messages behind the position from being read",
     ),
     "opal_stream_latency_seconds": (
         "gauge",
@@ -77,13 +77,16 @@ HELP = {
     ),
     "opal_stream_process_up": (
         "gauge",
-        "1 while a process of several, or their committer, runs, and 0 while it is awaited",
+        "1 while one of several processes, or their committer, runs; 0 until it starts again",
     ),
     "opal_stream_predicted_load": (
         "gauge",
-        "messages a second that a process of several is planned for",
+        "messages a second that the plan expects each of several processes to read",
     ),
-    "opal_stream_restarts_total": ("counter", "how often a process of several was started again"),
+    "opal_stream_restarts_total": (
+        "counter",
+        "how often each of several processes, or the committer, was started again",
+    ),
     # Named as the client libraries of Prometheus name them
     "process_cpu_seconds_total": ("counter", "CPU time of the process, user and system"),
     "process_resident_memory_bytes": ("gauge", "memory of the process that is not swapped out"),
@@ -300,7 +303,7 @@ def serve(text: Callable[[], str], host: str, port: int) -> ThreadingHTTPServer:
         reason = getattr(error, "strerror", None) or error
         raise InvalidInputError(
             f"metrics cannot be served at {host}:{port}: {reason}; give another --metrics-port, "
-            "as 0 for any that is free, or another --metrics-host"
+            "such as 0 for any free port, or another --metrics-host"
         ) from error
     threading.Thread(target=server.serve_forever, name="opal-stream-metrics", daemon=True).start()
     return server

@@ -27,7 +27,7 @@ class Outage:
             self.failed += 1
             if self.failed == 1:
                 logger.warning(
-                    "%s cannot be written, and the stream goes on without: %s", self.what, error
+                    "%s cannot be written; the stream goes on without them: %s", self.what, error
                 )
             return
         if self.failed:

@@ -41,15 +41,15 @@ _READ_S = 10.0
 class PartitionStatus:
     """The status of one partition.
 
-    - `position` is None where no commit has reached it: then it is behind by all that Kafka has.
+    - `position` is None without a commit: then the lag is all messages that Kafka has.
     - `end` and `lag` are None without Kafka.
     - `rate` is messages a second over the last minute of commits.
-    - `waiting_s` is the age of the next message by its own timestamp; it and `has_moved` are None
-      if nobody asked or nothing waits.
-    - `gathered` offsets behind the position lie in files that no commit holds yet. The lag counts
-      them; `lost` offsets are those behind them.
-    - `open_s` is for how long an open transaction has kept all behind the position from being read;
-      None without one, or if nobody asked.
+    - `waiting_s` is the age of the next message by its own timestamp. `waiting_s` and `has_moved`
+      are None if no message waits, or without a limit of stalls.
+    - `gathered` offsets behind the position lie in files that no commit holds yet; the lag counts
+      them. Behind these, Kafka has deleted `lost` offsets unread.
+    - `open_s` is for how long an open transaction has kept the messages behind the position from
+      being read; None without such a transaction, or without a limit of stalls.
     - `problems` stop the stream or its committer: by kind of alarm, what is wrong and what to do.
     """
 
@@ -61,7 +61,7 @@ class PartitionStatus:
     lag: int | None
     rate: float
     committed: str | None
-    committed_before: str | None = None  # where `committed` is older than what was looked at
+    committed_before: str | None = None  # if the last commit is older than those that were read
     note: str = ""
     topic_id: str = ""
     lost: int = 0
@@ -76,7 +76,7 @@ class PartitionStatus:
 class _Kafka:
     """Kafka's answers about topics.
 
-    A topic is None if it is gone. Nothing is known of topics that were not asked for.
+    A topic is None if Kafka does not have it. Only topics that Kafka was asked for have an entry.
     """
 
     topics: Mapping[str, Topic | None] = field(default_factory=dict)
@@ -96,6 +96,7 @@ class _Kafka:
         return topic is not None and topic.id == application.topic_id
 
     def changed(self, known: Collection[Application]) -> list[Application]:
+        """Return the applications whose topic is another one than the one that was read."""
         ids = {name: topic.id for name, topic in self.topics.items() if topic is not None}
         return changed_topics(known, ids)
 
@@ -117,9 +118,9 @@ def read_status(
 ) -> list[PartitionStatus]:
     """Return the status of each partition of each topic that a stream has begun.
 
-    With `stall_s` it says which have moved within that time. `gathered_bytes` of waiting files hold
-    the processes of a stream back. Where `topics` are named, only their status for `stream` is
-    returned, whether it has begun them or not.
+    With `stall_s` the status says whether a partition has moved within that time. `gathered_bytes`
+    is the limit of waiting files at which a stream stops reading. Where `topics` are named, only
+    their status for `stream` is returned, whether the stream has begun them or not.
     """
     folder = GatheredFolder(table.storage, table.log.head().root.table_id)
     listing, stuck = folder.look_for_stuck(lambda: table.log.head().positions)
@@ -162,7 +163,7 @@ def read_status(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """All that was seen at one moment."""
+    """The answers of the table, of its folder and of Kafka at one moment."""
 
     listing: Listing
     stuck: Mapping[str, str]
@@ -186,10 +187,14 @@ class _Look:
         lost = 0
         if reach is not None:
             end = self.kafka.end_of(application.partition, reach)
-            lag = max(0, end - (reach.low if position is None else position))
-            lost = 0 if reached is None else max(0, reach.low - reached)
+            begin = reach.low if position is None else position
+            lag = max(0, end - begin)
+            if reached is not None:
+                lost = max(0, reach.low - reached)
         is_older = name in self.committed and name not in self.rates.moments
-        has_moved = self._has_moved(application) if application in self.waiting else None
+        has_moved: bool | None = None
+        if application in self.waiting:
+            has_moved = self._has_moved(application)
         gathered = 0
         if reached is not None and position is not None:
             gathered = reached - position
@@ -228,14 +233,14 @@ class _Look:
     def _problems(
         self, application: Application, reached: int | None, reach: Reach | None
     ) -> dict[str, str]:
-        """Return what stops a partition, in the words of the stream itself."""
+        """Return what stops a partition, by kind of alarm, in the stream's own words."""
         problems: dict[str, str] = {}
         stream = application.stream
         if reached is not None and (changed := self._topic_problem(application, reached, reach)):
             problems["topic"] = f"{stream} {changed}"
         if held_back := self.held_back.get(stream):
             problems["gathered"] = f"{stream} is {held_back}"
-        # Stuck files are what a person has to look at: they come before held back processes
+        # A person has to look at stuck files: their alarm replaces that of held back processes
         if note := self.listing.note(application, self.committed, self.stuck):
             cause = self.listing.cause(application, self.stuck)
             problems["gathered"] = f"{stream} {application.partition}: {note}: {cause}"
@@ -249,9 +254,9 @@ class _Look:
             return str(changed_topic_error(partition, reached, application.topic_id, current_id))
         if topic is None and partition.topic in self.kafka.topics:
             return (
-                f"{partition}: Kafka has no topic {partition.topic!r} any more, and the table "
-                f"stands at offset {reached} of it; create it again, and start the stream with "
-                "--on-new-topic continue, or ask by --topic for what is still read"
+                f"{partition}: Kafka has no topic {partition.topic!r} any more, and the table's "
+                f"position in it is offset {reached}; create the topic again, and start the stream "
+                "with --on-new-topic continue, or name the topics that are still read by --topic"
             )
         if reach is None:
             return ""
@@ -307,7 +312,7 @@ def _positions(
 
 
 def _held_back(table: Table, streams: Iterable[str], max_bytes: int) -> dict[str, str]:
-    """Return why the processes of streams read nothing more, and what to do."""
+    """Return, by stream, why its processes stopped reading, and what to do."""
     held_back: dict[str, str] = {}
     for stream in streams:
         backlog = Backlog.read(table.storage, stream)
@@ -323,7 +328,7 @@ def _position_note(reached: int | None, reach: Reach | None, *, is_current: bool
     if reached is None:
         return "not read yet"
     if reach is not None and reached > reach.high:
-        return f"Kafka ends before, at {reach.high}"
+        return f"Kafka ends at {reach.high}, before the position"
     if reach is not None and reached < reach.low:
         return f"{reach.low - reached} offsets are lost"
     return ""

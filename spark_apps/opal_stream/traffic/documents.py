@@ -4,9 +4,10 @@ A document is {`format`, `table_id`, `applications` {application: {`hour` (hours
 being counted), `position` (all before it are counted), `current` [messages, bytes], `hours` [[hour
 of the week, weeks 1 to 4, mean messages, mean bytes] ...]}}}. Bytes are 0 where nobody knows them.
 
-Each process writes every hour. Derived: whoever cannot read one goes on without it. Nothing is
-overwritten, so that two processes that count the same do no harm: of each application the document
-with the greatest name counts, and whoever writes deletes those of which nothing counts any more.
+Each process writes a document every hour. Documents are derived data: a process that cannot read
+one goes on without it. Nothing is overwritten, so that two processes may count the same
+application: its document with the greatest name counts. A writer deletes the documents whose
+applications all have a newer one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +37,7 @@ class TrafficFolder:
         self._names: dict[str, frozenset[str]] = {}
 
     def read(self) -> dict[str, Traffic]:
-        """Return the traffic of each application, of its newest document.
+        """Return the traffic of each application, from its newest document.
 
         Damaged documents are left out; `opal check` names them.
         """
@@ -47,7 +48,7 @@ class TrafficFolder:
         return newest
 
     def write(self, traffic: Mapping[str, Traffic], now_ms: int) -> None:
-        """Write what counts of these applications; delete superseded documents."""
+        """Write a document of these applications; delete superseded documents."""
         moments = [layout.traffic_moment(path) or 0 for path in self._paths()]
         # The greatest name counts: later than all others, also where another clock is ahead
         moment_ms = max(now_ms, max(moments, default=0) + 1)
@@ -57,10 +58,9 @@ class TrafficFolder:
         self._storage.delete(self._superseded())
 
     def _superseded(self) -> list[str]:
-        """Return the documents of which nothing counts any more.
+        """Return the documents whose applications all have a newer document.
 
-        Whoever deletes, of two documents only the one with the lesser name is deleted: one that
-        counts always stays.
+        Several processes may delete at once: the newest document of an application always stays.
         """
         newer: set[str] = set()
         superseded: list[str] = []
@@ -96,16 +96,15 @@ class TrafficFolder:
 
 def encode_traffic(table_id: str, traffic: Mapping[str, Traffic]) -> bytes:
     """Return the bytes of a document."""
-    parts = {name: _to_json(counted) for name, counted in traffic.items()}
-    body = {"format": FORMAT_VERSION, "table_id": table_id, "applications": parts}
+    applications = {name: _to_json(counted) for name, counted in traffic.items()}
+    body = {"format": FORMAT_VERSION, "table_id": table_id, "applications": applications}
     return seal(canonical_json(body))
 
 
 def _to_json(traffic: Traffic) -> dict[str, Any]:
-    hours = [
-        [slot, weeks, round(mean.messages), round(mean.bytes)]
-        for slot, (weeks, mean) in sorted(traffic.means.items())
-    ]
+    hours: list[list[int]] = []
+    for slot, (weeks, mean) in sorted(traffic.means.items()):
+        hours.append([slot, weeks, round(mean.messages), round(mean.bytes)])
     current = [round(traffic.current.messages), round(traffic.current.bytes)]
     return {"hour": traffic.hour, "position": traffic.position, "current": current, "hours": hours}
 
@@ -116,12 +115,11 @@ def decode_traffic(data: bytes, path: str, table_id: str) -> dict[str, Traffic]:
     with decoding(path, "traffic", "delete the file: streams count again"):
         if (body["format"], body["table_id"]) != (FORMAT_VERSION, table_id):
             raise ValueError(
-                f"it has format {body['format']!r}, and is of table {body['table_id']!r}"
+                f"it has format {body['format']!r} and belongs to table {body['table_id']!r}, "
+                f"expected format {FORMAT_VERSION!r} and table {table_id!r}"
             )
-        return {
-            checked.text(name): _from_json(part)
-            for name, part in checked.mapped(body["applications"]).items()
-        }
+        applications = checked.mapped(body["applications"])
+        return {checked.text(name): _from_json(part) for name, part in applications.items()}
 
 
 def _from_json(part: Any) -> Traffic:
@@ -132,7 +130,9 @@ def _from_json(part: Any) -> Traffic:
         if slot >= WEEK or not 1 <= weeks <= MAX_WEEKS or slot in means:
             raise ValueError(f"{entry!r} is not a mean of an hour of the week")
         means[slot] = weeks, Volume(float(mean_messages), float(mean_bytes))
-    position, hour = checked.count(part["position"]), checked.count(part["hour"])
     return Traffic(
-        hour=hour, position=position, current=Volume(float(messages), float(size)), means=means
+        position=checked.count(part["position"]),
+        hour=checked.count(part["hour"]),
+        current=Volume(float(messages), float(size)),
+        means=means,
     )

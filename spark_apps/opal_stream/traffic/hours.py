@@ -48,9 +48,9 @@ class Traffic:
     means: dict[int, tuple[int, Volume]] = field(default_factory=dict)
 
     def observe(self, hour: int, volume: Volume) -> None:
-        """Add what was produced in an hour.
+        """Add messages that were produced in an hour.
 
-        Messages older than the hour that is being counted are late, and count in it.
+        Late messages, of an hour that has ended, count in the hour that is being counted.
         """
         if hour > self.hour:
             self.advance(hour)
@@ -67,24 +67,34 @@ class Traffic:
         self.hour, self.current = hour, NOTHING
 
     def _end(self, hour: int, volume: Volume) -> None:
+        """Add the volume of a complete hour to the mean of its hour of the week."""
         slot = hour_of_week(hour)
         weeks, mean = self.means.get(slot, (0, NOTHING))
         weeks = min(weeks + 1, MAX_WEEKS)
-        self.means[slot] = (weeks, mean.times(1 - 1 / weeks).plus(volume.times(1 / weeks)))
+        earlier = mean.times(1 - 1 / weeks)
+        self.means[slot] = (weeks, earlier.plus(volume.times(1 / weeks)))
 
     def predict(self, hour: int) -> Volume:
-        """Return the expected volume of an hour.
+        """Return the expected volume of an hour: the mean of its hour of the week.
 
-        Before a week is over, that of the same hour of other days, of all hours, or of the current
-        hour so far.
+        An hour of the week without a mean gets the mean of the same hour on other days, or of all
+        hours, or the volume of the current hour so far.
         """
         slot = hour_of_week(hour)
         if slot in self.means:
             _, mean = self.means[slot]
             return mean
-        means = [mean for _, mean in self.means.values()]
-        same_hour = [mean for other, (_, mean) in self.means.items() if other % DAY == slot % DAY]
-        return mean_of(same_hour or means or [self.current])
+        all_means: list[Volume] = []
+        same_hour_means: list[Volume] = []
+        for other_slot, (_, mean) in self.means.items():
+            all_means.append(mean)
+            if other_slot % DAY == slot % DAY:
+                same_hour_means.append(mean)
+        if same_hour_means:
+            return mean_of(same_hour_means)
+        if all_means:
+            return mean_of(all_means)
+        return self.current
 
 
 def mean_of(volumes: Collection[Volume]) -> Volume:

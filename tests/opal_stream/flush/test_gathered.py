@@ -489,7 +489,7 @@ def test_messages_in_gathered_files_are_not_lost_when_kafka_deletes_them(
     kafka.produce(topic, [order(n) for n in range(4, 8)])
     assert delete_before(6) == (
         2,
-        ["2 offsets are lost", "Kafka has deleted 2 offsets from 4 on unread"],
+        ["2 offsets are lost", "Kafka deleted 2 offsets from 4 on before they were read"],
     )
     assert gather(table).records == 4
     with pytest.raises(GapError, match="the table stands at offset 4"):

@@ -64,7 +64,7 @@ def test_errors_that_stop_a_stream_are_sentences(
     kafka.produce(topic, [order(1)])
     with pytest.raises(
         BadMessageError,
-        match=r"as what is written with a schema registry does\. Correct the source, or put such",
+        match=r"it was not written with a schema registry\. Correct the source, or put such",
     ):
         read(table, kafka, topic, formats=FormatOptions(format="avro", registry=registry.url))
 

@@ -131,7 +131,7 @@ def test_keys_of_avro_are_judged_alone_and_their_schemas_are_asked_for_once(
         assert bad(decoded) == {
             "orders/3@102": "key: the schema registry has no schema 7",
             "orders/3@103": "key: the message does not begin with a zero byte and the id of a "
-            "schema, as what is written with a schema registry does",
+            "schema: it was not written with a schema registry",
             "orders/3@104": "key column 'id' is null",
         }
         reader = pickle.loads(pickle.dumps(reader)).renewed(reader.spec)

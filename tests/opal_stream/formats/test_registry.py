@@ -59,8 +59,8 @@ def test_records_of_an_older_schema_have_null_where_a_newer_one_has_a_default(
         (
             b"{}",
             (
-                "does not begin with a zero byte and the id of a schema, as what is written "
-                "with a schema registry does"
+                "does not begin with a zero byte and the id of a schema: it was not written "
+                "with a schema registry"
             ),
         ),
         (head(1), ""),

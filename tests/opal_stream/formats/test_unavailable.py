@@ -144,7 +144,7 @@ def test_texts_that_only_hold_the_placeholder_are_values() -> None:
 def test_arrays_of_true_for_each_byte_are_bad_messages_as_they_may_be_new() -> None:
     decoded = decode([True] * len(DATA), pa.list_(pa.bool_()))
     assert unchanged(decoded) == {}
-    assert "may be one that did not change, or a new one" in bad(decoded)["orders/3@101"]
+    assert "may be an array that did not change, or a new value" in bad(decoded)["orders/3@101"]
     assert bad(decode([True] * 27, pa.list_(pa.bool_()))) == {}
 
 

@@ -300,7 +300,7 @@ def test_a_committer_that_hangs_is_ended_and_started_again(kafka: Kafka, table: 
         assert children_of(topic) == readers
         process.terminate()
         assert (
-            "the committer has committed nothing for 7 s though files wait; started again"
+            "the committer has committed nothing for 7 s though files wait; it is started again"
             in process.communicate(timeout=60)[1]
         )
 

@@ -295,7 +295,7 @@ def test_a_process_that_hangs_is_ended_and_started_again(kafka: Kafka, table: Ta
         assert victim not in children_of(topic)
         process.terminate()
         assert (
-            "has not moved for 7 s though messages wait; started again"
+            "has not moved for 7 s though messages wait; the process is started again"
             in process.communicate(timeout=60)[1]
         )
 

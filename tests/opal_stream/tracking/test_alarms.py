@@ -203,7 +203,7 @@ def test_the_command_says_lag_and_stall_and_ends_with_1(
     lines = capsys.readouterr().out.splitlines()[-2:]
     assert lines[0] == f"lag: main {topic}/0 is 2 messages behind, more than 1"
     assert lines[1].startswith(
-        f"stall: main {topic}/0 stays at 1, and its next message waits since "
+        f"stall: main {topic}/0 stays at 1, and its next message has waited for "
     )
     assert main([*words, "--alarm-lag", "1", "--json"]) == FINDINGS
     [entry] = json.loads(capsys.readouterr().out)

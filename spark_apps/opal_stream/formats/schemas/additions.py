@@ -23,30 +23,30 @@ class Additions:
 def find_additions(
     types: Types, known: Known, members: Iterable[Member], versions: Callable[[], Iterable[Types]]
 ) -> Additions:
-    """Return what a schema has and a table with the `known` columns lacks.
+    """Return the columns and members of a schema that a table with the `known` columns lacks.
 
     `versions` returns the types of all versions of the schema, the newest one first. A new column
     has the widest of its types, or the newest one if none holds the others: so its type does not
     depend on which message comes first.
     """
-    new = {name: kind for name, kind in types.items() if is_new(name, known)}
-    if new:  # otherwise the registry need not be asked for the versions
-        others = list(versions())
-        new = {name: widest([*_types_of(name, others), kind]) for name, kind in new.items()}
-    return Additions(columns=pa.schema(list(new.items())), members=tuple(members))
-
-
-def _types_of(name: str, versions: Iterable[Types]) -> list[pa.DataType]:
-    return [types[name] for types in versions if name in types]
+    new_names = [name for name in types if is_new(name, known)]
+    columns: list[tuple[str, pa.DataType]] = []
+    if new_names:  # otherwise the registry need not be asked for the versions
+        all_versions = list(versions())
+        for name in new_names:
+            kinds = [version[name] for version in all_versions if name in version]
+            columns.append((name, widest([*kinds, types[name]])))
+    return Additions(columns=pa.schema(columns), members=tuple(members))
 
 
 def merge_additions(
     additions_of: Callable[[S], Additions], schemas: Mapping[int, S]
 ) -> NewColumns | None:
-    """Merge what the schemas of a batch have and the table lacks; None if nothing.
+    """Merge the additions of a batch's schemas; None if there are none.
 
     `schemas` maps the position of each message to its schema, in the order of positions: of two
-    types of a column, the first one counts. The message itself may leave a column out.
+    types of a column, the first one counts. A message counts with all columns of its schema, even
+    if it leaves one out.
     """
     columns: dict[str, pa.DataType] = {}
     names: dict[int, tuple[str, ...]] = {}

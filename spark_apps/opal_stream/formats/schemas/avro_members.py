@@ -21,6 +21,7 @@ def members_of_record(
 
 
 def _unknown(schema: AvroSchema, node: Node, kind: pa.DataType, path: str) -> Iterator[Member]:
+    """Yield the members that a type of Avro has and the column at `path`, of type `kind`, lacks."""
     for part in branches(node):
         branch = schema.resolved(part)
         base = base_type(branch)

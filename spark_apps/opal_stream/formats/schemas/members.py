@@ -57,6 +57,7 @@ def nested_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
 def _unknown(
     given: pa.DataType, own: pa.DataType, path: str, steps: Steps = ()
 ) -> Iterator[_Unknown]:
+    """Yield the members that a given type has and the column's own type lacks."""
     if given == own:
         return
     if pa.types.is_struct(given) and pa.types.is_struct(own):
@@ -73,7 +74,8 @@ def _unknown_fields(
     known = {field.name: field.type for field in own}
     by_case = {name.casefold(): name for name in known}
     for number, field in enumerate(given):
-        inner_path, inner_steps = f"{path}.{field.name}", (*steps, number)
+        inner_path = f"{path}.{field.name}"
+        inner_steps = (*steps, number)
         if field.name in known:
             yield from _unknown(field.type, known[field.name], inner_path, inner_steps)
             continue
@@ -85,13 +87,13 @@ def _unknown_fields(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Values within a column, and the row of each; None for a value for each row."""
+    """Values within a column; `row_of` has the row of each, or is None for one value a row."""
 
     values: pa.Array
     row_of: pa.Array | None = None
 
     def rows(self) -> list[int]:
-        """Return the rows in which something is lost if these values are."""
+        """Return the rows in which one of these values would be lost."""
         indices = pc.indices_nonzero(has_value(self.values))
         if self.row_of is not None:
             indices = self.row_of.take(indices).unique()
@@ -108,15 +110,17 @@ class _Part:
     def elements(self) -> "_Part":
         """Return the elements of a list, or a map's values."""
         parents = pc.list_parent_indices(self.values)
-        rows = parents if self.row_of is None else self.row_of.take(parents)
-        return _Part(values=pc.list_flatten(self.values), row_of=rows)
+        row_of = parents
+        if self.row_of is not None:
+            row_of = self.row_of.take(parents)
+        return _Part(values=pc.list_flatten(self.values), row_of=row_of)
 
 
 def _part(parts: dict[Steps, _Part], steps: Steps) -> _Part:
     """Return the values at the end of the steps; remember those on the way in `parts`."""
     if steps not in parts:
-        above, step = _part(parts, steps[:-1]), steps[-1]
-        if step == _ELEMENTS:
+        above = _part(parts, steps[:-1])
+        if steps[-1] == _ELEMENTS:
             parts[steps] = above.elements()
         else:
             for number, part in enumerate(above.members()):

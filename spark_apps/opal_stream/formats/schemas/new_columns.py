@@ -2,9 +2,11 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import pyarrow as pa
 
+V = TypeVar("V")
 Known = frozenset[str] | None  # names of the table's columns; None if others are not reported
 _SHOWN, _SHOWN_LETTERS = 10, 80
 
@@ -31,8 +33,8 @@ class NewColumns:
     - `columns` have the types of all messages together; null where a table has no such type.
     - `names` are the columns of each message, by its position in the batch.
     - `members` are new members of nested columns, which a table cannot get.
-    - `types` are those that a message has itself, where messages differ.
-    - With `is_of_schemas` the types are those of a message's schema, whatever others have.
+    - `types` are the types of a message's own columns, by position, where messages differ.
+    - With `is_of_schemas` the types come from the schemas of messages, not from their values.
     """
 
     columns: pa.Schema
@@ -50,18 +52,20 @@ class NewColumns:
         return self.positions[0]
 
     def moved(self, positions: "range | list[int]") -> "NewColumns":
-        """Return them for a batch in which the values are at these positions."""
-        names = {positions[position]: own for position, own in self.names.items()}
-        members = {positions[position]: paths for position, paths in self.members.items()}
-        types = {positions[position]: own for position, own in self.types.items()}
-        return replace(self, names=names, members=members, types=types)
+        """Return these columns for a larger batch: message N of this one is at `positions[N]`."""
+        return replace(
+            self,
+            names=_moved(self.names, positions),
+            members=_moved(self.members, positions),
+            types=_moved(self.types, positions),
+        )
 
     def own(self, position: int) -> pa.Schema:
-        """Return the types that a message has, perhaps among those of others."""
+        """Return a schema with the types of a message's columns, and perhaps other columns."""
         return self.types.get(position, self.columns)
 
     def of_first_message(self) -> "NewColumns":
-        """Return what the first message has, without what only others have."""
+        """Return the new columns and members of the first message alone."""
         first = self.first
         names = self.names.get(first, ())
         members = self.members.get(first, ())
@@ -76,7 +80,7 @@ class NewColumns:
     def with_schema_types(
         self, by_position: Mapping[int, Mapping[str, pa.DataType]]
     ) -> "NewColumns":
-        """Return them with the types of schemas in the messages, where they have some."""
+        """Return these columns with the types of the messages' own schemas, by position."""
         types: dict[int, pa.Schema] = dict(self.types)
         # Most messages have the same schema: each pair of objects is joined once
         joined: dict[tuple[int, int], pa.Schema] = {}
@@ -84,9 +88,8 @@ class NewColumns:
             own = self.own(position)
             key = (id(of_schema), id(own))
             if of_schema and key not in joined:
-                joined[key] = pa.schema(
-                    [(column.name, of_schema.get(column.name, column.type)) for column in own]
-                )
+                fields = [(field.name, of_schema.get(field.name, field.type)) for field in own]
+                joined[key] = pa.schema(fields)
             types[position] = joined.get(key, own)
         if not joined:
             return self
@@ -100,6 +103,10 @@ class NewColumns:
     def text(self, position: int) -> str:
         """Return the message about the columns and members of a message."""
         return new_columns_text(self.names.get(position, ()), self.paths(position))
+
+
+def _moved(by_position: Mapping[int, V], positions: "range | list[int]") -> dict[int, V]:
+    return {positions[position]: value for position, value in by_position.items()}
 
 
 def new_columns_text(names: Sequence[str], paths: Sequence[str] = ()) -> str:
@@ -116,14 +123,17 @@ def new_columns_text(names: Sequence[str], paths: Sequence[str] = ()) -> str:
 
 
 def _shown(names: Sequence[str]) -> str:
+    """Return names to stand behind a noun, with its plural s: `s 'a', 'b' and 3 more`."""
     shown: list[str] = []
     for name in names[:_SHOWN]:
         if len(name) > _SHOWN_LETTERS:
             name = f"{name[:_SHOWN_LETTERS]}..."
         shown.append(repr(name))
     plural = "" if len(names) == 1 else "s"
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return f"{plural} {', '.join(shown)}{more}"
+    text = f"{plural} {', '.join(shown)}"
+    if len(names) > _SHOWN:
+        text += f" and {len(names) - _SHOWN:,} more"
+    return text
 
 
 def with_members(new: NewColumns | None, members: Members) -> NewColumns | None:
@@ -134,9 +144,9 @@ def with_members(new: NewColumns | None, members: Members) -> NewColumns | None:
 
 
 def merge_new_columns(parts: Iterable[NewColumns | None]) -> NewColumns | None:
-    """Join the new columns of parts of a batch.
+    """Join the new columns of parts of a batch; None if no part has any.
 
-    Of two types of a column the wider one counts, or the first one.
+    A column gets the widest of its types, or the first one if none holds the others.
     """
     given = [part for part in parts if part is not None]
     if len(given) <= 1:
@@ -163,15 +173,16 @@ def merge_new_columns(parts: Iterable[NewColumns | None]) -> NewColumns | None:
 
 
 def widest(kinds: Sequence[pa.DataType]) -> pa.DataType:
-    """Return the widest of types that go together, otherwise the first one."""
-    widest = kinds[0]
+    """Return a type that holds the first type, and each later one that fits to it."""
+    widest_kind = kinds[0]
     for kind in kinds[1:]:
-        pair = [pa.schema([("", widest)]), pa.schema([("", kind)])]
+        pair = [pa.schema([("", widest_kind)]), pa.schema([("", kind)])]
         try:
-            widest = pa.unify_schemas(pair, promote_options="permissive").field(0).type
+            unified = pa.unify_schemas(pair, promote_options="permissive")
         except (pa.ArrowTypeError, pa.ArrowInvalid):
             continue
-    return widest
+        widest_kind = unified.field(0).type
+    return widest_kind
 
 
 def _columns_of(new: NewColumns) -> pa.Schema:
@@ -203,36 +214,54 @@ def split_by_case(
 ) -> tuple[NewColumns | None, dict[int, str]]:
     """Split off the messages with columns that differ from the table's in case only.
 
-    They are bad: a table cannot have a second column of that name, and without the member its
-    values would be lost silently. Members like a column that is `filled` from elsewhere are left
-    out, however they are written.
+    Returns the other messages' new columns, and why each split off message is bad, by position.
+    A table cannot have two columns that differ in case only, and without the member its values
+    would be lost silently. `filled` are the columns that are filled from elsewhere: members that
+    are like one of them, in any case, are left out.
     """
-    own = {name.casefold(): name for name in names}
-    left_out = {name for name in given.columns.names if own.get(name.casefold()) in filled}
-    new = _without(given, names=left_out)
+    own_by_case = {name.casefold(): name for name in names}
+    ignored: set[str] = set()
+    twins: dict[str, str] = {}  # by name of a new column: the table's column that is like it
+    for name in given.columns.names:
+        twin = own_by_case.get(name.casefold())
+        if twin in filled:
+            ignored.add(name)
+        elif twin is not None:
+            twins[name] = twin
+    new = _without(given, names=ignored)
     if new is None:
         return None, {}
+    wrong = _why_like(new, twins)
+    if not wrong:
+        return new, {}
+    return _without(new, wrong), wrong
+
+
+def _why_like(new: NewColumns, twins: Mapping[str, str]) -> dict[int, str]:
+    """Return why messages are bad that write a column or a member in another case, by position.
+
+    `twins` has the table's column for each new column that is like it.
+    """
     wrong: dict[int, str] = {}
     for position, members in new.members.items():
         for member in members:
             if member.like:
                 wrong[position] = _by_case(f"member {member.path!r}", f"member {member.like!r}")
                 break
-    twins = {name: own[name.casefold()] for name in new.columns.names if name.casefold() in own}
     if twins:
         for position, columns in new.names.items():
             for name in columns:
                 if name in twins:
                     wrong[position] = _by_case(f"member {name!r}", f"column {twins[name]!r}")
-    if not wrong:
-        return new, {}
-    return _without(new, wrong), wrong
+    return wrong
 
 
 def split_by_member(new: NewColumns) -> tuple[NewColumns | None, dict[int, str]]:
     """Split off the messages with new members, which no table can get, and say why."""
     wrong = {position: new_columns_text((), new.paths(position)) for position in new.members}
-    return (_without(new, wrong) if wrong else new), wrong
+    if not wrong:
+        return new, wrong
+    return _without(new, wrong), wrong
 
 
 def split_by_refused_column(
@@ -240,17 +269,21 @@ def split_by_refused_column(
 ) -> tuple[NewColumns | None, dict[int, str]]:
     """Split off the messages with columns that the table refused, and say why.
 
-    `refused` has the reasons by name and type. A message is refused for its own type first. The
-    type that the others have together may be refused then.
+    `refused` has the reasons by name and type. A message is bad if the table refused the type that
+    the message itself has, or the type that the remaining messages have together.
     """
     wrong: dict[int, str] = {}
     for position, names in new.names.items():
         _refuse(wrong, position, names, new.own(position), refused)
-    left = _without(new, wrong) if wrong else new
-    if left is not None:
-        for position, names in left.names.items():
-            _refuse(wrong, position, names, left.columns, refused)
-    return (_without(new, wrong) if wrong else new), wrong
+    remaining: NewColumns | None = new
+    if wrong:
+        remaining = _without(new, wrong)
+    if remaining is not None:
+        for position, names in remaining.names.items():
+            _refuse(wrong, position, names, remaining.columns, refused)
+    if not wrong:
+        return new, wrong
+    return _without(new, wrong), wrong
 
 
 def _refuse(
@@ -275,7 +308,7 @@ def _by_case(member: str, own: str) -> str:
 def _without(
     new: NewColumns, positions: Container[int] = (), names: Container[str] = ()
 ) -> NewColumns | None:
-    """Return what other messages have of other columns; None if that is nothing."""
+    """Leave out messages by position, and columns by name; return None if none remain."""
     by_position: dict[int, tuple[str, ...]] = {}
     for position, given in new.names.items():
         if position in positions:
