@@ -257,7 +257,7 @@ def _bytes_of(given: str) -> bytes:
 
 
 def _number(value: Any) -> Decimal | int | float | None:
-    """Return the number that an element of an array stands for; None if it is not a number."""
+    """Return the number that an element of an array stands for; otherwise None."""
     match value:
         case bool():
             return None

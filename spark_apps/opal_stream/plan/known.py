@@ -29,7 +29,7 @@ def counted_traffic(table: Table, stream: str, topics: Iterable[Topic]) -> dict[
 
 
 class KnownTraffic:
-    """The traffic of partitions, with Kafka's history where less than a week was counted.
+    """The counted traffic of partitions, with Kafka's history of uncounted hours.
 
     Kafka is asked once for each partition.
     """

@@ -87,7 +87,7 @@ def plan_spread(loads: Mapping[Partition, float], processes: int, current: Share
 
 
 def spread_by_count(loads: Mapping[Partition, float], processes: int) -> Spread:
-    """Return a spread that gives partitions out in turns and ignores loads, to compare with."""
+    """Return a spread in turns that ignores loads, to compare with."""
     order = sorted(loads)
     shares = [frozenset(order[number::processes]) for number in range(processes)]
     return Spread(shares=tuple(shares), loads=tuple(_sums(loads, shares)))

@@ -106,7 +106,10 @@ class Fleet:
         )
 
     async def end(self, children: Iterable[Reader], *, is_hung: bool = False) -> list[Outcome]:
-        """Let processes flush and end; messages that a killed one did not flush are read again."""
+        """Let processes flush and end; return how each ended.
+
+        Messages that a killed process did not flush are read again.
+        """
         ending = list(children)
         outcomes, _ = await end_children(ending, is_hung=is_hung)
         for child, outcome in zip(ending, outcomes, strict=True):

@@ -23,8 +23,9 @@ class Additions:
 def find_additions(
     types: Types, known: Known, members: Iterable[Member], versions: Callable[[], Iterable[Types]]
 ) -> Additions:
-    """Return the columns and members of a schema that a table with the `known` columns lacks.
+    """Return the columns and members of a schema that a table lacks.
 
+    `known` are the table's columns, and `members` the members that its nested columns lack.
     `versions` returns the types of all versions of the schema, the newest one first. A new column
     has the widest of its types, or the newest one if none holds the others: so its type does not
     depend on which message comes first.

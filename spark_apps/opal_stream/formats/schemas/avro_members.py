@@ -21,7 +21,10 @@ def members_of_record(
 
 
 def _unknown(schema: AvroSchema, node: Node, kind: pa.DataType, path: str) -> Iterator[Member]:
-    """Yield the members that a type of Avro has and the column at `path`, of type `kind`, lacks."""
+    """Yield the members of a type of Avro that the column at `path` lacks.
+
+    `kind` is the type of the column.
+    """
     for part in branches(node):
         branch = schema.resolved(part)
         base = base_type(branch)

@@ -87,7 +87,7 @@ def _unknown_fields(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Values within a column; `row_of` has the row of each, or is None for one value a row."""
+    """Values within a column, and the row of each; without `row_of` one value a row."""
 
     values: pa.Array
     row_of: pa.Array | None = None

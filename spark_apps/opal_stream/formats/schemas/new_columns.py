@@ -52,7 +52,7 @@ class NewColumns:
         return self.positions[0]
 
     def moved(self, positions: "range | list[int]") -> "NewColumns":
-        """Return these columns for a larger batch: message N of this one is at `positions[N]`."""
+        """Return these columns for a larger batch, with message N at `positions[N]`."""
         return replace(
             self,
             names=_moved(self.names, positions),
@@ -61,7 +61,7 @@ class NewColumns:
         )
 
     def own(self, position: int) -> pa.Schema:
-        """Return a schema with the types of a message's columns, and perhaps other columns."""
+        """Return the types of a message's new columns, perhaps among other columns."""
         return self.types.get(position, self.columns)
 
     def of_first_message(self) -> "NewColumns":
@@ -238,7 +238,7 @@ def split_by_case(
 
 
 def _why_like(new: NewColumns, twins: Mapping[str, str]) -> dict[int, str]:
-    """Return why messages are bad that write a column or a member in another case, by position.
+    """Return why messages are bad that write a name in another case, by position.
 
     `twins` has the table's column for each new column that is like it.
     """
