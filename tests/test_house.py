@@ -151,7 +151,7 @@ def test_the_package_knows_its_version() -> None:
     assert f"opal-lake[spark,s3]=={opal_lake.__version__}" in own
 
 
-def test_packages_say_what_they_are_for() -> None:
+def test_every_package_has_a_docstring() -> None:
     packages = {path.parent: tree_of(path) for path in MODULES if path.name == "__init__.py"}
     assert not [
         relative(folder) for folder, tree in packages.items() if not ast.get_docstring(tree)
@@ -162,7 +162,7 @@ def test_functions_take_few_parameters_by_position() -> None:
     assert not in_every_module(crowded_functions)
 
 
-def test_names_say_something() -> None:
+def test_no_module_has_an_empty_name() -> None:
     assert not [
         relative(path)
         for path in MODULES
@@ -196,7 +196,7 @@ def test_opal_lake_takes_time_and_ids_from_outside() -> None:
         "def f():\n    import random",
     ],
 )
-def test_the_clock_rule_sees(line: str) -> None:
+def test_clock_rule_finds_every_read_of_the_clock(line: str) -> None:
     assert list(looks_at_clock_or_chance(ast.parse(line)))
 
 

@@ -169,11 +169,11 @@ def test_pages_keep_the_words() -> None:
         'text = f"{1 if a else 2}"',
     ],
 )
-def test_nesting_is_seen(line: str) -> None:
+def test_nested_expressions_are_reported(line: str) -> None:
     assert list(nesting(ast.parse(line)))
 
 
-def test_words_and_names_are_seen() -> None:
+def test_style_faults_of_words_names_and_docstrings_are_reported() -> None:
     assert list(words("x is no bound"))
     assert not list(words("x is no longer accepted"))
     assert list(empty_names(ast.parse("found = 1")))

@@ -226,7 +226,7 @@ def test_a_batch_whose_keys_would_repeat_is_refused() -> None:
         check_batch(Batch(base=7_368_787, count=100, seed=1, keys="uniform", inserted=0))
 
 
-def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_the_command_line_are_parsed(capsys: pytest.CaptureFixture[str]) -> None:
     whole = parse([])
     assert (whole.systems, whole.only, whole.name) == (USUAL, USUAL_MEASURES, "peers-10000000")
     assert {*SYSTEMS} - {*USUAL} == {"delta-cdf", "iceberg-cow"}

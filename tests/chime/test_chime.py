@@ -33,7 +33,7 @@ def test_nothing_is_missed_on_sqlite_when_processes_are_killed(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.usefixtures("postgres")  # says so where there is none
-def test_nothing_is_missed_when_the_database_crashes_too(tmp_path: Path) -> None:
+def test_nothing_is_missed_when_processes_and_the_database_crash(tmp_path: Path) -> None:
     programs = postgres_folder()
     assert programs is not None
     with postgres_server(programs) as server:

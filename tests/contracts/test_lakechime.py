@@ -463,7 +463,7 @@ def test_a_step_that_is_registered_again_gets_the_same_answer(chime: LakeChime) 
         chime.register(events, outbox=outbox)
 
 
-def test_what_a_producer_has_seen_is_kept_by_item(chime: LakeChime) -> None:
+def test_seen_values_of_a_producer_are_stored_by_item(chime: LakeChime) -> None:
     assert chime.seen(TABLE) == {}
     chime.register(
         [made(1)],

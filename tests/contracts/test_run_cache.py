@@ -86,7 +86,7 @@ def some_rows(draw: st.DrawFn, ties: int, most: int) -> list[Row]:
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data(), ties=st.integers(0, 2), block=st.sampled_from([1, 2, 3, 16]))
-def test_every_way_finds_what_brute_force_finds(
+def test_every_cache_finds_the_entries_of_a_brute_force_search(
     backend: str,
     tmp_path_factory: pytest.TempPathFactory,
     data: st.DataObject,
@@ -183,7 +183,7 @@ def test_several_runs_are_asked_each_for_its_own_range(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data(), ties=st.integers(0, 1))
-def test_what_is_nearest_in_all_runs_is_found(
+def test_nearest_entries_of_all_runs_are_found(
     backend: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, ties: int
 ) -> None:
     """Spread keys and deltas over runs, some with a recorded delta that is too great."""
@@ -225,7 +225,7 @@ def test_of_equal_deltas_in_two_runs_both_are_found(
     }
 
 
-def test_a_greatest_delta_that_is_too_small_is_no_answer(
+def test_too_small_greatest_delta_of_a_run_is_an_error(
     local: Storage, backend: str, tmp_path: Path
 ) -> None:
     stored = stored_entries([(7, 7, 10, 1, 0, False)], 0)

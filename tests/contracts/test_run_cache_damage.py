@@ -52,7 +52,7 @@ def removed(file: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [cut_off, emptied, garbled, removed])
-def test_a_near_copy_that_is_not_whole_is_derived_anew(
+def test_incomplete_near_copy_is_derived_again(
     local: Storage, backend: str, harm: Callable[[Path], None], tmp_path: Path
 ) -> None:
     stored = greatest_of_equal(drawn(5, 2_000, 700))
@@ -67,7 +67,7 @@ def test_a_near_copy_that_is_not_whole_is_derived_anew(
         assert len(near_files(cache)) == 1
 
 
-def test_a_mapped_copy_from_before_the_machine_started_is_derived_anew(
+def test_mapped_copy_from_before_the_machine_started_is_derived_again(
     local: Storage, tmp_path: Path
 ) -> None:
     """Derive a copy again whose pages a crash may have lost."""
@@ -87,7 +87,7 @@ def test_a_mapped_copy_from_before_the_machine_started_is_derived_anew(
 
 
 @pytest.mark.parametrize("other", BACKENDS)
-def test_what_lies_in_the_place_of_a_copy_is_cleared_away(
+def test_other_file_at_the_path_of_a_copy_is_removed(
     local: Storage, backend: str, other: str, tmp_path: Path
 ) -> None:
     """Clear away files and folders at the path of a copy."""
@@ -119,7 +119,7 @@ def flip_in_table(cache: NearRuns, share: float) -> tuple[Path, bytes]:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_rocksdb_sees_damage_in_what_it_reads_and_the_copy_is_derived_anew(
+def test_damaged_copy_of_rocksdb_is_derived_again(
     local: Storage, share: float, tmp_path: Path
 ) -> None:
     """Damage a copy, also while it is read; the store answers meanwhile."""
@@ -199,7 +199,7 @@ def test_a_folder_that_others_may_write_to_is_refused(
             call()
 
 
-def test_the_folder_is_the_users_own_and_nothing_beside_it_is_touched(
+def test_folder_belongs_to_the_user_and_no_neighbour_changes(
     local: Storage, backend: str, tmp_path: Path
 ) -> None:
     """Keep other files of a cache folder, however small the cache is."""
@@ -294,7 +294,7 @@ def test_a_missing_run_is_named(storage: Storage, backend: str, tmp_path: Path) 
             list(cache.slices(run, 10))
 
 
-def test_a_sound_run_in_the_place_of_another_is_not_taken(
+def test_sound_run_at_the_path_of_another_is_refused(
     local: Storage, backend: str, tmp_path: Path
 ) -> None:
     stored, other = (greatest_of_equal(drawn(seed, 500, 500)) for seed in (5, 6))

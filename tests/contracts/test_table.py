@@ -45,7 +45,7 @@ def table(engine: Engine, tmp_path: Path) -> Table[Any]:
     return engine.create(tmp_path / "t")
 
 
-def test_read_shows_versions_times_and_what_meets_a_condition(
+def test_read_shows_rows_of_a_version_a_time_or_a_condition(
     engine: Engine, filled: Table[Any]
 ) -> None:
     table = filled
@@ -77,7 +77,7 @@ def test_get_returns_arrow_in_the_order_of_the_keys(engine: Engine, filled: Tabl
     ]
 
 
-def test_changes_tell_what_each_version_did(engine: Engine, filled: Table[Any]) -> None:
+def test_changes_list_the_changed_rows_of_each_version(engine: Engine, filled: Table[Any]) -> None:
     table, named = filled, ("_commit_version", "_change_type", "sku", "price")
     of_day_2 = [
         (3, "delete", "b", 2),
@@ -151,7 +151,7 @@ def test_describe_files_and_segments_count_the_same(engine: Engine, filled: Tabl
     assert table.segments(version=0) == []
 
 
-def test_history_and_commits_list_what_was_done(engine: Engine, filled: Table[Any]) -> None:
+def test_history_and_commits_list_the_operations(engine: Engine, filled: Table[Any]) -> None:
     table = filled
     steps = [(3, "ingest", None), (2, "metagen", None), (1, "ingest", "first"), (0, "create", None)]
     listed = [(row["version"], row["operation"], row["token"]) for row in table.history()]
@@ -185,7 +185,7 @@ def test_explain_says_which_files_a_read_leaves_out(engine: Engine, filled: Tabl
     assert [condition["condition"] for condition in about["conditions"]] == ["price > 3"]
 
 
-def test_check_finds_nothing_and_says_what_it_looked_at(engine: Engine, filled: Table[Any]) -> None:
+def test_check_of_a_sound_table_reports_its_extent(engine: Engine, filled: Table[Any]) -> None:
     table = filled
     findings = table.check()
     assert findings == []

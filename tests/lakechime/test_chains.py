@@ -17,7 +17,7 @@ def kinds(events: list[DataChangeEvent]) -> list[ProblemKind]:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.randoms())
-def test_a_chain_is_found_in_whatever_order_its_events_come(
+def test_order_of_events_does_not_change_their_chain(
     first: int, many: int, dice: random.Random
 ) -> None:
     events = [
@@ -53,7 +53,7 @@ def test_two_successors_are_a_fork() -> None:
 
 
 @pytest.mark.parametrize("tag", ["opal.restored_version", "restored_snapshot_id"])
-def test_a_restore_is_said(tag: str) -> None:
+def test_restore_is_a_problem_of_a_chain(tag: str) -> None:
     events = [made(1), made(2), made(3, tags={tag: "1"})]
     assert kinds(events) == [ProblemKind.RESTORE]
     with pytest.raises(ChainError, match="snapshot 3 restored 1"):
@@ -66,17 +66,17 @@ def test_a_snapshot_that_is_current_again_is_a_restore() -> None:
     assert ProblemKind.FORK in kinds(events)
 
 
-def test_a_table_that_was_made_again_is_said() -> None:
+def test_table_created_again_is_a_problem_of_a_chain() -> None:
     assert kinds([made(1), made(2), made(7, before=None)]) == [ProblemKind.RECREATED]
 
 
-def test_events_that_contradict_one_another_are_said() -> None:
+def test_contradicting_events_are_a_problem_of_a_chain() -> None:
     assert kinds([made(1), made(2), made(2, before=None, partition=("a",))]) == [
         ProblemKind.CONTRADICTION
     ]
 
 
-def test_a_circle_is_said() -> None:
+def test_circle_of_snapshots_is_a_problem_of_a_chain() -> None:
     assert ProblemKind.CIRCLE in kinds([made(1, before=2), made(2, before=1)])
     assert ProblemKind.CIRCLE in kinds([made(1), made(5, before=6), made(6, before=5)])
 
@@ -87,7 +87,7 @@ def test_events_without_snapshots_make_no_chain() -> None:
     assert kinds([made(1), hive(("a",))]) == [ProblemKind.NO_SNAPSHOT]
 
 
-def test_nothing_and_several_tables_are_no_chain() -> None:
+def test_chain_of_no_events_or_of_two_tables_is_refused() -> None:
     with pytest.raises(InvalidEventError, match="got no events"):
         chain([])
     with pytest.raises(InvalidEventError, match="events of 2 tables"):
@@ -99,7 +99,7 @@ def test_nothing_and_several_tables_are_no_chain() -> None:
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.none() | st.integers(1, 6)), min_size=1, max_size=8)
 )
-def test_a_chain_without_problems_is_one_and_all_others_have_some(
+def test_chain_has_problems_unless_each_snapshot_follows_the_one_before(
     links: list[tuple[int, int | None]],
 ) -> None:
     """Check random events: without a problem each snapshot follows the one before."""

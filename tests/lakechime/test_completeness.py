@@ -26,13 +26,13 @@ def test_a_percentage_has_one_text(percent: int | float | str | Decimal, text: s
 
 
 @pytest.mark.parametrize("percent", [-1, 101, "most", "nan", "inf", "", "9" * 20])
-def test_what_is_no_percentage_is_refused(percent: int | str) -> None:
+def test_invalid_percentage_is_refused(percent: int | str) -> None:
     with pytest.raises(InvalidEventError, match="is not a percentage"):
         completeness_tag(HOURLY, percent)
 
 
 @pytest.mark.parametrize("period", ["", "Hourly", "a b", "x" * 70, "ü"])
-def test_what_is_no_period_is_refused(period: str) -> None:
+def test_invalid_period_is_refused(period: str) -> None:
     with pytest.raises(InvalidEventError, match="is not the name of a period"):
         completeness_tag(period, 99)
 

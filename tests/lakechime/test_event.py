@@ -137,7 +137,7 @@ def test_json_that_is_not_an_event_is_refused(text: str, said: str) -> None:
         DataChangeEvent.from_json(text)
 
 
-def test_what_is_left_out_has_a_default() -> None:
+def test_missing_fields_of_an_event_have_defaults() -> None:
     event = DataChangeEvent.from_json(
         {"table": "t", "table_format": "HIVE", "operation_type": None, "tags": None}
     )
@@ -158,7 +158,7 @@ def test_tags_are_a_copy_that_nobody_changes() -> None:
         event.tags["a"] = "3"  # type: ignore[index]
 
 
-def test_what_makes_an_event_the_same() -> None:
+def test_events_are_distinguished_by_table_snapshot_and_partition() -> None:
     same = {
         dedup_key(made(1)),
         dedup_key(

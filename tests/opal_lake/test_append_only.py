@@ -48,7 +48,7 @@ def table(request: pytest.FixtureRequest) -> Table:
     return made
 
 
-def test_every_processed_row_is_visible_equal_ones_too(table: Table) -> None:
+def test_every_processed_row_is_visible_even_if_rows_are_equal(table: Table) -> None:
     assert content(table, version=0) == content(table, version=1) == []
     assert content(table, version=2) == content(table, version=3) == seen(MONDAY)
     assert content(table) == seen(MONDAY, TUESDAY)

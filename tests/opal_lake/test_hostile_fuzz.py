@@ -205,7 +205,7 @@ def used(storage: Storage, what: str) -> list[str]:
 
 
 @pytest.mark.parametrize("share", range(4))
-def test_metadata_that_anybody_wrote_gives_an_answer_or_an_error_of_ours(share: int) -> None:
+def test_hostile_metadata_give_an_answer_or_an_opal_error(share: int) -> None:
     files = original()
     assert not [line for seed in range(share, 120, 4) for line in run(files, seed)]
 
@@ -224,7 +224,7 @@ def _paths_in(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_outside_of_the_root_is_read_written_or_deleted(
+def test_hostile_metadata_touch_no_file_outside_the_root(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file next to the root has the path that the metadata names.

@@ -56,7 +56,9 @@ def paths(table: Table) -> set[str]:
 
 
 @pytest.mark.parametrize("job", [metagen, same_properties])
-def test_it_commits_no_version_and_claims_no_number(table: Table, job: Job) -> None:
+def test_operation_with_nothing_to_do_commits_no_version_and_claims_no_number(
+    table: Table, job: Job
+) -> None:
     before = paths(table)
     assert not job(table, None).repeated
     assert paths(table) == before
@@ -83,7 +85,7 @@ def test_a_repeat_returns_the_first_result_after_later_commits(table: Table, job
         table.retain(token="t")
 
 
-def test_a_metagen_that_lost_all_rows_to_another_commits_nothing_and_stores_a_result(
+def test_metagen_that_lost_all_rows_to_another_stores_a_result(
     table: Table,
 ) -> None:
     table.ingest(*rows(SECOND))
@@ -96,7 +98,7 @@ def test_a_metagen_that_lost_all_rows_to_another_commits_nothing_and_stores_a_re
     assert check_table(table) == []
 
 
-def test_two_runs_with_one_token_tell_the_same(table: Table) -> None:
+def test_two_runs_with_one_token_return_one_result(table: Table) -> None:
     """One job saw nothing pending, the other the rows that came in between.
 
     The first result is final.

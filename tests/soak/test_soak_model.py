@@ -26,7 +26,7 @@ def small(turn: int) -> dict[str, np.ndarray]:
     return {name: values % 40 if name == "sku" else values for name, values in rows.items()}
 
 
-def test_it_agrees_with_the_model_table_at_every_version_and_event_time() -> None:
+def test_soak_model_agrees_with_the_model_table() -> None:
     mine, theirs = Model(), []
     for turn in range(6):
         rows = small(turn)

@@ -211,7 +211,7 @@ def test_wrong_usage_is_one_line_too(
     assert shown.count("\n") == 1
 
 
-def test_events_begin_where_it_is_said(
+def test_events_begin_after_a_seq_or_at_a_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(capsys, "events") == "no event\n"
@@ -252,7 +252,7 @@ def test_the_database_is_kept(
     assert run(capsys, "migrate", "--to", "base", "--yes").endswith(" to no tables\n")
 
 
-def test_expire_says_whom_it_waits_for_and_who_is_gone_is_forgotten(
+def test_expire_names_the_consumers_that_it_waits_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
     feed(monkeypatch, *map(line, range(1, 4)))
@@ -283,7 +283,7 @@ def test_expire_says_whom_it_waits_for_and_who_is_gone_is_forgotten(
     assert run(capsys, "expire", "--older-than", "0s") == "deleted 1 event\n"
 
 
-def test_a_service_is_one_more_database(
+def test_commands_work_with_the_address_of_a_service(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with serving(f"sqlite:///{tmp_path}/served.db") as served:
@@ -333,7 +333,7 @@ def lakechime(*words: str, **more: Any) -> "subprocess.Popen[str]":
     )
 
 
-def test_serve_serves_until_it_is_stopped_and_follow_shows_what_comes(
+def test_follow_shows_events_while_serve_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     run(capsys, "check")
@@ -381,7 +381,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def test_a_port_that_is_taken_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_names_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     run_token(capsys)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         said = run(capsys, "serve", "--port", str(listener.getsockname()[1]), code=RETRY)
@@ -411,7 +411,7 @@ def test_help_and_the_client_of_a_service_load_no_more_than_they_need() -> None:
     assert loaded("from lakechime import LakeChime; LakeChime.open('http://host')", *heavy) == []
 
 
-def test_what_no_database_keeps_is_refused_before_it_is_sent(
+def test_client_refuses_an_event_that_no_database_can_store(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_argument = b"\xff".decode("utf-8", "surrogateescape")
@@ -428,7 +428,7 @@ def test_what_no_database_keeps_is_refused_before_it_is_sent(
     assert "0 events" in run(capsys, "check")
 
 
-def test_a_range_of_expired_events_says_so(
+def test_range_with_expired_events_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed(monkeypatch, *map(line, range(1, 4)))

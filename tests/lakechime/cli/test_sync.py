@@ -70,7 +70,7 @@ def test_tables_by_words(
         assert len(events_of(client, "shop.orders")) == 2
 
 
-def test_one_that_fails_does_not_stop_the_others(
+def test_failure_of_one_table_does_not_stop_the_others(
     capsys: pytest.CaptureFixture[str], opal: Table, tmp_path: Path
 ) -> None:
     assert main(["sync", f"none=delta:{tmp_path}/none", f"shop.orders=opal:{opal.uri}"]) == FINDINGS
@@ -82,7 +82,7 @@ def test_one_that_fails_does_not_stop_the_others(
     assert "needs either TABLE... or --file" in capsys.readouterr().err
 
 
-def test_a_file_is_watched_until_the_end_is_asked_for(
+def test_tables_of_a_file_are_watched_until_sigterm(
     opal: Table, tmp_path: Path, database: str
 ) -> None:
     file = tmp_path / "tables.yaml"

@@ -99,7 +99,7 @@ def cleaned(path: str, *versions: int) -> None:
         (Path(path) / "_delta_log" / f"{version:020d}.json").unlink()
 
 
-def test_versions_that_were_cleaned_away_are_said(client: LakeChime, path: str) -> None:
+def test_cleaned_up_versions_are_a_gap_with_a_note(client: LakeChime, path: str) -> None:
     write(path, (1, "a", 1))
     look(client, path)
     for number in range(5):
@@ -126,9 +126,7 @@ def test_versions_that_were_cleaned_away_are_said(client: LakeChime, path: str) 
     ] == [ProblemKind.GAP]
 
 
-def test_a_log_that_is_all_cleaned_away_is_said_by_its_newest_version(
-    client: LakeChime, path: str
-) -> None:
+def test_cleaned_up_log_is_registered_by_its_newest_version(client: LakeChime, path: str) -> None:
     write(path, (1, "a", 1), partition_by=["dt"])
     write(path, (2, "a", 1))
     cleaned(path, 0, 1)
@@ -153,7 +151,7 @@ def test_a_log_that_was_cleaned_up_to_what_is_registered_is_no_gap(
 
 
 @pytest.mark.parametrize("commits", [1, 3, 5])
-def test_a_table_that_was_made_again_tells_its_versions_again(
+def test_table_created_again_registers_its_versions_again(
     client: LakeChime, path: str, commits: int
 ) -> None:
     """However many versions the new one has when it is looked at."""
@@ -179,7 +177,7 @@ def test_a_table_that_was_made_again_tells_its_versions_again(
     assert ProblemKind.RECREATED in kinds
 
 
-def test_partitions_of_other_levels_than_before_are_told_without_stopping(
+def test_partitions_of_other_levels_than_before_stop_no_registration(
     client: LakeChime, path: str
 ) -> None:
     write(path, (1, "a", 1), partition_by=["dt"])
@@ -216,7 +214,7 @@ def test_a_damaged_commit_is_named() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_version_once_in_order_whenever_somebody_looks(
+def test_random_looks_register_each_version_once_in_order(
     client: LakeChime, path: str, seed: int
 ) -> None:
     chance = random.Random(seed)

@@ -59,7 +59,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
 
 
 @pytest.mark.parametrize("before, after", [*permutations(FORMATS, 2)])
-def test_a_name_that_another_format_has_is_refused_and_says_what_to_do(
+def test_refusal_of_another_format_s_name_has_a_next_step(
     client: LakeChime, sources: dict[str, Source], before: str, after: str
 ) -> None:
     sync(client, sources[before])

@@ -81,9 +81,7 @@ def test_new_partitions_and_those_written_again(client: LakeChime, tmp_path: Pat
     assert look(client, root).events == 0
 
 
-def test_with_a_marker_a_partition_is_told_when_it_has_it(
-    client: LakeChime, tmp_path: Path
-) -> None:
+def test_partition_is_registered_once_it_has_its_marker(client: LakeChime, tmp_path: Path) -> None:
     put(tmp_path / "logs", "dt=1/a.parquet", 10)
     put(tmp_path / "logs", "dt=2/a.parquet", 10)
     put(tmp_path / "logs", "dt=2/_SUCCESS", 11)
@@ -91,7 +89,7 @@ def test_with_a_marker_a_partition_is_told_when_it_has_it(
     assert reported(client) == [(("2",), "APPEND")]
 
 
-def test_folders_of_other_levels_are_named_and_stop_nobody(
+def test_folders_of_other_levels_are_named_and_not_registered(
     client: LakeChime, tmp_path: Path
 ) -> None:
     put(tmp_path / "logs", "dt=1/hour=1/a", 10)
@@ -161,7 +159,7 @@ class Moments:
         self.meanwhile()
 
 
-def test_what_was_just_written_is_told_once_it_cannot_change_unseen(
+def test_recently_written_partition_is_registered_once_its_changes_show(
     client: LakeChime, tmp_path: Path
 ) -> None:
     put(tmp_path / "logs", "dt=1/a", 100)
@@ -172,7 +170,7 @@ def test_what_was_just_written_is_told_once_it_cannot_change_unseen(
     assert len(moments.slept) == 1
 
 
-def test_what_is_being_written_waits_for_the_next_look(client: LakeChime, tmp_path: Path) -> None:
+def test_partition_being_written_waits_for_the_next_look(client: LakeChime, tmp_path: Path) -> None:
     root = tmp_path / "logs"
     put(root, "dt=1/a", 50)
     put(root, "dt=2/a", 100)
@@ -241,7 +239,7 @@ class _Remembered:
         yield Step(position={"at": 21}, events=(event,))
 
 
-def test_what_is_remembered_is_registered_in_portions(client: LakeChime) -> None:
+def test_seen_partitions_are_registered_in_portions(client: LakeChime) -> None:
     assert sync(client, _Remembered()).events == 1
     assert len(client.seen(NAME)) == 10_500
     assert sync(client, _Remembered()).events == 0

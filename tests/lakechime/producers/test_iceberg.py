@@ -151,7 +151,7 @@ def test_snapshots_are_events(client: LakeChime, lake: Lake) -> None:
     check_chain(client, NAME, [str(snapshot.snapshot_id) for snapshot in lake.table.snapshots()])
 
 
-def test_partitions_are_those_of_the_files_that_came_and_went(
+def test_partitions_are_those_of_added_and_removed_files(
     client: LakeChime, properties: dict[str, str], catalog: Catalog
 ) -> None:
     fields = (
@@ -169,7 +169,7 @@ def test_partitions_are_those_of_the_files_that_came_and_went(
     assert reported[2:] == [((None, None), "APPEND"), (("2026-11-01", 1), "DELETE")]
 
 
-def test_partitions_of_other_levels_do_not_stop(
+def test_partition_of_other_levels_is_registered_as_a_tag(
     client: LakeChime, properties: dict[str, str], catalog: Catalog
 ) -> None:
     lake = Lake(
@@ -204,7 +204,9 @@ def test_partitions_of_other_levels_do_not_stop(
         (99, IdentityTransform(), "of a column that is gone", ("of a column that is gone",)),
     ],
 )
-def test_values_of_partitions(source: int, transform: Any, value: Any, shown: Any) -> None:
+def test_only_identity_and_time_fields_have_partition_values(
+    source: int, transform: Any, value: Any, shown: Any
+) -> None:
     """Name identity and time fields; nobody waits for a bucket."""
     spec = PartitionSpec(PartitionField(source, 1000, transform, "p"))
     assert values_of(spec, [Schema(*FIELDS)])(Record(value)) == shown
@@ -257,7 +259,7 @@ def test_snapshots_that_expired_between_two_looks_are_a_gap(client: LakeChime, l
     ] == [ProblemKind.GAP]
 
 
-def test_what_expired_after_it_was_registered_is_no_gap(client: LakeChime, lake: Lake) -> None:
+def test_expiry_of_registered_snapshots_leaves_no_gap(client: LakeChime, lake: Lake) -> None:
     snapshots = [lake.append((1, 1)), lake.append((2, 1))]
     lake.look(client)
     snapshots.append(lake.append((3, 1)))
@@ -266,7 +268,9 @@ def test_what_expired_after_it_was_registered_is_no_gap(client: LakeChime, lake:
     check_chain(client, NAME, snapshots)
 
 
-def test_a_first_look_takes_what_is_kept(client: LakeChime, lake: Lake) -> None:
+def test_first_look_begins_at_the_oldest_snapshot_that_did_not_expire(
+    client: LakeChime, lake: Lake
+) -> None:
     first, second = lake.append((1, 1)), lake.append((2, 1))
     lake.expire(first)
     lake.look(client)
@@ -276,7 +280,7 @@ def test_a_first_look_takes_what_is_kept(client: LakeChime, lake: Lake) -> None:
     assert gaps_of(client, NAME) == [False]
 
 
-def test_only_the_main_branch_unless_told(client: LakeChime, lake: Lake) -> None:
+def test_main_branch_is_read_unless_another_is_requested(client: LakeChime, lake: Lake) -> None:
     first = lake.append((1, 1))
     with lake.table.manage_snapshots() as manage:
         manage.create_branch(snapshot_id=int(first), branch_name="audit")
@@ -349,7 +353,7 @@ def test_a_folder_without_a_catalog_is_read_by_its_newest_metadata(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_each_snapshot_once_in_order_whenever_somebody_looks(
+def test_random_looks_register_each_snapshot_once_in_order(
     client: LakeChime, lake: Lake, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -391,7 +395,7 @@ def test_each_snapshot_once_in_order_whenever_somebody_looks(
         (5, {3: None, 4: None, 5: 4}, Lineage(head=3, sequence=3), Course(ids=(4, 5))),
     ],
 )
-def test_the_way_to_a_head(
+def test_course_to_a_head_is_planned_from_the_links(
     head: int, parents: dict[int, int | None], lineage: Lineage, course: Course
 ) -> None:
     links = {number: Link(parent=parent, sequence=number) for number, parent in parents.items()}

@@ -47,7 +47,7 @@ def test_each_commit_of_a_table_registers(tmp_path: Path, monkeypatch: pytest.Mo
         assert [event.snapshot_id for event in events_of(client, "shop.prices")] == ["0", "1", "3"]
 
 
-def test_without_a_place_nothing_is_loaded(tmp_path: Path) -> None:
+def test_listener_loads_nothing_without_a_lakechime_url(tmp_path: Path) -> None:
     code = (
         "import sys; from opal_lake.table import Table; import pyarrow as pa\n"
         "schema = pa.schema([('a', pa.int64()), ('at', pa.int64())])\n"
@@ -66,7 +66,7 @@ def test_names_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mon
         assert client.table_state("mine", "east") is not None
 
 
-def test_a_database_that_is_away_is_a_warning_and_the_next_commit_catches_up(
+def test_commit_after_a_database_outage_registers_missed_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = tmp_path / "broken"
@@ -115,7 +115,7 @@ def test_a_listener_that_fails_does_not_fail_the_commit(
     assert "the commit stands" in caplog.text
 
 
-def test_what_a_killed_process_committed_the_next_one_registers(
+def test_next_process_registers_the_commits_of_a_killed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table.create(f"{tmp_path}/t", shop.SCHEMA, **asdict(LAYOUT))

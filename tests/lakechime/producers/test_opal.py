@@ -76,7 +76,7 @@ def test_partition_keys_of_ingests_that_were_looked_at_before_are_known(client: 
     assert events_of(client, NAME)[-1].partition == ("2026-11-02",)
 
 
-def test_a_partition_without_rows_is_told(client: LakeChime) -> None:
+def test_ingest_without_rows_registers_its_partition(client: LakeChime) -> None:
     table = shop.create(MemoryStorage())
     put(table, partition_key="2026-11-02", token="empty")
     sync_opal(client, table, NAME)
@@ -94,7 +94,7 @@ def keys_told(client: LakeChime) -> list[tuple[str | None, str | None]]:
     ]
 
 
-def test_only_the_key_that_was_published_is_told(client: LakeChime) -> None:
+def test_only_the_published_key_is_registered(client: LakeChime) -> None:
     table = shop.create(MemoryStorage())
     put(table, ("a", 1, 1), partition_key="2026-11-01")
     put(table, ("b", 1, 1), partition_key="2026-11-02")
@@ -108,7 +108,7 @@ def test_only_the_key_that_was_published_is_told(client: LakeChime) -> None:
     assert keys_told(client) == [("4", "2026-11-02"), ("5", None)]
 
 
-def test_an_ingest_without_rows_does_not_tell_a_key_that_is_pending(client: LakeChime) -> None:
+def test_ingest_without_rows_does_not_register_a_pending_key(client: LakeChime) -> None:
     table = shop.create(MemoryStorage())
     put(table, ("a", 1, 1), partition_key="2026-11-01")
     put(table, partition_key="2026-11-01", token="empty")
@@ -122,9 +122,7 @@ def test_an_ingest_without_rows_does_not_tell_a_key_that_is_pending(client: Lake
 
 
 @pytest.mark.parametrize("looks", ["once", "at each version"])
-def test_a_key_without_rows_is_told_when_what_was_pending_is_discarded(
-    client: LakeChime, looks: str
-) -> None:
+def test_discard_of_pending_rows_registers_their_empty_key(client: LakeChime, looks: str) -> None:
     table = shop.create(MemoryStorage())
     for step in (
         lambda: put(table, ("a", 1, 1), partition_key="2026-11-01", token="bad"),
@@ -140,7 +138,7 @@ def test_a_key_without_rows_is_told_when_what_was_pending_is_discarded(
     assert keys_told(client) == [("3", "2026-11-01")]
 
 
-def test_a_try_without_rows_tells_its_key_when_it_replaces_what_was_pending(
+def test_try_without_rows_registers_its_key_if_it_replaces_pending_rows(
     client: LakeChime,
 ) -> None:
     table = shop.create(MemoryStorage())
@@ -167,7 +165,7 @@ def test_business_snapshots_and_restores_are_tags(client: LakeChime) -> None:
     ]
 
 
-def test_the_name_is_a_property_or_the_place(client: LakeChime, tmp_path: Path) -> None:
+def test_name_of_an_opal_table_is_a_property_or_its_path(client: LakeChime, tmp_path: Path) -> None:
     named = Table.create(
         f"{tmp_path}/a",
         shop.SCHEMA,
@@ -199,7 +197,7 @@ class Counting:
         return ask
 
 
-def test_a_look_at_nothing_new_is_one_request_and_at_something_two(client: LakeChime) -> None:
+def test_look_sends_one_request_and_another_one_for_new_versions(client: LakeChime) -> None:
     table, counting = shop.create(MemoryStorage()), Counting(client.store)
     counted = LakeChime(counting)
     for _ in range(20):
@@ -210,7 +208,7 @@ def test_a_look_at_nothing_new_is_one_request_and_at_something_two(client: LakeC
     assert counting.asked == ["table_state", "register", "table_state"]
 
 
-def test_versions_that_expired_before_they_were_registered_are_said(client: LakeChime) -> None:
+def test_versions_expired_before_registration_are_a_gap_with_a_note(client: LakeChime) -> None:
     storage, clock = MemoryStorage(), ManualClock()
     layout = replace(LAYOUT, properties={"checkpoint_commits": 1})
     table = create_on(storage, plan_spec(shop.SCHEMA, layout), clock, CountingIds())
@@ -290,7 +288,7 @@ def versions_in_the_log(storage: Storage) -> list[int]:
     return [int(entry.path[-25:-5]) for entry in storage.list("_opal/log/")]
 
 
-def test_a_table_that_was_made_again_tells_its_versions_again(
+def test_table_created_again_registers_its_versions_again(
     client: LakeChime, tmp_path: Path
 ) -> None:
     for prices in ([1, 2, 3], [4, 5]):
@@ -307,7 +305,7 @@ def test_a_table_that_was_made_again_tells_its_versions_again(
     }
 
 
-def test_a_table_that_went_back_to_a_backup_is_said(client: LakeChime, tmp_path: Path) -> None:
+def test_table_restored_from_a_backup_is_reported(client: LakeChime, tmp_path: Path) -> None:
     table = Table.create(f"{tmp_path}/t", shop.SCHEMA, **asdict(LAYOUT))
     put(table, ("a", 1, 1), metadata="inline")
     shutil.copytree(f"{tmp_path}/t", f"{tmp_path}/backup")
@@ -351,7 +349,7 @@ VERBS = (
 )
 
 
-def test_whoever_looks_when_and_is_killed_where_each_commit_is_told_once(client: LakeChime) -> None:
+def test_killed_looks_register_each_commit_once(client: LakeChime) -> None:
     """Let writers have their own heads, and looks die before or after committing."""
     names = itertools.count()
     counting = Counting(client.store)
@@ -399,7 +397,7 @@ def act(table: Table, verb: str, number: int, at: int) -> None:
             table.savepoint("s", move=True)
 
 
-def test_many_at_once_do_no_harm(client: LakeChime) -> None:
+def test_concurrent_looks_register_each_commit_once(client: LakeChime) -> None:
     storage = MemoryStorage()
     tables = [shop.create(storage), *(shop.reopen(storage, name) for name in "xyz")]
     failures: list[Exception] = []

@@ -28,7 +28,7 @@ tables:
 """
 
 
-def test_words() -> None:
+def test_words_name_tables_of_each_format() -> None:
     words = (
         "lake/users",
         "a=opal:s3://lake/a",
@@ -53,12 +53,12 @@ def test_words() -> None:
 
 
 @pytest.mark.parametrize("word", ["a=/lake/a", "a=hudi:/lake/a", "a=delta:", "=delta:/lake/a"])
-def test_words_that_name_no_table(word: str) -> None:
+def test_words_without_a_table_are_refused(word: str) -> None:
     with pytest.raises(InvalidEventError, match=r"FORMAT:LOCATION|needs a name"):
         tables_of_words([word])
 
 
-def test_a_file(tmp_path: Path) -> None:
+def test_file_of_tables_names_sources_and_interval(tmp_path: Path) -> None:
     file = tmp_path / "tables.yaml"
     file.write_text(FILE, encoding="utf-8")
     tables = read_tables(str(file))
@@ -102,13 +102,13 @@ def test_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_in_a_file_is_said(tmp_path: Path, text: str, said: str) -> None:
+def test_faults_of_a_file_of_tables_are_named(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "tables.yaml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidEventError, match=f"(?s){said}"):
         read_tables(str(file))
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_missing_file_of_tables_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidEventError, match="cannot be read"):
         read_tables(f"{tmp_path}/none.yaml")

@@ -77,7 +77,7 @@ def test_each_table_is_looked_at_again_and_again(tmp_path: Path) -> None:
     )
 
 
-def test_one_that_fails_is_asked_less_often_and_stops_nobody(tmp_path: Path) -> None:
+def test_failing_table_is_watched_less_often_and_other_tables_as_before(tmp_path: Path) -> None:
     client = LakeChime.open(f"sqlite:///{tmp_path}/events.db")
     broken, sound = Counter(Target(table="broken"), failing=10_000), Counter(Target(table="sound"))
     _, failures = run(
@@ -91,7 +91,7 @@ def test_one_that_fails_is_asked_less_often_and_stops_nobody(tmp_path: Path) -> 
     assert len(sound.looks) >= 4
 
 
-def test_it_recovers(tmp_path: Path) -> None:
+def test_failed_table_is_watched_as_before_once_it_works(tmp_path: Path) -> None:
     client = LakeChime.open(f"sqlite:///{tmp_path}/events.db")
     source = Counter(Target(table="a"), failing=2)
     results, failures = run(
@@ -101,7 +101,7 @@ def test_it_recovers(tmp_path: Path) -> None:
     assert [synced.last for _, synced in results[:2]] == ["0", "1"]
 
 
-def test_a_database_that_is_away_at_the_beginning_is_asked_again(tmp_path: Path) -> None:
+def test_watch_waits_for_a_database_that_is_away_at_its_start(tmp_path: Path) -> None:
     calls: list[int] = []
 
     def open_client() -> LakeChime:
@@ -118,7 +118,7 @@ def test_a_database_that_is_away_at_the_beginning_is_asked_again(tmp_path: Path)
     assert results
 
 
-def test_a_long_look_ends_where_it_is_told_to(tmp_path: Path) -> None:
+def test_stopped_look_ends_after_a_registration(tmp_path: Path) -> None:
     class Long(Counter):
         def steps(self, position: Position | None) -> Iterator[Step]:
             for number in range(2_000):

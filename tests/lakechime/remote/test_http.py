@@ -202,7 +202,7 @@ def test_an_answer_that_was_lost_says_that_it_may_have_been_done(proxy: type[Pro
     assert len(proxy.asked) == 1
 
 
-def test_a_service_that_is_not_there_is_tried_and_said() -> None:
+def test_error_names_a_service_that_does_not_answer() -> None:
     pauses: list[float] = []
     with pytest.raises(
         UnavailableError,

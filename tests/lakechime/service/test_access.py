@@ -90,7 +90,7 @@ def test_every_route_asks_for_the_right_that_it_needs() -> None:
     assert {*RIGHTS} <= {(method, route.path) for method, route in routes()}
 
 
-def test_nobody_gets_in_without_a_token_and_nobody_further_than_the_role(served: Served) -> None:
+def test_request_needs_a_token_of_the_required_role(served: Served) -> None:
     for method, route in routes():
         if route.path in OPEN:
             assert ask(served, method, route.path, None).status_code == 200
@@ -155,9 +155,7 @@ def test_names_and_roles_of_tokens_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
-def test_this_machine_alone_may_be_served_without_tokens_where_that_is_said(
-    tmp_path: Path, host: str
-) -> None:
+def test_loopback_service_may_run_without_tokens(tmp_path: Path, host: str) -> None:
     store = SqlStore.open(f"sqlite:///{tmp_path}/lakechime.db")
     assert is_loopback(host)
     with pytest.raises(InvalidEventError, match=r"has no valid token.*--no-auth"):

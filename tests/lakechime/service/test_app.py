@@ -103,7 +103,7 @@ def event(number: int, **more: Any) -> dict[str, Any]:
         ("/v1/events", b"{", "the body is not JSON"),
     ],
 )
-def test_what_does_not_fit_is_said_in_a_sentence(
+def test_error_for_an_invalid_request_is_one_sentence(
     served: Served, path: str, body: Any, said: str
 ) -> None:
     answer = post(served, path, body)
@@ -129,7 +129,7 @@ def test_a_parameter_of_a_url_is_taken_once(served: Served) -> None:
     )
 
 
-def test_paths_and_methods_that_are_not_there_are_said(served: Served) -> None:
+def test_error_names_an_unknown_path_or_method(served: Served) -> None:
     missing, wrong = request(served, "GET", "/v2/events"), request(served, "PATCH", "/v1/events")
     assert (missing.status_code, missing.json()["error"]) == (404, "not_found")
     assert (wrong.status_code, wrong.json()["error"]) == (405, "method_not_allowed")
@@ -154,7 +154,7 @@ def test_a_larger_body_is_refused(served: Served, length_is_said: bool) -> None:
     assert request(served, "GET", "/v1/head").status_code == 200
 
 
-def test_deep_json_is_no_bug(served: Served) -> None:
+def test_deep_json_is_refused_as_invalid(served: Served) -> None:
     deep = b'{"events": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
     answer = post(served, "/v1/events", deep)
     assert answer.status_code in (400, 422)
@@ -239,7 +239,7 @@ def test_a_database_that_is_busy_stops_no_other_answer(served: Served, tmp_path:
     assert answers == [200]
 
 
-def test_a_database_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:
+def test_service_answers_again_after_a_database_outage(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.write_text("no folder yet")
     url = f"sqlite:///{folder}/lakechime.db"

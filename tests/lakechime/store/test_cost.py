@@ -81,9 +81,7 @@ def test_a_partition_trigger_with_tags_costs_the_same_after_any_history(chime: L
 
 
 @pytest.mark.parametrize("tables", [1, 1_000])
-def test_what_retention_costs_grows_with_what_it_deletes_alone(
-    chime: LakeChime, tables: int
-) -> None:
+def test_cost_of_retention_grows_with_deleted_events_only(chime: LakeChime, tables: int) -> None:
     """Twice the events of twice the tables, with as many tags, cost twice the steps."""
     fill(chime, 1, 1_500, tables)
     few = steps_of(chime, lambda: chime.expire(1 << 60))

@@ -84,7 +84,7 @@ def test_writer_gives_up_after_busy_seconds_on_a_locked_file(file: Path) -> None
         assert not chime.register([made(2)])[0].duplicate
 
 
-def test_a_full_disk_is_said_and_what_is_there_stays(file: Path) -> None:
+def test_full_disk_is_reported_and_events_stay(file: Path) -> None:
     with LakeChime.open(f"sqlite:///{file}") as chime:
         with closing(sqlite3.connect(file)) as other:
             pages = other.execute("PRAGMA page_count").fetchone()[0]
@@ -96,20 +96,20 @@ def test_a_full_disk_is_said_and_what_is_there_stays(file: Path) -> None:
         assert len(chime.events().events) == 1
 
 
-def test_a_file_that_is_no_database_is_said(tmp_path: Path) -> None:
+def test_error_names_a_file_that_is_not_a_database(tmp_path: Path) -> None:
     path = tmp_path / "lakechime.db"
     path.write_bytes(b"no database, but long enough to be taken for the head of one" * 20)
     with pytest.raises(LakeChimeError, match=r"is damaged .*; restore it"):
         LakeChime.open(f"sqlite:///{path}")
 
 
-def test_a_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
+def test_error_names_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnavailableError, match="cannot be created"):
         LakeChime.open(f"sqlite:///{tmp_path}/file/below/lakechime.db")
 
 
-def test_tables_that_vanished_are_said(file: Path) -> None:
+def test_missing_tables_of_a_database_are_reported(file: Path) -> None:
     with LakeChime.open(f"sqlite:///{file}") as chime:
         with closing(sqlite3.connect(file)) as other:
             other.execute("DROP TABLE lakechime_events")
@@ -155,7 +155,9 @@ def run(url: str, *statements: str) -> None:
     "code, said",
     [("53100", "is full .*; free some space"), ("XX001", "is damaged"), ("25006", "is read-only")],
 )
-def test_what_postgresql_reports_is_said(shop: tuple[LakeChime, str], code: str, said: str) -> None:
+def test_errors_of_postgresql_become_errors_with_a_next_step(
+    shop: tuple[LakeChime, str], code: str, said: str
+) -> None:
     chime, url = shop
     run(url, *(statement.format(code=code) for statement in FAILING))
     with pytest.raises(LakeChimeError, match=said):
@@ -165,7 +167,7 @@ def test_what_postgresql_reports_is_said(shop: tuple[LakeChime, str], code: str,
 
 
 @pytest.mark.postgres
-def test_a_user_without_rights_is_told(shop: tuple[LakeChime, str]) -> None:
+def test_error_names_the_missing_right_of_a_user(shop: tuple[LakeChime, str]) -> None:
     _, url = shop
     run(url, "DROP ROLE IF EXISTS guest", "CREATE ROLE guest LOGIN PASSWORD 'guest'")
     server = url.split("@")[1]
@@ -180,7 +182,7 @@ def test_a_user_without_rights_is_told(shop: tuple[LakeChime, str]) -> None:
 
 
 @pytest.mark.postgres
-def test_who_stands_still_under_the_lock_is_not_waited_for_for_ever(
+def test_writer_gives_up_on_a_lock_and_its_event_is_registered_later(
     shop: tuple[LakeChime, str],
 ) -> None:
     """The event waits in the inbox, and has its place as soon as anybody looks."""
@@ -217,7 +219,7 @@ def test_connections_that_the_server_ended_are_made_again(shop: tuple[LakeChime,
 @pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.usefixtures("postgres")  # says so where there is none
-def test_a_server_that_is_away_is_said_and_found_again() -> None:
+def test_client_works_again_after_a_server_outage() -> None:
     programs = postgres_folder()
     assert programs is not None
     with postgres_server(programs) as server:
@@ -250,7 +252,7 @@ def test_a_statement_is_cut_off_after_statement_seconds(new_postgres: Callable[[
 
 
 @pytest.mark.postgres
-def test_who_may_only_read_opens_what_is_there(shop: tuple[LakeChime, str]) -> None:
+def test_user_with_the_right_to_read_opens_existing_tables(shop: tuple[LakeChime, str]) -> None:
     _, url = shop
     run(
         url,

@@ -96,7 +96,7 @@ def count_events(database: Database) -> int:
     return int(database.read(lambda connection: connection.execute(statement).scalar_one()))
 
 
-def test_an_old_client_says_that_the_tables_are_newer(address: str, database: Database) -> None:
+def test_error_of_an_old_client_names_the_newer_tables(address: str, database: Database) -> None:
     ensure_schema(database, migrate=True)
     stamp(database, "v9999")
     for migrate in (True, False):

@@ -89,7 +89,7 @@ def test_the_same_event_from_two_transactions_is_one(
 
 
 @pytest.mark.postgres
-def test_what_waits_in_the_inbox_is_compared_with_events_before_they_expire(
+def test_waiting_events_are_compared_with_events_before_those_expire(
     postgres_chime: tuple[LakeChime, Engine],
 ) -> None:
     chime, engine = postgres_chime
@@ -343,7 +343,9 @@ def _poison(url: str, **changed: Any) -> None:
         {"snapshot_id": "7", "prev_snapshot_id": "7"},
     ],
 )
-def test_a_poisoned_row_of_the_inbox_stops_nobody(address: str, changed: dict[str, Any]) -> None:
+def test_poisoned_row_of_the_inbox_stops_no_other_event(
+    address: str, changed: dict[str, Any]
+) -> None:
     with LakeChime.open(address) as chime:
         chime.register([made(1)])
         engine = create_engine(address)

@@ -36,7 +36,7 @@ def test_each_completeness_of_a_snapshot_is_an_event(store: SqlStore) -> None:
     assert chain(answer.event for answer in answers[:2]).snapshots == ("1",)
 
 
-def test_what_expired_is_read_after_the_rows(store: SqlStore) -> None:
+def test_expired_seq_is_read_after_the_rows(store: SqlStore) -> None:
     store.register([made(1)], None)
     asked: list[str] = []
     with store.database.engine.connect() as connection:

@@ -34,7 +34,7 @@ def test_the_newest_tick_is_the_last_one_that_is_not_after_now(
     assert tick_at(start, frequency, unit, 0) == start
 
 
-def test_units() -> None:
+def test_ticks_follow_the_unit_of_the_frequency() -> None:
     start = ms(2026, 1, 31, 12)
     assert tick_at(start, 90, "MINUTE", 2) == ms(2026, 1, 31, 15)
     assert tick_at(start, 5, "HOUR", 5) == ms(2026, 2, 1, 13)
@@ -66,6 +66,6 @@ def test_ticks_since_the_last_look() -> None:
 @pytest.mark.parametrize(
     "frequency, unit", [(0, "DAY"), (-1, "DAY"), (1.5, "DAY"), (True, "DAY"), (1, "FORTNIGHT")]
 )
-def test_what_is_no_frequency_is_refused(frequency: int, unit: str) -> None:
+def test_invalid_frequency_is_refused(frequency: int, unit: str) -> None:
     with pytest.raises(InvalidEventError, match=r"frequency=|unit="):
         tick_at(0, frequency, unit, 1)

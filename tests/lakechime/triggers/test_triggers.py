@@ -93,7 +93,7 @@ def test_a_snapshot_trigger_goes_on_after_the_last_success(chime: LakeChime) -> 
     assert ([event.table for event in again.events], again.from_seq) == (["b"], 4)
 
 
-def test_a_snapshot_trigger_takes_the_rest_in_the_next_run(chime: LakeChime) -> None:
+def test_snapshot_trigger_takes_remaining_events_in_the_next_run(chime: LakeChime) -> None:
     chime.register([made(number) for number in range(1, 8)])
     trigger, after, runs = SnapshotTrigger(tables=(TABLE,)), 0, []
     while (fired := trigger.evaluate(chime, after, max_events=3)) is not None:
@@ -115,7 +115,7 @@ def test_a_snapshot_trigger_of_all_tables_waits_for_each(chime: LakeChime) -> No
     assert trigger.evaluate(chime, fired.to_seq) is None
 
 
-def test_a_consumer_that_retention_overtook_is_told(chime: LakeChime) -> None:
+def test_snapshot_trigger_reports_expired_events(chime: LakeChime) -> None:
     chime.register([made(number) for number in range(1, 6)])
     chime.expire(EVER, keep_unseen=False)
     fired = SnapshotTrigger(tables=(TABLE,)).evaluate(chime, 2)
@@ -198,7 +198,7 @@ def test_an_event_between_the_requests_of_a_question_is_not_passed_over(chime: L
     assert sorted(event.table for event in fired.events) == ["a", "b", "c", "d"]
 
 
-def test_many_events_without_a_filter_are_found_again_and_no_others(chime: LakeChime) -> None:
+def test_query_variables_find_exactly_the_events_of_the_trigger(chime: LakeChime) -> None:
     """Hand events on as a template does, which has no filter."""
     large = {"large": "x" * 200, "even": "1"}
     chime.register([made(number, tags=({}, large)[number % 2]) for number in range(1, 1_000)])

@@ -100,7 +100,7 @@ def test_help_of_a_verb_begins_with_usage_and_ends_with_an_example(
     assert shown.index("everywhere:") < shown.index("example:")
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert re.fullmatch(r"opal \d+\.\d+\.\d+\n", capsys.readouterr().out)
@@ -173,7 +173,7 @@ def test_files_and_segments_for_people(uri: str, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("verb", ["describe", "history", "files", "segments", "check"])
-def test_json_is_all_that_a_program_gets(
+def test_json_output_has_nothing_but_json(
     verb: str, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([verb, uri, "--json"]) == OK
@@ -355,7 +355,7 @@ def test_damage_has_an_exit_code_of_its_own(uri: str, capsys: pytest.CaptureFixt
     assert commit.name in capsys.readouterr().err
 
 
-def test_every_error_tells_a_scheduler_whether_to_try_again() -> None:
+def test_exit_code_of_every_error_distinguishes_a_retry() -> None:
     codes = {
         InvalidInputError: INPUT,
         NotFoundError: INPUT,

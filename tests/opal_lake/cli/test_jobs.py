@@ -333,7 +333,7 @@ def test_ctrl_c_ends_a_job_in_this_process_and_changes_nothing(
     assert table.snapshot_at().version == before
 
 
-def test_a_limit_of_no_row_says_that_there_are_some(
+def test_limit_of_0_reports_that_rows_exist(
     table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words("read", "--limit", "0", table=table)) == OK
@@ -351,7 +351,7 @@ def test_a_limit_of_no_row_says_that_there_are_some(
         (("zorder", "id"), "all rows are in Z-order by id, or in a single file"),
     ],
 )
-def test_a_rewrite_with_nothing_to_do_says_why(
+def test_rewrite_with_nothing_to_do_names_the_reason(
     command: tuple[str, ...], why: str, table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words("zorder", "id", table=table)) == OK

@@ -39,7 +39,7 @@ def by_many_slots(table: OpenTable) -> list[Finding]:
 
 
 @pytest.mark.parametrize("what", FORGERIES)
-def test_many_slots_find_the_same_as_one_slot(what: str, forger: Forger) -> None:
+def test_check_by_many_slots_finds_the_findings_of_one_slot(what: str, forger: Forger) -> None:
     FORGERIES[what][1](forger)
     table = forger.table()
     by_one = shown_findings(check_table(table))

@@ -57,7 +57,7 @@ def test_an_empty_table_counts_nothing() -> None:
     )
 
 
-def test_counts_tell_visible_pending_and_all_rows_apart(table: Table) -> None:
+def test_visible_pending_and_all_rows_are_counted_separately(table: Table) -> None:
     counts = describe(table)["counts"]
     assert counts["rows_visible"] == table.read().num_rows == 9
     assert counts["rows_pending"] == 5
@@ -128,7 +128,7 @@ def test_segments_are_named_by_part_and_sequence(table: Table) -> None:
     assert sum(row["rows_invalid"] for row in segments) == 5
 
 
-def test_everything_goes_into_json(table: Table) -> None:
+def test_descriptions_are_json(table: Table) -> None:
     values = [describe(table), history_rows(table), file_rows(table), segment_rows(table)]
     assert json.loads(json.dumps(values, allow_nan=False)) == values
 

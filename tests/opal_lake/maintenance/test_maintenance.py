@@ -52,7 +52,7 @@ def test_a_young_table_is_due_for_nothing() -> None:
     assert due(new_table(zorder="sku", look_back=10)) == ()
 
 
-def test_small_files_say_how_many_and_where() -> None:
+def test_reason_for_compaction_counts_small_files_by_partition() -> None:
     table = filled(17)
     [step] = due(table)
     assert (step.operation, dict(step.arguments)) == (

@@ -254,7 +254,7 @@ def test_a_rebuild_continues_where_the_last_one_died(storage: Storage) -> None:
     assert not again.done
 
 
-def test_a_driver_that_was_thought_dead_loses(storage: Storage) -> None:
+def test_driver_replaced_during_a_rebuild_commits_nothing(storage: Storage) -> None:
     """The driver works under a number that another one took over, and commits second."""
     table = prepared(storage)
     work(table, only=1)

@@ -187,7 +187,7 @@ def test_a_compaction_keeps_the_order(request: pytest.FixtureRequest) -> None:
     assert check_table(table) == []
 
 
-def test_a_zorder_that_is_not_due_says_so(request: pytest.FixtureRequest) -> None:
+def test_zorder_that_is_not_due_names_the_reason(request: pytest.FixtureRequest) -> None:
     table = make(request.node.name, unclustered_share=30)
     assert order(table, only_if_due=True).version is None
     for first in (0, 8_000):
@@ -241,7 +241,7 @@ def test_columns_of_nulls_and_columns_that_files_do_not_have_yet(
     assert check_table(table) == []
 
 
-def test_plans_take_runs_as_they_grow() -> None:
+def test_zorder_plans_rewrite_runs_as_they_grow() -> None:
     """Sizes alone decide: 3 + 2 new, and runs of 4, 8, 20.
 
     The first two runs are smaller than the selection before them.

@@ -267,7 +267,7 @@ def test_a_bug_in_a_check_is_not_taken_for_a_wrong_argument() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_whatever_an_argument_is_the_error_is_ours(name: str) -> None:
+def test_any_invalid_argument_raises_an_error_of_opal(name: str) -> None:
     for argument in operation_named(name).fields():
         for value in ODD:
             with suppress(InvalidInputError):
@@ -344,7 +344,7 @@ def test_the_parameters_of_a_function_become_arguments() -> None:
     assert zorder("t", ["a"]) == {"columns": ["a"], "whole": False}
 
 
-def test_an_operation_within_another_is_a_declaration_too() -> None:
+def test_operation_within_another_becomes_a_declaration() -> None:
     made = IngestSource(source={"files": ["in.csv"]}, create=NewTable(keys=["id"], delta="at"))
     assert made == IngestSource.of(
         {"source": {"files": ["in.csv"]}, "create": {"keys": ["id"], "delta": "at"}}

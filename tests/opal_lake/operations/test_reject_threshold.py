@@ -52,7 +52,7 @@ def test_up_to_the_threshold_rows_are_put_aside(
 @pytest.mark.parametrize(
     "threshold, most", [(3, 3), ("3", 3), ("15%", 3), ("19.9%", 3), ("0%", 0), (0, 0)]
 )
-def test_above_it_nothing_is_committed_and_the_error_says_how_many_and_which(
+def test_more_bad_rows_than_the_threshold_commit_nothing(
     table: Table, threshold: int | str, most: int, metadata: str
 ) -> None:
     before = table.snapshot_at().version
@@ -85,7 +85,7 @@ def test_a_threshold_without_a_quarantine_is_refused(table: Table) -> None:
         table.ingest(*some_bad(0, 1), reject_threshold=3)
 
 
-def test_a_share_is_taken_exactly() -> None:
+def test_share_of_bad_rows_is_compared_exactly() -> None:
     threshold = parse_threshold("0.1%", "quarantine")
     assert threshold is not None
     assert (
@@ -96,7 +96,7 @@ def test_a_share_is_taken_exactly() -> None:
     ) == (0, 1, False, True)
 
 
-def test_the_notes_say_where_the_rows_are_that_were_put_aside(table: Table) -> None:
+def test_notes_name_the_files_of_rejected_rows(table: Table) -> None:
     result = table.ingest(*some_bad(2, 3), on_bad_rows="quarantine")
     assert [row["reason"] for row in put_aside(result.notes[-1])] == [
         "key column 'sku' is null"

@@ -47,7 +47,7 @@ def test_an_endpoint_without_a_scheme_has_that_of_spark(
     assert store_options(settings.get) == {"endpoint_url": endpoint}
 
 
-def test_an_endpoint_without_tls_says_so_to_spark() -> None:
+def test_endpoint_without_tls_turns_off_tls_in_spark() -> None:
     assert (
         spark_settings({"endpoint_url": "http://s:9000"})[
             "spark.hadoop.fs.s3a.connection.ssl.enabled"

@@ -59,7 +59,7 @@ def test_options_may_be_numbers_and_truths() -> None:
         ("a.orc", "orc"),
     ],
 )
-def test_endings_say_the_format(path: str, expected: str) -> None:
+def test_format_of_a_source_follows_from_file_endings(path: str, expected: str) -> None:
     assert Files(paths=(path,)).file_format == expected
 
 
@@ -159,7 +159,7 @@ def test_a_url_with_a_password_is_refused_and_not_repeated(url: str) -> None:
         {"files": "s3a://key:hunter2@bucket/a.csv"},
     ],
 )
-def test_secrets_have_no_place_in_a_source(data: Any) -> None:
+def test_source_with_secrets_is_refused(data: Any) -> None:
     with pytest.raises(InvalidInputError) as caught:
         source_from_json(data)
     assert "hunter2" not in str(caught.value)

@@ -69,7 +69,7 @@ def test_wrong_arguments_are_named_by_the_method(table: Table) -> None:
             table.add_columns(wrong)
 
 
-def test_numbers_and_lists_of_other_libraries_are_taken(table: Table) -> None:
+def test_numbers_and_lists_of_other_libraries_are_accepted(table: Table) -> None:
     expected = table.read(columns=["sku"]).to_pylist()
     for names in ({"sku"}, {"sku": 1}.keys(), np.array(["sku"]), ("sku",)):
         assert table.read(columns=names).to_pylist() == expected

@@ -42,7 +42,9 @@ def test_a_limited_read_leaves_later_files_alone(table: "Table[pa.Table]", tmp_p
 
 
 @pytest.mark.parametrize("limit, expected", [(0, 0), (7, 7), (ROWS, ROWS), (ROWS + 1, ROWS)])
-def test_a_limit_is_kept(table: "Table[pa.Table]", limit: int, expected: int) -> None:
+def test_limited_read_has_at_most_the_limit_of_rows(
+    table: "Table[pa.Table]", limit: int, expected: int
+) -> None:
     assert InProcess().rows(Read().view(table), limit=limit).num_rows == expected
     visible = InProcess().rows(Read(where="id >= 2990").view(table), limit=limit)
     assert visible.num_rows == min(limit, 10)

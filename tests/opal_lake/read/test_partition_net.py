@@ -113,7 +113,7 @@ def test_a_net_read_is_refused_after_a_major_compaction_dropped_rows() -> None:
         net(table, "mon")
 
 
-def test_net_is_about_one_partition_key() -> None:
+def test_net_read_needs_one_partition_key() -> None:
     table = create(MemoryStorage())
     for view in ({}, {"after": 0}, {"partition_key": "mon", "after": 0}):
         with pytest.raises(InvalidInputError, match="give partition_key, and leave out after"):

@@ -71,7 +71,7 @@ def test_rows_of_keys_are_filtered(table: Table) -> None:
     assert table.get(keys, version=1, where="city = 'ß'").num_rows == 0
 
 
-def test_files_that_cannot_hold_such_a_row_are_skipped(table: Table) -> None:
+def test_files_without_matching_rows_are_skipped(table: Table) -> None:
     snapshot = table.snapshot_at()
     condition = where_condition("id = 0 AND city LIKE 'a%'", snapshot.spec)
     plan = plan_read(snapshot, None, where_predicate(condition))
@@ -79,7 +79,7 @@ def test_files_that_cannot_hold_such_a_row_are_skipped(table: Table) -> None:
     assert len(plan_read(snapshot, None).files) > 1
 
 
-def test_a_history_view_is_filtered_by_its_own_columns_too(table: Table) -> None:
+def test_condition_may_use_columns_of_the_history_view(table: Table) -> None:
     assert ids(table.history_view(where="valid_until = 3 AND deleted")) == [3]
     assert ids(table.history_view(where="is_current AND city IS NOT NULL")) == [0, 1]
     shown = table.history_view(keys=[{"id": 1}], columns=["city"], where="valid_from < 2")
@@ -88,7 +88,7 @@ def test_a_history_view_is_filtered_by_its_own_columns_too(table: Table) -> None
 
 
 @pytest.mark.parametrize("axis", ["commit", "event_time"])
-def test_changes_are_filtered_by_their_own_columns_too(table: Table, axis: str) -> None:
+def test_condition_may_use_columns_of_the_feed(table: Table, axis: str) -> None:
     after = table.changes(2, where="_change_type LIKE 'update%' AND _commit_version = 2", axis=axis)
     assert after["_change_type"].to_pylist() == ["update_preimage", "update_postimage"]
     assert ids(table.changes(1, where="city = 'd' AND _change_type = 'insert'", axis=axis)) == [3]
@@ -97,7 +97,7 @@ def test_changes_are_filtered_by_their_own_columns_too(table: Table, axis: str) 
     assert "city" not in shown.column_names
 
 
-def test_a_fault_names_the_filter(table: Table) -> None:
+def test_error_of_a_condition_names_the_filter(table: Table) -> None:
     with pytest.raises(InvalidInputError, match="where 'town = 1' has a fault at column 1"):
         table.read(where="town = 1")
     with pytest.raises(InvalidInputError, match="no column '_change_type'"):

@@ -310,7 +310,7 @@ def test_partition_keys_outlive_the_commits_that_brought_them(storage: Storage) 
     assert [content(table, partition_key=key) for key in ("p0", "p1")] == before
 
 
-def test_time_travel_by_commit_time_names_the_oldest_version(storage: Storage) -> None:
+def test_time_before_the_oldest_version_is_refused_with_its_number(storage: Storage) -> None:
     table = history(storage, 8)
     table.retain(window="3h", grace="1h")
     assert table.snapshot_at(timestamp="2023-11-15T05:00:00Z").version == 6

@@ -79,7 +79,7 @@ def pass_time(table: Table, hours: float) -> None:
 
 
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
-def test_the_drift_story(metadata: str) -> None:
+def test_day_shows_the_last_row_of_each_key_even_if_it_came_late(metadata: str) -> None:
     """User A moves twice: a day has the last city, even if it comes late."""
     table = create(drift="2h")
     stream = [
@@ -202,7 +202,7 @@ def test_an_inline_ingest_whose_rows_are_bad_finishes_nothing() -> None:
     assert cities(table, business_snapshot=FRIDAY) == {"A": "Hangzhou"}
 
 
-def test_finishing_says_when_a_day_is_complete_whatever_the_drift_time() -> None:
+def test_business_snapshot_can_be_finished_before_its_drift_time_ends() -> None:
     table = create(drift="30d")
     table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), business_snapshot=FRIDAY)
     table.ingest(arrow([("A", 2, "Wuhan", SATURDAY)]), business_snapshot=SATURDAY)
@@ -338,7 +338,7 @@ def test_a_restore_takes_a_stray_business_snapshot_back(drift: str, metadata: st
     assert check_table(table) == []
 
 
-def test_a_stray_business_snapshot_without_rows_is_taken_back_too() -> None:
+def test_restore_takes_back_a_stray_business_snapshot_without_rows() -> None:
     table = create()
     table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
     table.ingest(arrow([]), metadata="inline", business_snapshot="2999-01-01")
@@ -558,7 +558,7 @@ def test_a_name_that_could_be_a_time_is_a_business_snapshot_if_the_table_has_the
         table.changes(hours[0], hours[1])
 
 
-def test_a_savepoint_that_is_written_as_later_business_snapshots_stays_a_bound() -> None:
+def test_savepoint_named_like_a_business_snapshot_stays_a_bound() -> None:
     table = create()
     table.ingest(arrow([("A", 1, "Xian", "")]), metadata="inline")
     table.savepoint("2022-07-01")

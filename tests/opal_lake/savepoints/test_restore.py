@@ -81,7 +81,7 @@ def test_any_version_comes_back_and_the_restore_is_undone_by_another(
     assert check_table(table) == []
 
 
-def test_a_time_and_a_savepoint_name_versions_too(table: Table) -> None:
+def test_restore_accepts_a_time_or_a_savepoint(table: Table) -> None:
     table.savepoint("good", 2)
     table.restore(savepoint="good")
     assert content(table) == latest(BATCHES[:2])
