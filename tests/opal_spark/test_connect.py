@@ -51,7 +51,7 @@ where = (
 try:
     table.read(where=where)
 except ValueError as error:
-    assert "one has a zone" in str(error)
+    assert "only one has a zone" in str(error)
 else:
     raise AssertionError("two kinds of timestamps were compared")
 assert table.read(event_time=1).count() == 3

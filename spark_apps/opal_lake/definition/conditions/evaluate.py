@@ -1,7 +1,7 @@
 """Conditions over Arrow, with the meaning of `opal_spark.engine.conditions`.
 
-A value comes with its failures: the rows for which it has no answer, because they divide by zero.
-A row whose answer does not need the value, as the left side of AND is false, does not fail.
+A value comes with its failures: a mask of the rows that divide by zero. A row does not fail if its
+answer does not need the value, for example if the left side of AND is false.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ from opal_lake.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """The answer of each row: true, false or null; and whether the row has no answer."""
+    """The answer of each row (true, false or null), and a mask of failed rows."""
 
     values: pa.BooleanArray
     failed: pa.BooleanArray | None
@@ -45,7 +45,11 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """An array, or a scalar of a constant; failures are never null."""
+    """The values of a node, and a mask of failed rows.
+
+    The values are an array, or the scalar of a constant. The mask has no nulls; it is None if no
+    row failed.
+    """
 
     array: Any
     failed: Any = None
@@ -129,9 +133,9 @@ class _Evaluation:
         return _Values(array, _any(failed, is_zero))
 
     def _operand(self, node: Compute, side: Typed) -> _Values:
-        """Return an operand; of remainders, integers as they are.
+        """Return an operand; the integers of a remainder are not widened to decimals.
 
-        That is five times as fast as decimals.
+        Remainders of integers are five times as fast.
         """
         if node.op == "%" and isinstance(side, Widen) and side.value.kind.is_integer:
             whole = self.of(side.value)
@@ -204,7 +208,7 @@ def _widened(array: Any, kind: Kind) -> Any:
 
 
 def _answer(node: Typed, array: Any) -> Any:
-    """Return what a node makes of the value that it holds."""
+    """Return the answer of a test of one value, whose array is given."""
     match node:
         case Among():
             return _among(array, node)
@@ -278,8 +282,9 @@ def _product(left: Any, right: Any, kind: Kind) -> Any:
     if kind == DOUBLE:
         return pc.multiply(left, right)
     # Arrow gives a product of decimals one digit more, for which 38 may be too few
-    wide = [pa.decimal256(value.type.precision, value.type.scale) for value in (left, right)]
-    product = pc.multiply(left.cast(wide[0]), right.cast(wide[1]))
+    wide_left = left.cast(pa.decimal256(left.type.precision, left.type.scale))
+    wide_right = right.cast(pa.decimal256(right.type.precision, right.type.scale))
+    product = pc.multiply(wide_left, wide_right)
     return product.cast(arrow_of(kind))
 
 
@@ -293,7 +298,7 @@ _OPERATIONS: Mapping[str, Callable[[Any, Any, Kind], Any]] = {
 def _coalesced(arguments: list[_Values]) -> _Values:
     """Return the first values that are not null.
 
-    A failure counts only where all arguments before are null.
+    A failure of an argument counts only if all arguments before it are null.
     """
     arrays = [argument.array for argument in arguments]
     failed, all_null = None, None
@@ -320,13 +325,13 @@ def _part(text: Any, first: pa.Scalar, count: pa.Scalar | None = None) -> Any:
 
 
 def _day(times: Any) -> Any:
-    """Return the day in UTC, or that of a clock on the wall.
+    """Return the day of timestamps: in UTC, or as written for timestamps without zone.
 
-    Before 1970, too, it begins at midnight.
+    Days before 1970 begin at midnight, too.
     """
     wall = pa.timestamp("us")
     if times.type != wall:
-        # By way of the number: a cast would move the time into the zone of the type
+        # Through integers: a direct cast would convert the time to the zone of the type
         times = times.cast(pa.int64()).cast(wall)
     return pc.floor_temporal(times, unit="day").cast(pa.date32())
 

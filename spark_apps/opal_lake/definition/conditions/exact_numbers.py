@@ -16,7 +16,7 @@ _WIDE = Context(prec=100)
 def nearest_doubles(decimals: Any) -> Any:
     """Return the double next to each decimal.
 
-    Arrow's own cast is off by one place now and then.
+    Arrow's own cast sometimes returns the neighbour of the nearest double.
     """
     if isinstance(decimals, pa.Scalar):
         value = decimals.as_py()
@@ -51,7 +51,7 @@ def remainders(dividends: pa.Array, divisors: pa.Array, kind: pa.DataType) -> pa
 def _whole_digits(
     array: pa.Array, scale: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the numbers times ten to the scale, and which of them fit 64 bits.
+    """Return the numbers times 10**scale, and a mask of those that fit 64 bits.
 
     A null is 0.
     """
@@ -94,12 +94,14 @@ def _unscaled(decimals: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np
 
     A null is 0.
     """
-    words = np.frombuffer(decimals.buffers()[1], np.int64).reshape(-1, 2)
+    _, data = decimals.buffers()
+    words = np.frombuffer(data, np.int64).reshape(-1, 2)  # the low and the high word of each
     words = words[decimals.offset : decimals.offset + len(decimals)]
     low, high = words[:, 0], words[:, 1]
     nulls = _nulls(decimals)
     low = np.where(nulls, 0, low)
-    return low, nulls | (high == low >> 63)
+    fits = high == low >> 63  # the high word only repeats the sign
+    return low, nulls | fits
 
 
 def _decimals(

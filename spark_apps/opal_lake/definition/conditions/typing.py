@@ -1,6 +1,6 @@
-"""The binding of a tree to columns: names to columns, and types to all.
+"""The binding of a tree to columns: each node gets a column or a type.
 
-A condition without a meaning is an error here, before a row is read.
+A condition that names unknown columns or mixes types is an error here, before a row is read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -245,7 +245,9 @@ class _Binder:
 
     def _number(self, node: Node, where: str) -> Typed:
         if _is_null(node):
-            raise FaultError(node.at, f"NULL next to {where!r} makes all null; write a number")
+            raise FaultError(
+                node.at, f"NULL next to {where!r} makes the result null; write a number"
+            )
         value = self.value(node)
         if not value.kind.is_number:
             raise FaultError(node.at, f"{where!r} takes numbers, found {_shown(value)}")
@@ -443,8 +445,8 @@ def _alike(left: Typed, right: Typed, at: int) -> tuple[Typed, Typed]:
         nested = left if left.kind == NESTED else right
         raise FaultError(
             at,
-            f"{_shown(nested)} can only be tested by IS NULL; of a struct name a member, "
-            "and by arrays and maps filter the rows that are read",
+            f"{_shown(nested)} can only be tested by IS NULL; name a member of a struct, "
+            "or filter the rows that are read by arrays and maps",
         )
     if left.kind.is_number and right.kind.is_number:
         return _numbers_alike(left, right, at)
@@ -500,7 +502,10 @@ def _decimal(value: Typed) -> Typed:
 
 
 def _computable(value: Typed) -> Typed:
-    """Return a number in a kind that has the negative of each value: no integer has."""
+    """Return a number in a kind that has the negative of each value.
+
+    No integer kind has it.
+    """
     if value.kind.is_binary_fraction:
         return _double(value)
     return _decimal(value)
@@ -535,7 +540,9 @@ def _advice(left: Typed, right: Typed) -> str:
     if names == {"binary", "string"}:
         return "write the bytes as X'1F00'"
     if names == {"timestamp", "timestamp_ntz"}:
-        return "one has a zone; write the literal as TIMESTAMP or TIMESTAMP_NTZ as the column is"
+        return (
+            "only one has a zone; write the literal as TIMESTAMP or TIMESTAMP_NTZ like the column"
+        )
     if "date" in names and names & {"timestamp", "timestamp_ntz"}:
         return "compare date(the timestamp) with the day, or write the day as a time"
     if names & {"float", "double"} and (_is_nan_text(left) or _is_nan_text(right)):

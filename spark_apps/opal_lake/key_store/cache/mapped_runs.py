@@ -36,12 +36,13 @@ class MappedRun:
         first = int(np.searchsorted(self.entries.high, np.uint64(low), "left"))
         last = int(np.searchsorted(self.entries.high, np.uint64(high), "right"))
         for start in range(first, last, rows):
-            yield self.entries.take(slice(start, min(start + rows, last)))
+            end = min(start + rows, last)
+            yield self.entries.take(slice(start, end))
 
 
 @dataclass(frozen=True, slots=True)
 class MappedRuns:
-    """The default form."""
+    """The default form: raw arrays in a file that is mapped into memory."""
 
     suffix: str = "raw"
 
@@ -70,8 +71,8 @@ class MappedRuns:
                 raise OSError(f"{path} is empty") from error
         tail = bytes(data[-_TAIL.size :]).ljust(_TAIL.size, b"\0")
         magic, boot_id, count, ties = _TAIL.unpack(tail)
-        is_of_this_boot = (magic, boot_id) == (_END, _boot_id())
-        if not is_of_this_boot or len(data) != self.size_of(count, ties):
+        has_tail_of_this_boot = (magic, boot_id) == (_END, _boot_id())
+        if not has_tail_of_this_boot or len(data) != self.size_of(count, ties):
             raise OSError(f"{path} is incomplete, or older than the start of this machine")
         positions, _ = _column_positions(count, ties)
         high, low, delta, *tie_arrays, segment, offset, deleted = (
@@ -92,20 +93,21 @@ class MappedRuns:
 
 @cache
 def _boot_id() -> bytes:
-    """Read the id of this start of the machine.
+    """Return the id of this start of the machine.
 
-    Nothing is synced to the disk: after a crash of the machine any page may be missing.
+    Runs are not synced to the disk, so after a crash of the machine any page may be missing.
     """
     return _BOOT.read_bytes()[:36] if _BOOT.is_file() else bytes(36)
 
 
 def _arrays(entries: Entries) -> list[npt.NDArray[np.generic]]:
-    row = (entries.segment, entries.offset, entries.deleted.view(np.int8))
-    return [entries.high, entries.low, entries.delta, *entries.ties, *row]
+    """Return the columns of entries in the order of the file."""
+    row_columns = (entries.segment, entries.offset, entries.deleted.view(np.int8))
+    return [entries.high, entries.low, entries.delta, *entries.ties, *row_columns]
 
 
 def _column_positions(count: int, ties: int) -> tuple[list[tuple[np.dtype[np.generic], int]], int]:
-    """Return the type and position of every column, and where they end."""
+    """Return (type, first byte) of every column, and the byte after the last column."""
     positions: list[tuple[np.dtype[np.generic], int]] = []
     at = 0
     for array in _arrays(no_entries(ties)):

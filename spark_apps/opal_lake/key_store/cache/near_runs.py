@@ -1,6 +1,6 @@
 """The worker's cache of runs.
 
-Near runs are local copies in one of two forms. Far ones are probed in the store, or copied here.
+A near run is a local copy in one of two forms. A far run is probed in the store, or copied here.
 """
 
 import os
@@ -30,11 +30,11 @@ from opal_lake.storage.verified import missing_error
 
 BACKENDS = ("mapped", "rocksdb")
 _MAX_OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-# Each open run has an open file, of which some systems allow 256.
+# Each open run has an open file, and some systems allow only 256 files.
 OPEN_RUNS = min(512, _MAX_OPEN_FILES // 4)
 STORES = 16
 TINY_ENTRIES = 1024
-# Of a run's blocks: a batch that needs at most this share of a far run leaves it far.
+# A batch that needs at most this share of a far run's blocks does not copy the run.
 FEW_BLOCKS = 0.25
 _NO_DELTA = np.iinfo(np.int64).min
 
@@ -43,8 +43,8 @@ _NO_DELTA = np.iinfo(np.int64).min
 class CacheSettings:
     """Settings of a worker's cache: its form, its folder and its size.
 
-    The user's runs are in a folder of their own within `folder`, by default the one for temporary
-    files. It is the same path on every worker, and nothing is shared between machines.
+    The runs of a user are in a subfolder of `folder`, which is by default the system's folder for
+    temporary files. The path is the same on every worker, but machines share nothing.
     """
 
     backend: str = "mapped"
@@ -64,7 +64,7 @@ class CacheSettings:
 
     @property
     def path(self) -> Path:
-        """The cache's own folder, never `folder` itself, whose contents stay."""
+        """The cache's own subfolder of `folder`: other files there are never deleted."""
         return Path(self.folder or tempfile.gettempdir()) / f"opal-runs-{os.getuid()}"
 
 
@@ -79,7 +79,7 @@ def near_form(backend: str) -> NearForm:
 
 @dataclass(slots=True, kw_only=True)
 class NearRuns:
-    """A `RunCache`: small batches probe far runs block by block, others copy them."""
+    """A `RunCache`. Small batches probe far runs block by block, others copy them."""
 
     storage: Storage
     settings: CacheSettings = field(default_factory=CacheSettings)
@@ -89,9 +89,9 @@ class NearRuns:
     def neighbours(self, runs: Sequence[RunFile], new: Entries) -> list[Entries]:
         """Return the stored neighbours of new entries, in parts by run.
 
-        Runs of late deltas come first: if a known predecessor is later than all of a run, that run
-        has none that is nearer. So the old runs, which are large, are not probed for keys that late
-        runs hold.
+        Runs of late deltas are probed first. If the known predecessor of an entry is later than
+        all deltas of a run, the run has no nearer one. So the old runs, which are large, are not
+        probed for keys that late runs hold.
         """
         neighbours_by_run: list[Entries] = []
         predecessor_deltas = np.full(len(new), _NO_DELTA)
@@ -105,7 +105,7 @@ class NearRuns:
                 continue
             from_run = self._neighbours(run, new.take(in_range))
             self._check_deltas(run, from_run)
-            # A view: what is assigned to it is seen by the next run.
+            # A view: an assignment to it changes `predecessor_deltas` for the next run
             deltas = predecessor_deltas[in_range]
             deltas[from_run.followers] = np.maximum(
                 deltas[from_run.followers], from_run.predecessor_deltas
@@ -171,7 +171,7 @@ class NearRuns:
     def keep(self, run: RunFile, entries: Entries) -> None:
         """Store a run that this worker wrote.
 
-        A tiny one stays in memory: to write a file would take longer than it saves other processes.
+        A tiny run stays in memory: a file would cost more time than it saves other processes.
         """
         if len(entries) <= TINY_ENTRIES:
             self.opened.put(run, MappedRun(entries=entries))
@@ -228,9 +228,9 @@ class NearRuns:
         return self.indexes.get(run, lambda: _index_of(run, read, path))
 
     def _reader(self, run: RunFile) -> Reader:
-        """Return a reader that remembers the beginning of the run.
+        """Return a reader of the run that remembers its first bytes.
 
-        That is all of a short run: opening it and reading its blocks take one request.
+        The first request returns all of a short run, so that reading its blocks takes no more.
         """
         head = b""
 
@@ -254,9 +254,10 @@ class NearRuns:
 
 
 def _index_of(run: RunFile, read: Reader, path: str) -> RunIndex:
-    """Open the index of the very run that the table names.
+    """Open the index of a run.
 
-    An intact run of other contents, put at its path, raises FormatError.
+    Raises FormatError unless it is the run that the table names: another intact run may have been
+    put at the path.
     """
     index = open_index(read, path)
     if index.count != run.entries:

@@ -225,9 +225,9 @@ def _pairs_of(parts: Iterable[Entries], ties: int, rows_at_once: int) -> Iterato
 
 
 def _pieces(parts: Iterable[Entries], ties: int, rows_at_once: int) -> Iterator[Pair]:
-    """Yield keys with their neighbouring entries of a part.
+    """Yield each key with its consecutive entries in a part, packed.
 
-    The next piece may have the same key, if its entries go on there.
+    The next piece has the same key if the key's entries continue there.
     """
     row = _row_type(ties)
     for part in parts:
@@ -257,8 +257,11 @@ def _first_of_key(entries: Entries) -> npt.NDArray[np.intp]:
 
 
 def _key_bytes(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> list[bytes]:
+    """Return each hash as 16 bytes, big endian."""
     words = np.stack([high, low], axis=1).astype(">u8")
-    keys: list[bytes] = words.view(f"V{_KEY.size}").ravel().tolist()
+    # A row of two words as one value of 16 bytes
+    whole_keys = words.view(f"V{_KEY.size}").ravel()
+    keys: list[bytes] = whole_keys.tolist()
     return keys
 
 
@@ -282,9 +285,10 @@ def _entries_of(pairs: list[Pair], ties: int) -> Entries:
     if not pairs:
         return no_entries(ties)
     row = _row_type(ties)
-    words = np.frombuffer(b"".join([key for key, _ in pairs]), ">u8").astype(np.uint64)
-    keys = words.reshape(-1, 2)
-    rows = np.frombuffer(b"".join([value for _, value in pairs]), row)
+    key_bytes = b"".join([key for key, _ in pairs])
+    keys = np.frombuffer(key_bytes, ">u8").astype(np.uint64).reshape(-1, 2)
+    row_bytes = b"".join([value for _, value in pairs])
+    rows = np.frombuffer(row_bytes, row)
     rows_by_key = [len(value) // row.itemsize for _, value in pairs]
     return Entries(
         high=np.repeat(keys[:, 0], rows_by_key),

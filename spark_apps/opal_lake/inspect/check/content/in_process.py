@@ -1,7 +1,7 @@
-"""Logs, runs and data files against each other, in this process.
+"""A check of logs, runs and data files against each other, in this process.
 
-Their rows wait by slots of the key hash, and events by ranges of row ids. The given memory bounds
-what a slot holds, whatever the table holds. But all versions of a key are in one slot.
+Rows are buffered by slots of the key hash, and events by ranges of row ids. The number of slots is
+such that one slot fits into the given memory. All versions of a key are in one slot.
 """
 
 from collections.abc import Iterable, Iterator
@@ -74,7 +74,8 @@ DEFAULT_TUNING = Tuning()
 class KnownContent:
     """The rows of data files and entries of runs, read once for all versions.
 
-    By path: whether the file could be read to its end, and its rows or entries.
+    `files` and `runs` have by path whether the file could be read to its end, and its rows or
+    entries.
     """
 
     buffer: SpillBuffer = field(default_factory=SpillBuffer)
@@ -82,7 +83,7 @@ class KnownContent:
     runs: dict[str, tuple[bool, list[Spilled]]] = field(default_factory=dict)
 
     def rows(self, work: "FileWork", reader: "FileReader") -> Iterator[Entries]:
-        """Yield the rows of a file, none of a pending one; set `reader.whole`."""
+        """Yield the rows of a file, or none of a pending file; set `reader.whole`."""
         path = work.file.path
         if path not in self.files:
             read = reader.rows(replace(work, is_pending=False))
@@ -150,14 +151,14 @@ class Content:
 
     @property
     def rows(self) -> int:
-        """The number of rows and entries that are compared, about."""
+        """About how many rows and entries are compared."""
         file_rows = sum(file.rows for file in self.state.files.values())
         entries = sum(run.entries for run in self.state.runs.values())
         return int((file_rows + entries) * self.keys.share)
 
     @property
     def slots(self) -> int:
-        """The number of slots by which one of them fits in memory."""
+        """The number of slots such that one slot fits into memory."""
         available = max(1, self.memory - BASE_BYTES)
         return max(1, -(-self.rows * self.tuning.slot_bytes // available))
 
@@ -185,15 +186,18 @@ def file_works(
     state: Snapshot, sizes: Sizes, keys: KeyRange, files: Iterable[DataFile] | None = None
 ) -> Iterator[FileWork]:
     """Yield the work on the existing files of a state, or on some of them."""
-    for file in state.files.values() if files is None else files:
-        if is_found(file, sizes):
-            numbers = [number for number in file.segments if number in state.segments]
-            yield FileWork(
-                file=file,
-                segments=tuple(state.segments[number] for number in numbers),
-                is_pending=not state.pending.isdisjoint(file.segments),
-                is_whole=keys.takes(file),
-            )
+    if files is None:
+        files = state.files.values()
+    for file in files:
+        if not is_found(file, sizes):
+            continue
+        known = [number for number in file.segments if number in state.segments]
+        yield FileWork(
+            file=file,
+            segments=tuple(state.segments[number] for number in known),
+            is_pending=not state.pending.isdisjoint(file.segments),
+            is_whole=keys.takes(file),
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -206,13 +210,18 @@ class FileReader:
     whole: bool = False
 
     def rows(self, work: FileWork) -> Iterator[Entries]:
-        """Yield the rows for the rule: none of a pending file, or of a table without keys."""
+        """Yield the rows that the rule needs, and check the file.
+
+        A pending file and a file of a table without keys yield no rows.
+        """
         file = work.file
         self.whole = False
         source = self._source(work)
         if source is None:
             return
-        columns = physical_schema(self.spec).names if work.is_whole else rule_columns(self.spec)
+        columns = rule_columns(self.spec)
+        if work.is_whole:
+            columns = physical_schema(self.spec).names
         bounded = tuple(
             column for column in bounded_columns(self.spec) if column.physical in columns
         )
@@ -252,9 +261,9 @@ class FileReader:
 def read_run(
     storage: Storage, run: RunFile, keys: KeyRange, ties: int, findings: Findings
 ) -> Iterator[Entries | None]:
-    """Yield the entries of a run that can be compared, and None after its end.
+    """Yield the entries of a run that can be compared.
 
-    Without the None, the run could not be read to its end.
+    The last item is None if the run was read to its end.
     """
     if keys.is_all:
         stored = read_found(storage, run, findings)
@@ -300,7 +309,7 @@ class LocalCheck:
         could_read_logs = self._read_logs(facts, deep=deep)
         runs = self._read_runs(deep=deep)
         if not deep or not self._read_files():
-            return  # missing rows would make others look wrong
+            return  # without all rows, correct events and entries would look wrong
         for slot in range(self.slots):
             content.at_step("slot", slot, self.slots)
             self._check_slot(slot, facts)
@@ -377,6 +386,7 @@ class LocalCheck:
         return whole == len(state.files)
 
     def _check_slot(self, slot: int, facts: SegmentFacts) -> None:
+        """Check the rows and entries of a slot; put ends and doubts into ranges."""
         content = self.content
         nothing = no_entries(len(content.state.spec.tie_break))
         row_columns = self.rows.take(slot)
@@ -393,13 +403,15 @@ class LocalCheck:
         range_of_row = facts.range_of(doubts.segment, doubts.offset, self.slots)
         self.doubts.add(range_of_row, (doubts.segment, doubts.offset, doubtful.run))
 
-    def _check_range(self, slot: int) -> None:
-        segment, offset, until, stays = self.ends.take(slot) or _NO_ENDS
+    def _check_range(self, id_range: int) -> None:
+        """Check the events of a range of row ids, and the doubtful entries of runs."""
+        # A range without rows, events or doubts has no columns
+        segment, offset, until, stays = self.ends.take(id_range) or _NO_ENDS
         rows = ExpectedEnds(segment=segment, offset=offset, until=until, stays=stays)
-        of_event, of_row, times = self.events_of_logs.take(slot) or _NO_ENDS[:3]
-        events = Events(segment=of_event, offset=of_row, until=times)
-        of_doubt, doubt_offset, run = self.doubts.take(slot) or (*_NO_ENDS[:2], _NO_RUN)
-        doubts = Doubts(segment=of_doubt, offset=doubt_offset, run=run)
+        segment, offset, until = self.events_of_logs.take(id_range) or _NO_EVENTS
+        events = Events(segment=segment, offset=offset, until=until)
+        segment, offset, run = self.doubts.take(id_range) or _NO_DOUBTS
+        doubts = Doubts(segment=segment, offset=offset, run=run)
         check_range(rows, events, doubts, self.content.rules, self.counts)
 
 
@@ -415,3 +427,5 @@ _NO_ENDS: tuple[Column, ...] = (
     np.empty(0, np.int64),
     np.empty(0, np.bool_),
 )
+_NO_EVENTS = _NO_ENDS[:3]
+_NO_DOUBTS: tuple[Column, ...] = (*_NO_ENDS[:2], _NO_RUN)

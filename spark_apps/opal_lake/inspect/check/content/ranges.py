@@ -42,13 +42,14 @@ class SegmentFacts:
         )
 
     def range_of(self, segment: Int64Array, offset: Int32Array, ranges: int) -> Int32Array:
-        """Return which of about equal ranges of row ids each row is in.
+        """Return for each row the number of its range of row ids.
 
-        A row that should not exist is in any of them.
+        There are `ranges` ranges with about as many rows each.
+        A row that should not exist may be in any range.
         """
         if not len(self.ids):
             return np.zeros(len(segment), np.int32)
-        begins = np.cumsum(self.rows) - self.rows
+        begins = np.cumsum(self.rows) - self.rows  # rows before each segment
         position = np.maximum(np.searchsorted(self.ids, segment, "right") - 1, 0)
         last_offset = np.maximum(self.rows[position] - 1, 0)
         rank = begins[position] + np.clip(offset, 0, last_offset)
@@ -58,7 +59,7 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubts:
-    """Row ids that a run has an entry for, but the rows of its key do not have."""
+    """Row ids of entries in runs that no row of the entry's key has."""
 
     segment: Int64Array
     offset: Int32Array
@@ -68,12 +69,12 @@ class Doubts:
 def check_range(
     rows: ExpectedEnds, events: Events, doubts: Doubts, rules: RangeRules, counts: FaultCounts
 ) -> None:
-    """Check that the least event of each row is the rule's; later ones may exist, too.
+    """Check that the least event of each row has the UNTIL of the rule.
 
-    Up to the floor, rows may have been dropped. Their events may be left, the successor of a row
-    may be gone, and a late row may have had a later successor than the rows show. So where the
-    rule's UNTIL is not after the floor, the event only must not be after it either. The greatest
-    row of a key up to the floor stays, so that no other UNTIL depends on dropped rows.
+    Later events of a row are allowed. Up to the floor, rows may have been dropped, and a dropped
+    row may have been another row's successor. So if the rule's UNTIL is not after the floor, the
+    least event may have any time that is not after the floor either. The greatest row of a key up
+    to the floor stays, so that no later UNTIL depends on dropped rows.
     """
     ends = ~rows.stays
     expected = least_events(
@@ -85,7 +86,7 @@ def check_range(
     if rules.only_held:
         is_of_row = np.isin(_codes(actual.segment, actual.offset, numbers), row_codes)
         actual = actual.take(is_of_row)
-    # Positions of the rows that have an event on both sides
+    # Positions of rows that have both an expected and an actual event
     _, in_expected, in_actual = np.intersect1d(
         _codes(expected.segment, expected.offset, numbers),
         _codes(actual.segment, actual.offset, numbers),
@@ -107,13 +108,13 @@ def check_range(
         (EARLY, actual.take(in_actual[is_early])),
         (EXTRA, actual.take(extra)),
     )
-    for what, wrong in faults:
-        counts.add(what, wrong.segment, wrong.offset)
-    # The row of the entry exists after all, under another key
+    for fault, wrong in faults:
+        counts.add(fault, wrong.segment, wrong.offset)
+    # The row of the entry exists, but has another key
     is_unfounded = np.isin(_codes(doubts.segment, doubts.offset, numbers), row_codes)
     counts.add(UNFOUNDED, doubts.run[is_unfounded], doubts.offset[is_unfounded])
 
 
 def _codes(segment: Int64Array, offset: Int32Array, numbers: Int64Array) -> Int64Array:
-    """Return a number for each row: the rank of its segment, and its offset."""
+    """Return for each row the rank of its segment in the high 32 bits, and its offset."""
     return np.searchsorted(numbers, segment).astype(np.int64) << 32 | offset.astype(np.int64)
