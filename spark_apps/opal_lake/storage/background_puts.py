@@ -17,7 +17,7 @@ THREADS = 4
 class BackgroundPuts(ForwardingStore):
     """A store whose puts return before they complete.
 
-    It is only for unique names: a put returns True before its outcome is known.
+    Every path must be unique: a put returns True before its outcome is known.
     """
 
     inner: Storage
@@ -33,7 +33,7 @@ class BackgroundPuts(ForwardingStore):
 
 @contextmanager
 def background_puts(storage: Storage) -> Iterator[Storage]:
-    """Open a store whose puts are all done at the end; raise the first error of one."""
+    """Open a store that puts in threads; at the end, wait and raise the first error."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="opal-put") as pool:
         store = BackgroundPuts(inner=storage, pool=pool)
         yield store

@@ -8,7 +8,7 @@ from opal_lake.storage.protocol import Storage, StoredObject
 class ForwardingStore:
     """A store that passes every call on to `inner`; its subclasses change some calls.
 
-    They declare `inner`, as a field or an attribute.
+    A subclass declares `inner` as a field or an attribute.
     """
 
     __slots__ = ()

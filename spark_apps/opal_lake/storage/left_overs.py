@@ -1,8 +1,8 @@
-"""Incomplete files of killed writers, which are not objects and in no listing.
+"""Incomplete files of killed writers: they are not objects, and listings leave them out.
 
-A store in a folder has temporary files; one in memory has none. S3 has none from this project: one
-request puts an object, and leaves nothing when it is cut off. Multipart uploads stay until they are
-aborted, but are those of other programs: a bucket's lifecycle rule aborts them.
+A store in a folder has temporary files, and a store in memory has none. On S3 this project puts an
+object with one request, which leaves nothing when it is interrupted. Other programs may leave
+multipart uploads there: a lifecycle rule of the bucket aborts them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from opal_lake.storage.protocol import Storage
 class LeftOver:
     """A file that is not an object yet, or never becomes one if its writer is gone.
 
-    Its age is by the store's own time.
+    `age_us` is measured by the store's own time.
     """
 
     path: str
@@ -34,13 +34,13 @@ class KeepsLeftOvers(Protocol):
     def remove_left_overs(self, paths: Iterable[str]) -> None:
         """Remove left-overs; missing ones are ignored.
 
-        A writer that was still at work tries again.
+        If the writer of one is still at work, it tries again.
         """
         ...
 
 
 def find_left_overs(storage: Storage, least_age_us: int = 0) -> list[LeftOver]:
-    """Return left-overs of at least an age, without those of writers that are at work."""
+    """Return left-overs of at least this age whose writers are not at work."""
     if not isinstance(storage, KeepsLeftOvers):
         return []
     idle = [left_over for left_over in storage.left_overs() if not left_over.is_at_work]

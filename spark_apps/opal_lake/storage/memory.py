@@ -15,9 +15,9 @@ _registry_lock = Lock()
 
 
 class MemoryStorage:
-    """Objects of one process. Without a `clock`, its own one moves with each put.
+    """A store in memory. Its own clock, used without `clock`, moves with each put.
 
-    `named` returns the same store for the same name; the constructor makes a separate one.
+    `named` returns the same store for the same name; the constructor makes a separate store.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class MemoryStorage:
         """Return None: a name is not a path."""
 
     def now_us(self) -> int | None:
-        """Return the time of a given clock; the store's own one has no meaning for others."""
+        """Return the time of the given clock; None for the store's own, unreal clock."""
         return self._clock.now_us() if self._has_real_time else None
 
     def _pages(self, prefix: str, start_after: str) -> Iterator[StoredObject]:

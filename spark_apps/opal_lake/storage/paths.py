@@ -42,7 +42,7 @@ def check_length(length: int | None) -> None:
     """Raise InvalidInputError unless a length is None or at least 0."""
     if length is not None and length < 0:
         raise InvalidInputError(
-            f"length {length} is negative: give at least 0, or None for all the rest"
+            f"length {length} is negative: give at least 0, or None to read to the end"
         )
 
 

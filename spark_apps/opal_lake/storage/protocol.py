@@ -38,18 +38,18 @@ class Storage(Protocol):
     def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
         """Create the object whole; return False if the path exists already.
 
-        It is atomic: no reader sees a part. Raises StorageError when the outcome is unknown or the
-        store refused; the object may exist then.
+        The put is atomic: no reader sees a part of the object. Raises StorageError if the outcome
+        is unknown or the store refused; then the object may exist.
 
-        False may also mean that the first try of the store's client succeeded and was repeated: a
-        caller that needs to know reads the object back.
+        The store's client may repeat a put whose first try succeeded. Then False is returned,
+        although this call has created the object. A caller that needs to know reads it back.
         """
         ...
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
         """Yield the objects whose path starts with `prefix` and is after `start_after`.
 
-        They come in path order, by code point, and are listed as they are consumed.
+        Objects are in path order, by code point, and are listed as they are consumed.
         """
         ...
 
@@ -62,9 +62,9 @@ class Storage(Protocol):
         ...
 
     def now_us(self) -> int | None:
-        """Return the store's own time, by which it stamps objects, if it is known.
+        """Return the store's own time, by which it stamps objects; None if unknown.
 
-        It is exact to a second or so, and needs no request: it is the time of the last response,
-        plus the time since then.
+        The time is exact to about a second. It takes no request: it is the time of the last
+        response, plus the time since then.
         """
         ...

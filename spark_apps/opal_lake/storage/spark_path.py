@@ -1,8 +1,8 @@
 """Paths of objects for Spark.
 
 Spark does not decode percent signs, but treats `*?[]{}` and the backslash as patterns when it
-reads: they are escaped. Its option `__globPaths__=false` does not help: with n paths of which k
-have such a character, it reads every file k times, silently (Spark 4.1.3).
+reads, so these characters are escaped. Spark's option `__globPaths__=false` is not a way out: with
+k paths that have such a character, it silently reads every file k times (Spark 4.1.3).
 """
 
 import re
@@ -32,11 +32,11 @@ def spark_path(storage: Storage, path: str = "") -> str:
     uri = hadoop_uri(storage, path)
     escaped = _PATTERN_CHARACTER.sub(r"\\\g<0>", uri)
     has_pattern = escaped != uri
-    # Hadoop's code for patterns takes what is before a colon for a scheme.
+    # In a path with a pattern, Hadoop reads the text before a colon as a scheme.
     if has_pattern and ":" in uri.split("://", 1)[1]:
         raise InvalidInputError(
             f"Spark cannot read '{uri}': it has a colon and one of * ? [ ] {{ }} \\; "
-            "choose a path without the colon, or without the others"
+            "choose a path without the colon, or without these characters"
         )
     return escaped
 

@@ -36,8 +36,8 @@ class NamedFile:
 def read_verified(storage: Storage, file: FileRef) -> bytes:
     """Read a whole file.
 
-    Raises FormatError that names it if its bytes are not those that were written, and ExpiredError
-    if retention deleted it.
+    Raises FormatError if the file's bytes are not those that were written, and ExpiredError if
+    retention deleted the file.
     """
     return b"".join(verified_pieces(storage, file, file.size))
 
@@ -45,7 +45,7 @@ def read_verified(storage: Storage, file: FileRef) -> bytes:
 def verified_pieces(storage: Storage, file: FileRef, piece_bytes: int) -> Iterator[bytes]:
     """Yield a file piece by piece.
 
-    Its bytes are verified after the last piece: then FormatError is raised if they are not those
+    The bytes are verified after the last piece: FormatError is raised then if they are not those
     that were written.
     """
     size = crc32 = 0
@@ -83,7 +83,7 @@ def read_sealed(storage: Storage, path: str) -> bytes:
 Diagnosis = Callable[[Storage, str], OpalError | None]
 
 _RESTORE = "restore the file from a backup"
-# A store knows nothing of versions: modules that do register here, in every process with tables.
+# A store knows nothing of versions. Modules that know them register a function here.
 _diagnoses: list[Diagnosis] = []
 
 

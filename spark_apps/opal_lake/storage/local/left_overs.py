@@ -10,9 +10,9 @@ from opal_lake.storage.local.writer_name import is_at_work
 
 
 def local_left_overs(root: Path) -> Iterator[LeftOver]:
-    """Yield files, also in subfolders, and empty folders.
+    """Yield the temporary files and empty folders in a root's hidden folder.
 
-    If the folder is not writable, nothing is yielded: its file system's time is unknown then.
+    Yield nothing if the folder is not writable, because then the file system's time is unknown.
     """
     hidden = root / HIDDEN
     if hidden.is_symlink() or not hidden.is_dir():
@@ -32,9 +32,9 @@ def local_left_overs(root: Path) -> Iterator[LeftOver]:
 
 
 def remove_local_left_overs(root: Path, paths: Iterable[str]) -> None:
-    """Remove files, and folders if they are empty.
+    """Remove temporary files, and folders that are empty.
 
-    A name is that of one attempt: no file of another one is removed.
+    Names are unique to an attempt, so that no file of another attempt is removed.
     """
     hidden = root / HIDDEN
     for given in paths:

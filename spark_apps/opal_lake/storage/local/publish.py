@@ -85,7 +85,7 @@ def _before_name() -> Iterator[None]:
 
 @contextmanager
 def _naming() -> Iterator[None]:
-    """Raise errors of the call that names the file as BeforeNameError if it did not."""
+    """Raise an error of the naming call as BeforeNameError if the file has no name."""
     try:
         yield
     except OSError as error:
@@ -106,13 +106,13 @@ def publish(root: Path, target: Path, data: bytes | memoryview, hard_links: bool
         with suppress(_TurnLostError):
             return _try_publish(root, target, data, hard_links)
     raise StorageError(
-        f"others took this writer for dead {_TRIES} times before it wrote '{target}': "
-        "the file system is slow; try again"
+        f"other writers took this one for dead {_TRIES} times before it wrote '{target}', "
+        "because the file system is slow: try again"
     )
 
 
 def stamped_us(root: Path) -> int | None:
-    """Return the file system's time, which it gives to a new file, or None.
+    """Return the time that the file system gives to a new file; None if unknown.
 
     On a network's file system that is the server's time.
     """
@@ -286,7 +286,7 @@ def _acquire(own: Path, turn: Path, target: Path) -> bool:
             os.rename(own, turn)
             return True
         except OSError as error:
-            if turn.is_symlink():  # what is behind it is not a holder's file
+            if turn.is_symlink():  # its target is not a writer's folder
                 raise _not_a_folder(turn) from None
             if error.errno not in _IS_HELD and not turn.is_dir():
                 raise
@@ -323,6 +323,6 @@ def _holder(turn: Path) -> str:
 def _still_held(turn: Path, holder: str, target: Path) -> str:
     owner = f"{owner_text(holder)}, since {age_text(turn / holder)}"
     return (
-        f"others keep writing '{target}', the last one {owner}: "
+        f"other writers keep writing '{target}', the last one is {owner}: "
         f"run fewer writers at the same time, then try again; see '{turn}'"
     )
