@@ -194,7 +194,7 @@ def test_a_committer_goes_on_until_sigterm_and_commits_what_lies_there(
     assert (process.returncode, ids(table), json.loads(output)["records"]) == (OK, [0, 1, 2], 3)
 
 
-def test_status_of_a_topic_that_is_gone_says_so(
+def test_status_notes_a_deleted_topic(
     kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = new_topic(kafka)
@@ -309,9 +309,7 @@ def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(
         process.wait()
 
 
-def test_one_that_is_watched_tells_what_it_has_done_after_each_commit(
-    kafka: Kafka, table: Table
-) -> None:
+def test_a_watched_stream_reports_its_totals_after_each_commit(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(n) for n in range(2)])
     read(table, kafka, topic)

@@ -554,7 +554,7 @@ def test_rows_of_a_topic_created_again_are_committed_after_the_earlier_ones(
     assert went_back
 
 
-def test_a_topic_that_was_made_anew_waits_for_every_partition_of_the_one_before(
+def test_a_topic_created_again_waits_for_every_partition_of_the_one_before(
     kafka: Kafka, table: Table
 ) -> None:
     """Create the topic again, with its keys in other partitions than before.
@@ -605,7 +605,7 @@ def test_messages_whose_only_copy_is_in_files_are_not_passed_over_without_the_fi
     assert ids(table) == [*range(7)]
 
 
-def test_direct_commits_of_a_topic_that_was_made_anew_wait_for_what_was_gathered_of_the_one_before(
+def test_direct_commits_of_a_topic_created_again_wait_for_gathered_files_of_the_one_before(
     kafka: Kafka, table: Table
 ) -> None:
     topic, continuing = new_topic(kafka), Policies(on_new_topic="continue")

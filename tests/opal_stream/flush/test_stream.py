@@ -253,7 +253,7 @@ def test_a_first_start_says_where_it_begins_if_kafka_has_deleted_what_came_befor
     assert caplog.messages == []  # where something was committed, that is where it goes on
 
 
-def test_a_topic_that_was_made_anew_stops_the_stream_between_runs_and_during_one(
+def test_a_topic_created_again_stops_the_stream_between_runs_and_during_one(
     kafka: Kafka, table: Table
 ) -> None:
     topic = new_topic(kafka)

@@ -382,7 +382,7 @@ def test_without_the_versions_of_a_registry_the_schema_of_the_message_counts_and
     assert "does not give the versions of schema 1" in caplog.text
 
 
-def test_what_was_learned_of_a_schema_is_enough_for_another_process(registry: Registry) -> None:
+def test_another_process_reads_learned_schemas_without_the_registry(registry: Registry) -> None:
     first = schema_of(x="int")
     registry.register(1, first), registry.register(2, schema_of(x="long"))
     decoder = decoder_of(registry, "add")

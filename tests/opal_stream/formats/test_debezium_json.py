@@ -13,7 +13,7 @@ OPTIONS = FormatOptions(format="debezium-json", columns={"at": "@ts_ms", "op": "
 
 
 @pytest.mark.parametrize("schema", [False, True])
-def test_the_row_after_a_change_counts_and_that_before_a_delete_says_its_key(schema: bool) -> None:
+def test_changes_write_the_row_after_and_deletes_the_key_of_the_row_before(schema: bool) -> None:
     values = [
         event("r", None, {"id": 1, "name": "a", "total": 1.5}, 1, schema=schema),
         event("u", {"id": 1}, {"id": 1, "name": "b"}, 2, schema=schema),
@@ -70,7 +70,7 @@ def test_columns_may_come_from_the_source_of_the_event() -> None:
         ({"payload": None}, "op=None"),
     ],
 )
-def test_what_is_no_change_of_a_row_is_a_bad_message(value: Any, reason: str) -> None:
+def test_an_event_that_is_not_a_change_of_a_row_is_a_bad_message(value: Any, reason: str) -> None:
     decoded = decode([event("c", None, {"id": 1}, 1), value], OPTIONS)
     assert [row["id"] for row in good(decoded)] == [1]
     assert reason in bad(decoded)["orders/3@101"]

@@ -45,7 +45,7 @@ def test_columns_may_come_from_the_message() -> None:
     )
 
 
-def test_of_many_new_columns_a_few_are_named() -> None:
+def test_a_message_names_a_few_of_many_new_columns() -> None:
     many = {f"new{number:05}": 1 for number in range(10_000)}
     reasons = bad(
         decode(

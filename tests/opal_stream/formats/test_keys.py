@@ -149,7 +149,7 @@ def learned(reader: Decoder, messages: MessageBatch) -> list[int]:
 
 @pytest.mark.parametrize("key_format", [None, "avro", "json-registry"])
 @pytest.mark.parametrize("column", [{}, {"name": "@key"}, {"name": "@key.id"}])
-def test_schemas_of_keys_that_were_learned_are_enough_for_another_process(
+def test_another_process_reads_learned_schemas_of_keys_without_the_registry(
     registry: Registry, key_format: str | None, column: dict[str, str]
 ) -> None:
     """Return a decoder of a Spark task, which does not reach the registry."""

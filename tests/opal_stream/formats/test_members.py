@@ -173,9 +173,7 @@ def with_places(location: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("debezium", [False, True])
-def test_with_avro_the_schema_says_which_members_there_are(
-    debezium: bool, registry: Registry
-) -> None:
+def test_avro_schemas_name_new_members(debezium: bool, registry: Registry) -> None:
     location = pa.struct([("city", pa.string())])
     columns = {
         "address": location,
@@ -212,7 +210,7 @@ def test_with_avro_the_schema_says_which_members_there_are(
     ]
 
 
-def test_with_a_json_schema_so_it_does_and_one_that_is_a_part_of_itself_ends(
+def test_json_schemas_name_new_members_even_if_they_contain_themselves(
     registry: Registry,
 ) -> None:
     node: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -27,7 +27,7 @@ def test_numbers_are_of_all_topics(only: list[int | Partition], actual: list[str
 @pytest.mark.parametrize(
     "only", [3, Partition(topic="users", number=2), Partition(topic="items", number=0)]
 )
-def test_what_is_not_there_is_named(only: int | Partition) -> None:
+def test_an_unknown_partition_is_an_error_that_names_it(only: int | Partition) -> None:
     with pytest.raises(
         UnknownTopicError, match=f"unknown partition {only} of orders, users; correct --partitions"
     ):

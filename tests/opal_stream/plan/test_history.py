@@ -51,7 +51,7 @@ def test_hours_are_counted_by_the_timestamps_of_messages(kafka: Kafka, topic: st
 
 
 @pytest.mark.usefixtures("opal_commands")
-def test_the_command_spreads_by_load_and_keeps_what_is_even(
+def test_the_command_spreads_by_load_and_keeps_an_even_spread(
     kafka: Kafka, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["stream", "plan", "--bootstrap-servers", kafka.servers, "--topic", topic]

@@ -123,7 +123,7 @@ def test_two_commits_of_one_range_are_an_alarm_also_of_two_processes(tmp_path: P
     )
 
 
-def test_an_event_says_what_who_and_where(tmp_path: Path) -> None:
+def test_an_event_names_its_partition_its_stream_and_its_process(tmp_path: Path) -> None:
     tracker = Tracker([FolderSink(str(tmp_path))], table="lake/orders")
     flush(tracker, 0, 3, 3)
     tracker.close()
@@ -187,7 +187,7 @@ def test_a_transaction_that_opens_or_ends_at_a_position_does_not_start_its_clock
 
 
 @pytest.mark.usefixtures("opal_commands")
-def test_the_command_says_lag_and_stall_and_ends_with_1(
+def test_the_command_reports_lag_and_stall_and_ends_with_1(
     kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, topic = new_table(tmp_path), new_topic(kafka)

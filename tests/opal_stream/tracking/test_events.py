@@ -72,7 +72,7 @@ def test_metrics_are_served_and_add_up() -> None:
     assert 2 <= latency < 60
 
 
-def test_a_folder_that_is_away_stops_nothing_is_said_once_and_is_written_again(
+def test_a_missing_events_folder_is_logged_once_and_written_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "watched"
@@ -180,7 +180,7 @@ def line_of(at: datetime, low: int = 0) -> str:
     )
 
 
-def test_only_what_the_last_day_needs_is_read(tmp_path: Path) -> None:
+def test_only_events_of_the_last_day_are_returned(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     junk = "no event, and no line that anybody should look at\n" * 3
     written(tmp_path, now - timedelta(days=2), junk)

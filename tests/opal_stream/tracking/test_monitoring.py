@@ -106,7 +106,7 @@ def test_the_dashboard_is_what_provisioning_takes() -> None:
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 
 
-def test_what_a_committer_counts_again_is_no_part_of_a_sum() -> None:
+def test_sums_in_panels_leave_out_the_committer() -> None:
     sums = [
         expression
         for title, expressions in PANELS.items()

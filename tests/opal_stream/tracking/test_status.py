@@ -124,7 +124,7 @@ def test_a_table_without_a_stream_is_reported_as_unknown(
     )
 
 
-def test_of_topics_that_are_named_a_stream_need_not_have_read_anything(
+def test_named_topics_are_shown_before_a_stream_has_read_them(
     kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = sorted((new_topic(kafka), new_topic(kafka)))
