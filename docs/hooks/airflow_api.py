@@ -181,7 +181,7 @@ def _row(parameter: inspect.Parameter, meaning: str) -> str:
 
 
 def _default(value: Any) -> str:
-    """Return how a default is written; a factory's is left out, as it is empty."""
+    """Return a default as code, or nothing for None and for the empty value of a factory."""
     is_factory = type(value).__name__ == "_HAS_DEFAULT_FACTORY_CLASS"
     if is_factory or value is None:
         return ""
@@ -189,7 +189,11 @@ def _default(value: Any) -> str:
 
 
 def _helps(item: Any) -> Mapping[str, str]:
-    """Return the meanings of arguments: declared, of YAML's keys, and the above."""
+    """Return the meanings of an item's arguments, by name.
+
+    They come from MEANINGS, the keys of YAML, the declaration and OWN_MEANINGS; the last of them
+    with a name wins.
+    """
     texts = dict(MEANINGS) | _descriptions(COMMON_MODEL)
     model = MODELS.get(item.__name__)
     if model is not None:
@@ -213,7 +217,7 @@ def _descriptions(model: str) -> dict[str, str]:
 
 
 def _others(item: Any, *, takes_more: bool) -> str | None:
-    """Return what else a class takes, for those that pass arguments on."""
+    """Return a sentence on the other arguments of a class, if it passes some on to its base."""
     if not takes_more or not isinstance(item, type):
         return None
     if item.__name__ == "OpalSparkOperator" or "Sensor" in item.__name__:

@@ -16,6 +16,7 @@ FIRST_GROUPS = (WORK, BRING, KEEP, LOOK)
 
 
 def page() -> str:
+    """Return the reference of the command `opal`."""
     verbs = build_parser().verbs()
     lines = [
         *_groups(verbs, FIRST_GROUPS),
@@ -25,8 +26,10 @@ def page() -> str:
 
 
 def lakechime_page() -> str:
-    """Return the reference of the command `lakechime`, a heading lower."""
-    # It is a part of a page
+    """Return the reference of the command `lakechime`.
+
+    Its headings are one level lower than those of `opal`, because it is a part of a page.
+    """
     verbs = lakechime_parser().verbs()
     lines = [
         *_groups(verbs, LAKECHIME_GROUPS),
@@ -63,16 +66,17 @@ def _verb(parser: argparse.ArgumentParser, level: str = "###") -> Iterator[str]:
     if example := parser.get_default("example"):
         yield from ("```console", f"$ {example}", "```", "")
     for action in parser._actions:  # noqa: SLF001  # argparse has no public list of them
-        # The verbs of a verb
+        # Subcommands of this command
         if isinstance(action.choices, Mapping):
             for inner in action.choices.values():
                 yield from _verb(inner, "####")
 
 
 def _actions(parser: argparse.ArgumentParser, group: str | None) -> Iterator[tuple[str, str]]:
-    """Yield the name and the help of each argument.
+    """Yield the name and the help of arguments.
 
-    With the group EVERYWHERE only of the arguments that every command has, otherwise of the others.
+    With the group EVERYWHERE these are the arguments that every command has, otherwise the
+    arguments of this command alone.
     """
     formatter = parser._get_formatter()  # noqa: SLF001  # only it fills in defaults
     for known in parser._action_groups:  # noqa: SLF001  # argparse has no public list of them

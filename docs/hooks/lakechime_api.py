@@ -18,6 +18,7 @@ def paths() -> str:
 
 
 def errors() -> str:
+    """Return the table of the service's errors."""
     lines = ["| status | `error` | meaning |", "|---|---|---|"]
     problems = sorted((problem.status, problem.name, problem.meaning) for problem in PROBLEMS)
     lines += [f"| {status} | `{name}` | {meaning} |" for status, name, meaning in problems]
@@ -40,4 +41,4 @@ def _role(route: APIRoute) -> str:
 
 
 def _no_store() -> SqlStore:
-    raise AssertionError("the documentation asks for no event")
+    raise AssertionError("the documentation must not open a store")

@@ -6,6 +6,7 @@ from opal_stream.tracking.metrics import HELP
 
 
 def properties() -> str:
+    """Return the table of a table's properties."""
     rows = ["| property | default | allowed | meaning |", "|---|---|---|---|"]
     for name, known in PROPERTIES.items():
         match known.kind:
@@ -15,8 +16,9 @@ def properties() -> str:
                 allowed = ", ".join(f"`{choice}`" for choice in choices)
             case _:
                 allowed = "text"
-        default = "" if known.kind.default == "" else f"`{known.kind.default}`"
-        rows.append(f"| `{name}` | {default} | {allowed} | {known.summary} |")
+        default = known.kind.default
+        default_cell = f"`{default}`" if default != "" else ""
+        rows.append(f"| `{name}` | {default_cell} | {allowed} | {known.summary} |")
     return "\n".join(rows)
 
 
@@ -28,6 +30,7 @@ def _numbers(kind: Number) -> str:
 
 
 def functions() -> str:
+    """Return the table of the functions of conditions."""
     rows = ["| function | how it is written |", "|---|---|"]
     rows += [f"| `{name}` | {written} |" for name, written in sorted(FUNCTIONS.items())]
     return "\n".join(rows)

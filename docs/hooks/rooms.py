@@ -2,6 +2,7 @@
 
 import ast
 import html
+import math
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,11 +56,11 @@ def _rows(floor: tuple[str, ...], width: float) -> Iterator[tuple[str, ...]]:
     """Break a floor into rows of rooms that are all as wide as the longest name."""
     room_width = max(len(room) for room in floor) * LETTER + 2 * GAP
     max_rooms = max(1, int((width + GAP) // (room_width + GAP)))
-    row_count = -(-len(floor) // max_rooms)
-    # So the rows have about the same length
-    rooms_a_row = -(-len(floor) // row_count)
-    for first in range(0, len(floor), rooms_a_row):
-        yield floor[first : first + rooms_a_row]
+    row_count = math.ceil(len(floor) / max_rooms)
+    # The rows of a floor have about the same length
+    rooms_per_row = math.ceil(len(floor) / row_count)
+    for first in range(0, len(floor), rooms_per_row):
+        yield floor[first : first + rooms_per_row]
 
 
 def houses() -> dict[str, House]:
@@ -76,13 +77,14 @@ def houses() -> dict[str, House]:
 
 
 def _rooms(layer: str) -> tuple[str, ...]:
+    """Return the rooms of a layer of import-linter, such as `a | b : (c)`."""
     return tuple(room.strip("() ") for room in layer.replace(":", "|").split("|"))
 
 
 def picture() -> str:
-    """Return an inline SVG; its colours are the page's."""
+    """Return the picture of the packages as inline SVG, in the colours of the page."""
     known = houses()
-    parts: list[str] = []
+    shapes: list[str] = []
     top = 0
     for number, names in enumerate(STOREYS):
         is_lowest = number == len(STOREYS) - 1
@@ -91,27 +93,33 @@ def picture() -> str:
         bottom = top + height
         for column, name in enumerate(names):
             left = column * (width + PAD)
-            parts += _house(known[name], (left, top), (width, height))
+            shapes += _house(known[name], (left, top), (width, height))
             if not is_lowest:
                 line = f"M{left + width // 2} {bottom} v{3 * PAD - 2} m-5 -8 l5 8 l5 -8"
-                parts.append(f'<path class="arrow" d="{line}"/>')
+                shapes.append(f'<path class="arrow" d="{line}"/>')
         top = bottom if is_lowest else bottom + 3 * PAD
     size = f'viewBox="-4 -4 {WIDTH + 8} {top + 8}"'
     label = (
         "airflow_provider_opal and opal_spark stand on lakechime and opal_stream, "
         "these on opal_lake; imports go down"
     )
-    # Without a blank line, which would end the HTML in a page
-    svg = f'<svg {size} role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    # A blank line would end the HTML in a page of Markdown
+    svg = f'<svg {size} role="img" aria-label="{label}">{"".join(shapes)}</svg>'
     return f'<div class="rooms">{svg}</div>'
 
 
 def _house(house: House, corner: tuple[int, int], size: tuple[int, int]) -> Iterator[str]:
-    (left, top), (width, height) = corner, size
+    """Yield the SVG elements of a package: a frame, its name, and a box for each room.
+
+    `corner` is left and top, `size` is width and height, in pixels.
+    """
+    left, top = corner
+    width, height = size
     yield f'<rect class="house" x="{left}" y="{top}" width="{width}" height="{height}" rx="6"/>'
     yield f'<text class="name" x="{left + width / 2}" y="{top + 18}">{house.name}</text>'
     for number, rooms in enumerate(house.rows(width)):
-        room_width = (width - 2 * PAD - (len(rooms) - 1) * GAP) / len(rooms)
+        gaps_width = (len(rooms) - 1) * GAP
+        room_width = (width - 2 * PAD - gaps_width) / len(rooms)
         y = top + HEAD + number * (FLOOR + GAP)
         for column, room in enumerate(rooms):
             x = left + PAD + column * (room_width + GAP)
@@ -121,6 +129,7 @@ def _house(house: House, corner: tuple[int, int], size: tuple[int, int]) -> Iter
 
 
 def tree() -> str:
+    """Return a nested list of all packages, each with its docstring and its modules."""
     lines: list[str] = []
     for name, folder in SOURCES.items():
         lines += _package(folder / name, name, 0)
@@ -131,11 +140,12 @@ def _package(folder: Path, name: str, depth: int) -> Iterator[str]:
     code = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
     first_paragraph, _, _ = (ast.get_docstring(code) or "").partition("\n\n")
     text = " ".join(first_paragraph.split())
-    modules = sorted(path.stem for path in folder.glob("*.py") if not path.name.startswith("__"))
-    if modules:
-        listed = ", ".join(f"`{module}`" for module in modules)
-        text += f" Modules: {listed}."
+    modules = sorted(path.stem for path in folder.glob("*.py"))
+    names = [f"`{module}`" for module in modules if not module.startswith("__")]
+    if names:
+        text += f" Modules: {', '.join(names)}."
     indent = "    " * depth
     yield f"{indent}- `{name}`: {text}"
-    for inner in sorted(path for path in folder.iterdir() if (path / "__init__.py").is_file()):
+    for file in sorted(folder.glob("*/__init__.py")):
+        inner = file.parent
         yield from _package(inner, inner.name, depth + 1)

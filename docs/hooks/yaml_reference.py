@@ -22,42 +22,45 @@ KINDS = {
     "object": "mapping",
     "number": "number",
 }
-ANY = "NAME"  # in the place of a name that a user gives
+ANY = "NAME"  # stands for a name that the user chooses
 DEFAULTS = "defaults"
 
 Schema = Mapping[str, Any]
 
 
 def page() -> str:
+    """Return the reference: a section for each model, and last the one of the defaults."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     titles = {"": "Top level"}
     models = {"": schema}
     for name, path in paths(schema).items():
         titles[name] = f"`{path}`"
         models[name] = schema["$defs"][name]
-    [defaults] = [name for name, title in titles.items() if title == f"`{DEFAULTS}`"]
-    common = models.pop(defaults)["properties"]
+    model_of_title = {title: name for name, title in titles.items()}
+    common = models.pop(model_of_title[f"`{DEFAULTS}`"])["properties"]
     lines: list[str] = []
     for name, model in models.items():
         lines += _section(titles[name], model, titles)
-    # The model that has all keys of the defaults
-    [pipeline] = [
-        name for name, model in models.items() if model["properties"].items() >= common.items()
-    ]
+    # Only the model of a pipeline has all keys of the defaults
+    [pipeline] = [name for name, model in models.items() if _has_all_keys(model, common)]
     keys = ", ".join(f"`{name}`" for name in common)
     link = _link(titles[pipeline])
     lines += [
         f"### `{DEFAULTS}`",
         "",
-        f"For all pipelines of the file: {keys}. They mean what they mean in {link}.",
+        f"Keys for all pipelines of the file: {keys}. See {link} for their meanings.",
     ]
     return "\n".join(lines)
 
 
-def paths(schema: Schema) -> dict[str, str]:
-    """Return the path of each model in a file: the first one from the top.
+def _has_all_keys(model: Schema, keys: Schema) -> bool:
+    return bool(model["properties"].items() >= keys.items())
 
-    A path under the defaults counts last.
+
+def paths(schema: Schema) -> dict[str, str]:
+    """Return the path at which each model is used in a file, such as `dags.NAME.table`.
+
+    Of several paths the shortest one counts, and a path outside of the defaults first.
     """
     paths_of_models: dict[str, str] = {}
     queue = [("", schema)]
