@@ -89,16 +89,17 @@ def run(story: Story) -> None:
     for name in ("morning", "noon"):
         story.say(
             f"Read as of the {name}'s batch: table.read(version={versions[name]}). "
-            "It is what it was."
+            "Later changes are not in it."
         )
         story.show_rows(table.read(version=versions[name]))
     story.say(
         'Read as of an event time: table.read(event_time="2026-11-02T11:00:00Z"). '
-        "The late row now shows what 11:00 really was."
+        "The late row A-1 has its status of 11:00, although it was ingested in the evening."
     )
     story.show_rows(table.read(event_time="2026-11-02T11:00:00Z"))
     story.say(
-        "History: table.history(). Every batch is an ingest, and a MetaGen that made it visible."
+        "History: table.history(). Each batch has two commits: an ingest, and a MetaGen that "
+        "makes its rows visible."
     )
     story.show(
         [_commit(row) for row in reversed(table.history())],
@@ -106,8 +107,8 @@ def run(story: Story) -> None:
     )
     problems = table.check()
     story.say(
-        "Check: table.check() looked at every file and every row "
-        f"and found {len(problems)} problems."
+        "Check: table.check() has read every file and every row. "
+        f"It found {len(problems)} problems."
     )
 
 
@@ -129,9 +130,9 @@ def _feed(story: Story, table: OpalTable, name: str, changes: Sequence[tuple[str
     ingested = table.ingest(story.stream(changes), token=f"shop-{name}-ingest")
     counts = table.metagen(token=f"shop-{name}-metagen").counts
     story.say(
-        f"The {name}'s changes: {ingested.counts['rows']} rows ingested, then MetaGen found "
+        f"The {name}'s changes: {ingested.counts['rows']} rows were ingested. MetaGen found "
         f"updates: {counts['updates']}, deletes: {counts['deletes']}, late: {counts['late']}. "
-        "Read now:"
+        "The table now:"
     )
     story.show_rows(table.read())
 
@@ -146,21 +147,22 @@ def _commit(row: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _folder(asked: str | None) -> Iterator[Path]:
+    """Give the folder of the table: the asked one, or a temporary one."""
     if asked is not None:
         yield Path(asked)
         return
-    made = Path(tempfile.mkdtemp(prefix="opal-demo-"))
+    temporary = Path(tempfile.mkdtemp(prefix="opal-demo-"))
     try:
-        yield made / "orders"
+        yield temporary / "orders"
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def main() -> int:
     """Run the demo in a new folder, which is deleted afterwards unless it was named."""
     parser = argparse.ArgumentParser(prog="python -m tests.demo.table", description=__doc__)
     parser.add_argument(
-        "folder", nargs="?", help="where the table stays; without it the table is deleted"
+        "folder", nargs="?", help="keep the table in this folder; by default it is deleted"
     )
     asked = parser.parse_args().folder
     conf = {
@@ -172,9 +174,9 @@ def main() -> int:
     print("Starting Spark ...", flush=True)
     with _folder(asked) as folder, launched("opal-demo", conf, verbose=False) as spark:
         run(Story(spark=spark, path=str(folder), style=style))
-    advice = "Keep the table: make demo STORY=table ARGS=FOLDER"
+    advice = "The table was deleted. To keep it: make demo STORY=table ARGS=FOLDER"
     if asked:
-        advice = f"The table stays in {asked}: try `opal describe {asked}`."
+        advice = f"The table is in {asked}: try `opal describe {asked}`."
     print(f"\n    {advice}")
     return 0
 

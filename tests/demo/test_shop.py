@@ -44,9 +44,8 @@ def test_the_demo_runs_next_to_a_busy_port_and_leaves_nothing(tmp_path: Path) ->
         ("3", "paid"),
         ("4", "paid"),
     ]
-    assert len(re.findall(r"^ +2026-11-0\d +[\d,]+ +\d+ +[\d.]+$", shown, re.MULTILINE)) == len(
-        DAYS
-    )
+    totals = re.findall(r"^ +2026-11-0\d +[\d,]+ +\d+ +[\d.]+$", shown, re.MULTILINE)
+    assert len(totals) == len(DAYS)
     assert not list(tmp_path.glob("opal-demo-*"))
     assert not [
         process
@@ -64,9 +63,10 @@ def _environment() -> dict[str, str]:
     }
 
 
-def test_the_demo_s_shop_is_the_same_each_time(tmp_path: Path) -> None:
+def test_write_shop_writes_the_same_files_each_time(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_shop(tmp_path / name)
     for path in (tmp_path / "a").rglob("*.json"):
-        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+        second_path = tmp_path / "b" / path.relative_to(tmp_path / "a")
+        assert path.read_bytes() == second_path.read_bytes()
     assert len(list((tmp_path / "a" / "orders").iterdir())) == len(DAYS)

@@ -73,12 +73,12 @@ def run(folder: Path, port: int, *, stays: bool) -> None:
         )
         demo = Demo(airflow=airflow, places=places, style=style)
         demo.say(f"Airflow is up at {airflow.url}: user {USER}, password {airflow.password}")
-        print(f"    dags/shop.opal.yaml makes the DAGs; the lake lies in {folder / 'lake'}")
+        print(f"    the DAGs are those of dags/shop.opal.yaml; the lake is in {folder / 'lake'}")
         demo.run()
         if stays:
             demo.say(
-                f"Look around: {airflow.url} (user {USER}, password {airflow.password}). "
-                "Ctrl-C ends it and removes all of it."
+                f"Airflow stays up at {airflow.url} (user {USER}, password {airflow.password}). "
+                "Ctrl-C ends the demo and deletes its files."
             )
             while True:
                 time.sleep(3600)
@@ -91,13 +91,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="A shop's lake under a real Airflow.",
     )
     parser.add_argument(
-        "--exit", action="store_true", help="end when all is shown, instead of keeping Airflow up"
+        "--exit", action="store_true", help="end after the demo, instead of keeping Airflow up"
     )
     parser.add_argument(
         "--port",
         type=int,
         default=PORT,
-        help="of Airflow's UI; another one if it is taken (default: %(default)s)",
+        help="port of Airflow's UI; if it is taken, a free one is used (default: %(default)s)",
     )
     args = parser.parse_args(argv)
     # SIGINT too: a shell may have started this process with it ignored
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run(folder, args.port, stays=not args.exit)
     except (RuntimeError, TimeoutError) as error:
-        print(f"the demo failed: {error}\nwhat it left is in {folder}", file=sys.stderr)
+        print(f"the demo failed: {error}\nits files are in {folder}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("ended", flush=True)
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _interrupted(*_: object) -> None:
-    # Once is enough: the processes have to be stopped
+    # A second signal would interrupt the stopping of the processes
     for number in ENDS:
         signal.signal(number, signal.SIG_IGN)
     print("\nEnding Airflow ...", flush=True)

@@ -50,7 +50,7 @@ def run(url: str) -> None:
     airflow = DeployedAirflow(address=url, secret=os.environ[PASSWORD])
     wait_for_dags(airflow)
     demo = Demo(airflow=airflow, places=places, style=Style.of(sys.stdout))
-    demo.say(f"Airflow is up at {airflow.url}; the lake lies in {lake.root}")
+    demo.say(f"Airflow is up at {airflow.url}; the lake is in {lake.root}")
     demo.run()
 
 
@@ -60,11 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m tests.demo.shop.deployed",
         description="The shop's story in a deployment.",
     )
-    parser.add_argument("url", help="of Airflow's api-server")
+    parser.add_argument("url", help="URL of Airflow's api-server")
     url = parser.parse_args(argv).url
-    if missing := [name for name in (PASSWORD, _SOURCE, _FOREIGN) if not os.environ.get(name)]:
+    missing = [name for name in (PASSWORD, _SOURCE, _FOREIGN) if not os.environ.get(name)]
+    if missing:
         parser.error(
-            f"the environment has no {', '.join(missing)}: run it in a container of the "
+            f"the environment has no {', '.join(missing)}: run this module in a container of the "
             "deployment, as `make up EXAMPLE=shop` does"
         )
     try:

@@ -13,10 +13,12 @@ def write_pageviews(path: str) -> None:
     from deltalake import write_deltalake
 
     for day, pages in VIEWS.items():
-        seen = [page for page, views in pages.items() for _ in range(views)]
+        views_of_day: list[str] = []
+        for page, count in pages.items():
+            views_of_day += [page] * count
         write_deltalake(
             path,
-            pa.table({"day": [day] * len(seen), "page": seen}),
+            pa.table({"day": [day] * len(views_of_day), "page": views_of_day}),
             mode="append",
             partition_by=["day"],
         )

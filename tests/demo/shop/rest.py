@@ -35,7 +35,7 @@ class AirflowApi:
 
     @property
     def logs(self) -> str:
-        """The place to look at when something failed."""
+        """The folder or the command with the logs, for messages about a failure."""
         raise NotImplementedError
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
@@ -101,13 +101,13 @@ class AirflowApi:
                 tasks = self.tasks(run["dag_id"], run["dag_run_id"])
                 states = ", ".join(f"{task['task_id']}={task['state']}" for task in tasks)
                 lines.append(f"{run['dag_id']} {run['dag_run_id']} ({run['state']}: {states})")
-            return "; ".join(lines) or "no run"
-        return "unknown, the API does not answer"
+            return "; ".join(lines) if lines else "no DAG run"
+        return "unknown, because the API does not answer"
 
 
 @dataclass(slots=True, kw_only=True)
 class DeployedAirflow(AirflowApi):
-    """An Airflow that was deployed before."""
+    """An Airflow that runs already."""
 
     address: str
     secret: str
@@ -122,7 +122,7 @@ class DeployedAirflow(AirflowApi):
 
     @property
     def logs(self) -> str:
-        return "what `docker compose logs` prints"
+        return "the output of `docker compose logs`"
 
 
 def request(method: str, url: str, body: Any, headers: Mapping[str, str]) -> Any:

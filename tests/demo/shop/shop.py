@@ -26,12 +26,10 @@ LATE = (3, 1, 18, "paid", "89.90", "U")
 def write_shop(folder: Path) -> None:
     """Write the files of the shop's systems in three days."""
     for number, day in enumerate(DAYS):
-        late = [LATE] if number == 2 else []
-        followed = [
-            _order(*change)
-            for change in (*FOLLOWED, *late)
-            if change[1] == number or change in late
-        ]
+        changes = [change for change in FOLLOWED if change[1] == number]
+        if number == 2:
+            changes.append(LATE)
+        followed = [_order(*change) for change in changes]
         _write(folder / "orders" / day, [*followed, *_many(number)])
     _write(folder / "customers" / DAYS[0], [_customer(number, 0, "I") for number in range(50)])
     _write(folder / "customers" / DAYS[2], [_customer(7, 2, "U"), _customer(8, 2, "D")])
@@ -40,7 +38,7 @@ def write_shop(folder: Path) -> None:
 def _many(day: int) -> Iterator[dict[str, Any]]:
     """Yield a day's new orders, and changes of the orders of the day before.
 
-    Most of these are paid, every tenth is deleted.
+    Every tenth order of the day before is deleted, and the others are paid.
     """
     first = 1_000 + day * ORDERS_A_DAY
     for number in range(first, first + ORDERS_A_DAY):

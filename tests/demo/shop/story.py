@@ -46,23 +46,23 @@ class Demo:
     def run(self) -> None:
         """Run the whole story in an Airflow that knows the DAGs."""
         self.say(
-            f"A table that is not ours changes, and {WOKEN} is to run for each of its days: "
-            f"{RELAY} waits for that."
+            "Another system writes the table pageviews. "
+            f"The DAG {RELAY} waits for its changes, and starts {WOKEN} for each changed day."
         )
         self.write_foreign()
         self.say(
             f"Backfill shop_orders from {DAYS[0]} to {DAYS[-1]}; "
-            "every key cascades to shop_orders.revenue."
+            "each day's run starts a run of shop_orders.revenue."
         )
         self.backfill()
         self.say(
-            f"Meanwhile {WOKEN} ran once for each day that changed in the foreign table: "
-            "views by page."
+            f"Meanwhile {WOKEN} ran once for each changed day of pageviews. "
+            "Its results are views by page:"
         )
         self.show_foreign()
         self.say(
-            f"Maintain the table: {MAINTENANCE} runs what is due, on a schedule of its own. "
-            "Nothing waits for it."
+            f"Maintain the table: {MAINTENANCE} runs the operations that are due. "
+            "It has its own schedule, and no pipeline waits for it."
         )
         self.maintain()
         self.show_orders()
@@ -98,7 +98,7 @@ class Demo:
             airflow.wait_until(lambda: self._follow(line) >= expected or bool(self.failed), 900)
         if self.failed:
             raise RuntimeError(
-                f"{', '.join(self.failed)} failed; the logs are in {self.airflow.logs}"
+                f"{', '.join(self.failed)} failed; read the logs in {self.airflow.logs}"
             )
 
     def _follow(self, line: ProgressLine) -> int:
@@ -131,8 +131,8 @@ class Demo:
         write_pageviews(path)
         events = register_pageviews(path, self.places.events, self.places.token)
         print(
-            f"    {path} has {len(VIEWS)} commits, and LakeChime {events} events of it; "
-            "the DAGs run while the story continues",
+            f"    {path} has {len(VIEWS)} commits, and LakeChime has {events} events of it. "
+            "The DAGs run while the demo continues.",
             flush=True,
         )
 
@@ -158,12 +158,12 @@ class Demo:
         ]
 
     def maintain(self) -> None:
-        """Run now what the schedule runs once a day."""
+        """Run the maintenance DAG, which otherwise runs once a day."""
         files = len(self.orders.snapshot_at().files)
         self.airflow.api("PATCH", f"/dags/{MAINTENANCE}", {"is_paused": False})
         run = self.airflow.api("POST", f"/dags/{MAINTENANCE}/dagRuns", {"logical_date": None})
         run_id = run["dag_run_id"]
-        with ProgressLine("maintenance", lambda: Step(name="what is due", done=0, total=1)):
+        with ProgressLine("maintenance", lambda: Step(name="due operations", done=0, total=1)):
             self.airflow.wait_until(lambda: self._states(MAINTENANCE).get(run_id) in ENDED, 300)
         results = [
             self.airflow.result(MAINTENANCE, ended_run, "maintain")
@@ -179,7 +179,7 @@ class Demo:
         head = self.orders.snapshot_at()
         print(
             f"    {files} data files became {len(head.files)}, as version {head.version}; "
-            "all below is read from them",
+            "the demo now reads from them",
             flush=True,
         )
 
@@ -191,20 +191,20 @@ class Demo:
         orders = self.orders
         self.say(
             'Read the table now: OpalTable.for_path(spark, ".../shop/orders").read(). '
-            "The orders that the demo follows:"
+            "The orders 1 to 4:"
         )
         self.show(followed(orders, None))
         for day in DAYS[:-1]:
             self.say(
                 f'Read it as of the end of {day}: read(event_time="{day}{END_OF_DAY}"). '
-                "The late change is at its own time."
+                "The late change of order 3 is visible from its event time on."
             )
             self.show(followed(orders, f"{day}{END_OF_DAY}"))
         self.say("All orders, as of the end of each day:")
         self.show([totals(orders, day) for day in DAYS])
         self.say(
-            "The log: each key was ingested, and made visible by a MetaGen; "
-            "then the files were maintained."
+            "The log: each partition key has an ingest, and a MetaGen that made its rows visible. "
+            "The last commits are of the maintenance."
         )
         self.show([logged(commit) for commit in reversed([*orders.commits()])])
 
@@ -227,9 +227,12 @@ def _number(row: Mapping[str, Any]) -> int:
 
 
 def totals(orders: Table, day: str) -> dict[str, Any]:
-    rows = orders.read(event_time=f"{day}{END_OF_DAY}", columns=["status", "total"]).to_pylist()
+    """Return the counts of orders and the revenue, as of the end of a day."""
+    visible = orders.read(event_time=f"{day}{END_OF_DAY}", columns=["status", "total"])
+    rows = visible.to_pylist()
     paid = [row["total"] for row in rows if row["status"] == "paid"]
-    return {"as of": day, "orders": len(rows), "paid": len(paid), "revenue": sum(paid, Decimal(0))}
+    revenue = sum(paid, Decimal(0))
+    return {"as of": day, "orders": len(rows), "paid": len(paid), "revenue": revenue}
 
 
 def logged(commit: Any) -> dict[str, Any]:

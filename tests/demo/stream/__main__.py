@@ -105,9 +105,9 @@ class Watcher:
 
 
 class Screen:
-    """A terminal whose last picture each new one replaces.
+    """The output of the demo. In a terminal, each page replaces the page before.
 
-    Where the output is not a terminal, each picture comes below the one before.
+    Without a terminal, each page is printed below the page before.
     """
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ def page(watcher: Watcher, shop: Shop, style: Style) -> list[str]:
     columns = [Column(key="country", title="country")]
     columns += [Column(key=name, title=name, right=True) for name in (*STATUSES, "revenue")]
     ages = sorted(watcher.ages_s[-_AGES:])
-    fresh = "nothing yet"
+    fresh = "no change is visible yet"
     if ages:
         p50, p95 = ages[len(ages) // 2], ages[int(len(ages) * 0.95)]
         fresh = f"p50 {p50:.2f} s, p95 {p95:.2f} s"
@@ -178,7 +178,7 @@ def running(folder: Path) -> Iterator[tuple[Broker, Table]]:
         )
         yield broker, table
         if stream.poll() is not None:
-            raise OpalError(f"opal stream has ended with {stream.returncode}")
+            raise OpalError(f"opal stream has ended with exit code {stream.returncode}")
     finally:
         # A process that ends while it stops others leaves some behind
         for number in ENDS:
@@ -193,7 +193,7 @@ def run(folder: Path, *, stays: bool) -> None:
     screen = Screen()
     print(
         screen.style.strong(
-            "> Starting Kafka, and a stream from its topic orders into a table. No Spark, no server"
+            "> Starting Kafka, and a stream from its topic orders into a table, without Spark"
         ),
         flush=True,
     )
@@ -233,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run(folder, stays=not args.exit)
     except (OpalError, OSError) as error:
-        print(f"the demo failed: {error}\nwhat it left is in {folder}", file=sys.stderr)
+        print(f"the demo failed: {error}\nits files are in {folder}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("ended", flush=True)
