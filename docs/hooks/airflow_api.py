@@ -181,7 +181,7 @@ def _row(parameter: inspect.Parameter, meaning: str) -> str:
 
 
 def _default(value: Any) -> str:
-    """Return a default as code, or nothing for None and for the empty value of a factory."""
+    """Return a default as code, or an empty text for None and a factory."""
     is_factory = type(value).__name__ == "_HAS_DEFAULT_FACTORY_CLASS"
     if is_factory or value is None:
         return ""
@@ -217,7 +217,7 @@ def _descriptions(model: str) -> dict[str, str]:
 
 
 def _others(item: Any, *, takes_more: bool) -> str | None:
-    """Return a sentence on the other arguments of a class, if it passes some on to its base."""
+    """Return a sentence on the arguments that a class passes on, or None."""
     if not takes_more or not isinstance(item, type):
         return None
     if item.__name__ == "OpalSparkOperator" or "Sensor" in item.__name__:

@@ -43,7 +43,7 @@ GENERATED: dict[str, Callable[[], str]] = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files outside of `docs/`: README as home page, changelog, FORMAT and charts."""
+    """Add the README as home page, FORMAT, the changelog and the charts."""
     targets = dict(PAGES)
     for path in (ROOT / CHARTS).glob("*.png"):
         targets[path.relative_to(ROOT).as_posix()] = f"charts/{path.name}"

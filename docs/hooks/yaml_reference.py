@@ -29,7 +29,7 @@ Schema = Mapping[str, Any]
 
 
 def page() -> str:
-    """Return the reference: a section for each model, and last the one of the defaults."""
+    """Return the reference: a section for each model, the defaults last."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     titles = {"": "Top level"}
     models = {"": schema}
@@ -58,7 +58,7 @@ def _has_all_keys(model: Schema, keys: Schema) -> bool:
 
 
 def paths(schema: Schema) -> dict[str, str]:
-    """Return the path at which each model is used in a file, such as `dags.NAME.table`.
+    """Return the path of each model in a file, such as `dags.NAME.table`.
 
     Of several paths the shortest one counts, and a path outside of the defaults first.
     """
