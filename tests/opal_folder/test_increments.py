@@ -49,7 +49,7 @@ def test_a_pattern_may_find_nothing_and_a_path_that_is_not_there_is_a_mistake(in
 
 
 @pytest.mark.parametrize("given", ["incr", "incr/*", "incr/d_1.csv"])
-def test_a_link_is_not_passed_over_in_silence(incr: Path, given: str) -> None:
+def test_a_symbolic_link_is_refused(incr: Path, given: str) -> None:
     (incr / "d_1.csv").symlink_to(incr / "b_3.csv")
     with pytest.raises(
         InvalidInputError,
@@ -80,7 +80,7 @@ def test_folders_that_a_pattern_cannot_mean_are_not_looked_through(
     assert not {"other", "deep"} & {*seen}
 
 
-def test_a_name_with_a_line_break_is_not_passed_over_in_silence(incr: Path) -> None:
+def test_a_name_with_a_line_break_is_refused(incr: Path) -> None:
     (incr / "e\n5.csv").write_text("x")
     with pytest.raises(InvalidInputError, match="has a control character in its name: rename it"):
         listed(incr)
@@ -89,7 +89,7 @@ def test_a_name_with_a_line_break_is_not_passed_over_in_silence(incr: Path) -> N
     assert len(listed(incr)) == 3
 
 
-def test_a_path_that_was_merged_before_is_no_mistake(incr: Path) -> None:
+def test_a_missing_path_that_was_merged_before_is_accepted(incr: Path) -> None:
     assert (
         list_increments([str(incr / "z.csv")], {}, lambda path: path == str(incr / "z.csv")) == []
     )
@@ -135,7 +135,7 @@ def test_a_file_without_a_suffix_cannot_be_ordered_by_it(tmp_path: Path) -> None
         in_order(listed(tmp_path), "file_suffix")
 
 
-def test_folders_name_values(incr: Path) -> None:
+def test_a_folder_s_name_gives_its_decoded_value(incr: Path) -> None:
     assert listed(incr / "country=de%2Fx")[0].folders == {"country": "de/x"}
 
 
@@ -159,7 +159,7 @@ def test_an_increment_goes_through_json(incr: Path) -> None:
 
 
 @pytest.mark.parametrize("log", ["_opal/log", "_delta_log", ".hoodie"])
-def test_files_of_a_table_are_no_increments(incr: Path, log: str) -> None:
+def test_files_of_a_table_are_not_increments(incr: Path, log: str) -> None:
     fill(incr / "stock", {"part_1.parquet": "x"})
     fill(incr / "stock" / log, {"0.json": "{}"})
     for path in (incr / "stock", incr, incr / "*"):

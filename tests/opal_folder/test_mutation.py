@@ -32,7 +32,7 @@ def test_the_bytes_of_a_run_are_those_of_master_and_increments(shop: Shop) -> No
     assert bytes_of(shop.place.uri, job(f"{shop.uri}/incr"), shop.options) == len(text_of(OLD)) + 9
 
 
-def test_what_a_run_would_refuse_its_size_refuses_before(shop: Shop) -> None:
+def test_the_size_of_a_run_raises_the_errors_of_the_run(shop: Shop) -> None:
     """The count leaves out what the run would not read.
 
     These are a known token's increments, and those that a stopped run took.
@@ -101,7 +101,7 @@ def test_a_run_without_increments_changes_nothing(shop: Shop) -> None:
     assert merge.calls == 0
 
 
-def test_a_token_merges_once_and_says_the_same_again(shop: Shop) -> None:
+def test_a_repeated_token_merges_nothing_and_returns_the_first_counts(shop: Shop) -> None:
     shop.arrive({"1.csv": "a,10\n"})
     first = shop.run(token="t")
     shop.arrive({"2.csv": "a,11\n"})
@@ -112,14 +112,14 @@ def test_a_token_merges_once_and_says_the_same_again(shop: Shop) -> None:
     assert shop.content()["a"] == "11"
 
 
-def test_named_files_that_were_merged_are_not_missed(shop: Shop) -> None:
+def test_merged_files_may_be_named_again(shop: Shop) -> None:
     shop.arrive({"1.csv": "a,10\n"})
     path = f"{shop.uri}/incr/1.csv"
     assert shop.run(increments=[path]).version == 1
     assert shop.run(increments=[path]).version is None
 
 
-def test_what_fails_gives_its_files_back_and_leaves_the_master(shop: Shop) -> None:
+def test_a_failed_run_gives_its_files_back_and_leaves_the_master(shop: Shop) -> None:
     shop.arrive({"1.csv": "a,10\n", "2.csv": "bad\n"})
     with pytest.raises(InvalidInputError, match=r"incr/2.csv has a bad row"):
         shop.run()
@@ -145,7 +145,7 @@ def test_a_dry_run_touches_nothing(shop: Shop) -> None:
     assert shop.names("") == before
 
 
-def test_old_masters_are_kept_as_told(shop: Shop) -> None:
+def test_the_given_number_of_old_masters_is_kept(shop: Shop) -> None:
     for number in range(5):
         shop.arrive({f"{number}.csv": f"a,{number + 10}\n"})
         shop.run(backups=2)
@@ -184,7 +184,7 @@ def test_a_run_that_changes_nothing_or_fails_keeps_all_backups(shop: Shop) -> No
     assert not set(before) & set(backups_left())
 
 
-def test_records_of_old_runs_go_and_what_they_merged_is_still_known(tmp_path: Path) -> None:
+def test_records_of_old_runs_are_deleted_and_merged_names_stay_known(tmp_path: Path) -> None:
     shop = Shop(str(tmp_path), {})
     for number in range(6):
         shop.arrive({f"{number}.csv": f"a,{10 + number // 2}\n"})
@@ -223,7 +223,7 @@ def test_increments_in_the_master_are_refused_however_their_path_is_written(
     "log",
     ["_delta_log/0.json", "metadata/v1.metadata.json", ".hoodie/hoodie.properties", "_opal/log/0"],
 )
-def test_a_table_is_no_master(shop: Shop, log: str) -> None:
+def test_a_table_is_refused_as_a_master(shop: Shop, log: str) -> None:
     shop.put("master", log, "{}")
     shop.arrive({"1.csv": "a,10\n"})
     with pytest.raises(InvalidInputError, match="only its log says which files count"):
@@ -293,7 +293,7 @@ def test_an_increment_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> 
     assert (tmp_path / "incr" / "1.csv").read_text() == "a,10\nb,20\n"
 
 
-def test_a_copy_whose_original_could_not_be_deleted_goes(tmp_path: Path) -> None:
+def test_a_copy_is_deleted_if_its_original_is_still_there(tmp_path: Path) -> None:
     """A file on another file system that can only be read."""
     shop = Shop(str(tmp_path), {})
     shop.arrive({"1.csv": "a,10\n"})
@@ -388,7 +388,7 @@ def test_a_reader_never_finds_a_mixture_or_nothing(tmp_path: Path) -> None:
     assert len(seen) > 1
 
 
-def test_what_was_listed_before_a_swap_is_gone_by_path_and_there_for_who_holds_it(
+def test_an_open_folder_keeps_the_old_master_after_a_swap(
     tmp_path: Path,
 ) -> None:
     shop = Shop(str(tmp_path), {})
@@ -433,7 +433,7 @@ def test_without_a_call_that_exchanges_folders_two_renames_do(
     assert [entry.name for entry in (tmp_path / "master.mutate").glob("backup-*")] == ["backup-1"]
 
 
-def test_who_may_read_the_old_master_may_read_the_new_one(tmp_path: Path) -> None:
+def test_the_new_master_has_the_permissions_of_the_old_one(tmp_path: Path) -> None:
     shop = Shop(str(tmp_path), {})
     (tmp_path / "master").chmod(0o750)
     shop.arrive({"1.csv": "a,10\n"})
@@ -442,7 +442,7 @@ def test_who_may_read_the_old_master_may_read_the_new_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("in_the_way", ["", "working"])
-def test_what_the_file_system_refuses_is_said_and_changes_nothing(
+def test_a_step_that_the_file_system_refuses_is_an_error_and_changes_nothing(
     tmp_path: Path, in_the_way: str
 ) -> None:
     shop = Shop(str(tmp_path), {})

@@ -23,7 +23,7 @@ def test_every_parameter_is_understood_as_it_is_written() -> None:
     assert unknown == []
 
 
-def test_a_comment_says_nothing_and_ids_may_be_several() -> None:
+def test_comments_are_ignored_and_an_id_may_have_several_fields() -> None:
     arguments, _ = arguments_of(
         parse_properties(AS_WRITTEN.replace("ordinals=0", "ordinals = 0, 2"))
     )
@@ -36,7 +36,7 @@ def test_without_an_order_the_files_suffix_is_it() -> None:
     assert arguments["order"] == "file_suffix"
 
 
-def test_an_order_that_is_no_number_is_text() -> None:
+def test_an_order_that_is_not_numeric_is_text() -> None:
     arguments, _ = arguments_of(
         {
             "id.field.ordinals": "0",
@@ -47,7 +47,7 @@ def test_an_order_that_is_no_number_is_text() -> None:
     assert arguments["order_type"] == "text"
 
 
-def test_delimiters_are_taken() -> None:
+def test_delimiters_become_options_of_input_and_output() -> None:
     arguments, _ = arguments_of(
         {"id.field.ordinals": "0", "field.delim.regex": ";", "field.delim.out": "|"}
     )
@@ -75,6 +75,6 @@ def test_parameters_of_other_jobs_are_listed_and_misspelt_ones_refused() -> None
         ),
     ],
 )
-def test_what_is_missing_or_wrong_is_said(given: dict[str, str], said: str) -> None:
+def test_missing_and_wrong_parameters_are_reported(given: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidInputError, match=said):
         arguments_of(given)

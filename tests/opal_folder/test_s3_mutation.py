@@ -38,7 +38,7 @@ def all_is_merged_once(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
-def test_a_run_that_is_given_up_on_while_it_takes_its_increments_loses_none(
+def test_a_run_that_is_undone_while_it_takes_increments_loses_none(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, copies: int
 ) -> None:
     copy, made = S3Storage.copy_from, [0]
@@ -60,7 +60,7 @@ def test_a_run_that_is_given_up_on_while_it_takes_its_increments_loses_none(
 
 
 @pytest.mark.parametrize("copies", [0, 1, 2, 3])
-def test_of_two_runs_at_once_one_merges(
+def test_only_one_of_two_concurrent_runs_merges(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, copies: int
 ) -> None:
     copy, made = S3Storage.copy_from, [0]
@@ -130,7 +130,7 @@ def test_a_run_whose_number_others_have_used_and_forgotten_does_not_begin(
     assert (shop.content(), shop.names("incr")) == (NEW, [])
 
 
-def test_what_an_overtaken_run_copied_late_goes_with_the_next_run(shop: Shop) -> None:
+def test_a_late_copy_of_an_undone_run_is_deleted_by_the_next_run(shop: Shop) -> None:
     shop.arrive(LINES)
     shop.run()
     shop.put("master.mutate", "working/00000001/000000-one.csv", "a,9\n")
@@ -162,7 +162,7 @@ def test_an_increment_that_is_replaced_while_it_is_taken_is_refused(
     assert shop.run().version == 2
 
 
-def test_what_a_killed_run_copied_does_not_go_back(shop: Shop) -> None:
+def test_copies_of_a_killed_run_are_deleted_and_not_given_back(shop: Shop) -> None:
     """A file may be a copy of what another run has merged."""
     shop.arrive(LINES)
     increments = [
@@ -179,7 +179,7 @@ def test_what_a_killed_run_copied_does_not_go_back(shop: Shop) -> None:
     assert shop.names("incr") == sorted(LINES)[1:]
 
 
-def test_what_replaces_an_increment_while_it_is_merged_is_another_one(shop: Shop) -> None:
+def test_a_file_that_replaces_an_increment_during_a_merge_is_merged_next(shop: Shop) -> None:
     def replaced(work: Work) -> Merged:
         work_done = PlainMerge(shop.options)(work)
         shop.source("incr").delete(["1.csv"])
@@ -193,7 +193,7 @@ def test_what_replaces_an_increment_while_it_is_merged_is_another_one(shop: Shop
     assert (shop.content()["a"], shop.names("incr")) == ("100", [])
 
 
-def test_of_the_master_s_folder_retention_deletes_only_what_the_first_run_found(shop: Shop) -> None:
+def test_retention_keeps_files_that_others_put_into_the_master_s_folder(shop: Shop) -> None:
     shop.put("master", "part-1", "e,5\n")
     for number in range(3):
         shop.arrive({f"{number}.csv": f"a,{number + 10}\n"})
@@ -338,7 +338,7 @@ def test_a_run_costs_as_much_after_100_runs_as_after_10(
         (["m9", "mz"], [], 3),
     ],
 )
-def test_what_lies_between_increments_is_not_listed(
+def test_files_between_increments_are_not_listed(
     shop: Shop,
     s3_options: dict[str, str],
     names: list[str],

@@ -56,7 +56,7 @@ def test_a_condition_in_somebodys_table_runs_no_code(
     assert "I25" in {finding.invariant for finding in table.check()}
 
 
-def test_a_pattern_that_is_none_is_the_callers_to_mend(spark: SparkSession) -> None:
+def test_an_invalid_regular_expression_is_an_input_error(spark: SparkSession) -> None:
     with (
         pytest.raises(InvalidInputError, match=r"regular expression.*Unclosed character class"),
         spark_errors(),

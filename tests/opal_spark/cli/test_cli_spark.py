@@ -71,7 +71,7 @@ def table(tmp_path: Path, made_table: Path) -> str:
     return str(shutil.copytree(made_table, tmp_path / "users"))
 
 
-def test_a_table_s_life_as_a_person_sees_it(
+def test_commands_create_fill_read_and_maintain_a_table(
     tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     uri = str(tmp_path / "users")
@@ -146,12 +146,16 @@ def test_changes_show_the_row_before_and_after(
         ] == kinds
 
 
-def test_a_limit_says_that_there_is_more(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limited_read_reports_that_there_are_more_rows(
+    table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["read", table, "--version", "2", "--limit", "1"]) == OK
     assert "1 row, version 2; there are more rows" in capsys.readouterr().out
 
 
-def test_export(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_exports_rows_and_replaces_files_only_with_overwrite(
+    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = str(tmp_path / "out")
     words = ["read", table, "--to", out, "--format", "csv", "--columns", "`id`, name"]
     assert main(words) == OK
@@ -230,7 +234,7 @@ def test_a_process_of_its_own_is_quiet_and_keeps_standard_output_for_json(
         (["read", "--version", "99"], "version 99"),
     ],
 )
-def test_versions_are_looked_at_before_spark_starts(
+def test_wrong_versions_are_reported_before_spark_starts(
     table: str, metadata: Path, words: list[str], error: str
 ) -> None:
     done = opal(metadata, words[0], table, *words[1:], "--conf", "spark.driver.memory=nonsense")
@@ -285,7 +289,7 @@ def test_nothing_to_do_is_reported() -> None:
     ]
 
 
-def test_files_say_by_their_names_what_is_later_and_what_is_deleted(
+def test_names_of_files_give_their_order_and_mark_deletes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, folder = str(tmp_path / "t"), tmp_path / "in"

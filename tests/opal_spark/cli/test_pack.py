@@ -256,7 +256,7 @@ def test_an_archive_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["e.tar.gz"]
 
 
-def test_the_command_refuses_before_it_works(
+def test_pack_reports_wrong_arguments_and_prints_no_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["pack", "-o", str(tmp_path / "e.tar.gz"), "--with", "no-such-package"]) == INPUT

@@ -295,7 +295,9 @@ def test_not_null_of_a_schema_is_kept_by_the_rows(
         refuse_nulls(rows.select(asked.names), asked)
 
 
-def test_a_misfit_reaches_the_user(spark: SparkSession, nested: str) -> None:
+def test_a_schema_that_does_not_fit_fails_the_query_with_the_reason(
+    spark: SparkSession, nested: str
+) -> None:
     with pytest.raises(
         AnalysisException, match="column 'b' is BIGINT in the table, STRING in the schema"
     ):

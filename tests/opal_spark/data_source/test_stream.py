@@ -422,7 +422,7 @@ def test_a_start_that_has_expired_is_an_error_until_another_one_is_given(
     assert stream.run().ids() == [[5], [6]]
 
 
-def test_such_a_stream_cannot_follow_a_renamed_column(tmp_path: Path) -> None:
+def test_an_available_now_stream_stops_at_a_renamed_column(tmp_path: Path) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "x"))
     stream = makes(partial(CalledStream, available_now=True), tmp_path)(
@@ -433,7 +433,7 @@ def test_such_a_stream_cannot_follow_a_renamed_column(tmp_path: Path) -> None:
     broken(stream, "column 'city' does not exist")
 
 
-def test_such_a_stream_refuses_to_continue_by_so_many_versions(tmp_path: Path) -> None:
+def test_an_available_now_stream_with_a_version_limit_cannot_continue(tmp_path: Path) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "x"))
     stream = makes(partial(CalledStream, available_now=True), tmp_path)(
@@ -647,7 +647,7 @@ def test_changes_go_on_over_a_restore_and_rows_need_leave_to(
     assert sorted((row["id"], row["city"]) for row in willing.rows()) == [(1, "Rom"), (2, "Lima")]
 
 
-def test_a_stream_goes_on_when_a_column_is_renamed(tmp_path: Path, new_stream: NewStream) -> None:
+def test_a_stream_continues_when_a_column_is_renamed(tmp_path: Path, new_stream: NewStream) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"))
     stream = new_stream(table, columns("city", "_change_type"), startingVersion=1, **FEED).run()
@@ -674,7 +674,9 @@ def rename(table: Table, old: str, new: str) -> None:
     )
 
 
-def test_versions_that_have_expired_are_missed(tmp_path: Path, new_stream: NewStream) -> None:
+def test_expired_versions_that_were_not_read_stop_a_stream(
+    tmp_path: Path, new_stream: NewStream
+) -> None:
     table = new_table(tmp_path / "t", checkpoint_commits=1)
     for key in range(1, 4):
         upsert(table, (key, key, "x"))

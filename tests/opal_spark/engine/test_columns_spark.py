@@ -129,7 +129,7 @@ def test_columns_younger_than_a_file_are_null(
     assert actual["s"].null_count == actual["t"].null_count == table.num_rows
 
 
-def test_reading_columns_that_need_nothing_stays_a_plain_scan(
+def test_columns_without_conversion_are_pruned_to_the_read_members(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = pa.table({"k": ["a"], "d": [1], "s": [{"x": 1, "y": 2}]})

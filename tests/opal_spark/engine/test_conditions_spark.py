@@ -129,7 +129,9 @@ def check_failures(frame: DataFrame, failing: list[tuple[Condition, int]]) -> No
 
 
 @pytest.mark.parametrize("values", SETTINGS, ids=range(len(SETTINGS)))
-def test_arrow_and_spark_agree(spark: SparkSession, tmp_path: Path, values: dict[str, str]) -> None:
+def test_random_conditions_select_the_same_rows_in_arrow_and_spark(
+    spark: SparkSession, tmp_path: Path, values: dict[str, str]
+) -> None:
     with settings(spark, values):
         assert compare(spark, tmp_path, SETTINGS.index(values), rows=120, conditions=150)
 
@@ -162,7 +164,9 @@ def test_a_long_chain_with_divisions_fits_sparks_stack(spark: SparkSession) -> N
 
 
 @pytest.mark.slow(seconds=300)
-def test_arrow_and_spark_agree_on_thousands(spark: SparkSession, tmp_path: Path) -> None:
+def test_thousands_of_conditions_select_the_same_rows_in_arrow_and_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     end = time.monotonic() + 240
     seed = 1000
     while time.monotonic() < end or seed < 1010:

@@ -65,7 +65,7 @@ def high_hashes(keys: Iterable[int]) -> npt.NDArray[np.uint64]:
     ]
 
 
-def test_results_come_in_the_order_of_the_works(on: tuple[Executor, Any]) -> None:
+def test_results_have_the_order_of_the_works(on: tuple[Executor, Any]) -> None:
     executor, _ = on
     done = executor.run(lambda work, attempt: (work * work, attempt), range(20))
     assert [result for result, _ in done] == [work * work for work in range(20)]
@@ -92,7 +92,9 @@ def test_each_row_of_a_source_is_in_one_partition(on: tuple[Executor, Any], tabl
     assert sorted(key for _, _, keys in done for key in keys) == [*range(ROWS)]
 
 
-def test_rows_come_to_the_task_of_their_key_s_hash(on: tuple[Executor, Any], table: Table) -> None:
+def test_a_task_gets_the_rows_whose_key_hash_is_in_its_slot(
+    on: tuple[Executor, Any], table: Table
+) -> None:
     executor, given = on
     twice = some_rows([*range(ROWS), *range(0, ROWS, 3)])
     done = executor.by_key_hash(given(twice), table.snapshot_at(), SLOTS, note_rows)

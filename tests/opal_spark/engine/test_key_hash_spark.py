@@ -194,7 +194,7 @@ def test_a_null_key_has_no_hash(spark: SparkSession) -> None:
         hashes_from_bytes(rows.toArrow()["key"])
 
 
-def test_bytes_that_are_not_utf8_count_as_they_are(spark: SparkSession) -> None:
+def test_bytes_that_are_not_utf8_are_hashed_unchanged(spark: SparkSession) -> None:
     keys = [b"\xff", b"\xfe", b"a\x80"]
     rows = spark.createDataFrame([(key,) for key in keys], "b binary").select(
         key_hash(["b"], atomics(["binary"]), "parquet").alias("key")
@@ -237,7 +237,7 @@ spark.stop()
 
 
 @pytest.mark.slow
-def test_it_is_the_same_through_spark_connect(tmp_path: Path) -> None:
+def test_key_hashes_are_the_same_through_spark_connect(tmp_path: Path) -> None:
     """One process holds either a classic session or one of Connect."""
     pytest.importorskip("grpc")
     environment: dict[str, Any] = {

@@ -41,14 +41,14 @@ def only_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return task
 
 
-def test_a_task_for_each_work_is_refused_before_it_is_opened(
+def test_run_refuses_workers_of_another_version_before_it_unpickles_the_task(
     spark: SparkSession, newer: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidInputError, match=SAID), spark_errors():
         SparkEngine(spark=spark).run(only_here(monkeypatch), [1, 2])
 
 
-def test_stages_are_refused_before_they_are_opened(
+def test_by_stages_refuses_workers_of_another_version_before_it_unpickles_the_tasks(
     spark: SparkSession, newer: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(
@@ -67,7 +67,7 @@ def test_an_ingest_is_refused_and_commits_nothing(
     assert table.snapshot_at().version == 0
 
 
-def test_work_of_one_version_is_done(spark: SparkSession) -> None:
+def test_workers_of_the_same_version_return_results(spark: SparkSession) -> None:
     def read(works: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"slot": [work % 2 for work in works]}, SLOTS)
 

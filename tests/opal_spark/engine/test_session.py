@@ -58,7 +58,7 @@ def test_rows_of_this_process_come_in_few_batches(spark: SparkSession) -> None:
     assert (spark.conf.get(ROWS, None), spark.conf.get(OBJECTS, None)) == before
 
 
-def test_a_thread_that_counts_bytes_does_so_next_to_one_that_does_not(spark: SparkSession) -> None:
+def test_a_byte_limit_of_batches_holds_next_to_a_row_limit(spark: SparkSession) -> None:
     with arrow_batches(spark, 1000), arrow_batches(spark, None):
         assert int(spark.conf.get(BYTES) or 0) == 64 << 20
 

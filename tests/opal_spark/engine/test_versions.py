@@ -94,7 +94,7 @@ def test_a_path_in_the_place_of_the_session_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["4.1.0", "4.1.3-amzn-0", "4.2.1", "4.3.0.dev1", "4.10.0"])
-def test_versions_of_the_range_are_taken(version: str) -> None:
+def test_versions_in_the_range_are_accepted(version: str) -> None:
     session: Any = SimpleNamespace(version=version)
     check_session(session)
 

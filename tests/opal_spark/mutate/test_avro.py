@@ -68,7 +68,7 @@ def test_files_of_several_schemas_are_merged_and_types_that_avro_lacks_stay(
         ),
     ],
 )
-def test_a_file_that_is_no_avro_fails_before_anything_is_replaced(
+def test_a_file_that_is_not_avro_fails_before_anything_is_replaced(
     spark: SparkSession, tmp_path: Path, name: str, data: bytes, said: str
 ) -> None:
     old = put_avro(

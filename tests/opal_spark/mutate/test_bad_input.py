@@ -78,7 +78,7 @@ def test_a_bad_file_fails_and_changes_nothing(
 
 
 @pytest.mark.slow
-def test_an_order_that_is_no_time_says_which_forms_there_are(
+def test_the_error_of_an_invalid_time_lists_the_known_forms(
     spark: SparkSession, folder: Path
 ) -> None:
     forms = (
@@ -113,7 +113,7 @@ def test_an_order_that_is_no_time_says_which_forms_there_are(
     ] == len(times)
 
 
-def test_of_an_open_quote_it_is_not_advised_to_put_rows_aside(
+def test_the_error_of_an_open_quote_does_not_advise_to_put_rows_aside(
     spark: SparkSession, folder: Path
 ) -> None:
     put(folder / "incr" / "a.csv", f'{GOOD}2,y\n3,"y,7\n')

@@ -90,7 +90,9 @@ def test_an_id_that_would_be_rounded_replaces_no_record(
     assert (counts["inserts"], counts["updates"], counts["rejected"]) == (1, 0, 1)
 
 
-def test_json_is_as_exact(spark: SparkSession, tmp_path: Path) -> None:
+def test_json_values_that_do_not_fit_exactly_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     schema = "id INT, v DECIMAL(5,2), x DOUBLE, y DATE"
     spark.createDataFrame([(1, Decimal(1), 1.0, dt.date(2026, 1, 1))], schema).write.orc(
         str(tmp_path / "master")
@@ -141,7 +143,9 @@ def test_letters_that_the_encoding_lacks_are_bad(spark: SparkSession, tmp_path: 
     "encoding, lacks",
     [("US-ASCII", "é中"), ("big5", "é"), ("shift_jis", "é"), ("gb18030", ""), ("UTF-16LE", "")],
 )
-def test_letters_of_encodings(spark: SparkSession, encoding: str, lacks: str) -> None:
+def test_letters_that_an_encoding_lacks_are_reported(
+    spark: SparkSession, encoding: str, lacks: str
+) -> None:
     fault = lacking("text", encoding)
     [row] = (
         spark.createDataFrame([("aé中",)], "text STRING")
@@ -361,7 +365,7 @@ def test_rows_of_csv_that_nothing_touches_come_out_as_they_went_in_whatever_thei
 
 
 @pytest.mark.slow
-def test_folders_of_numbers_stay_one_each(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_number_has_one_folder_however_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "master" / "month=01" / "a.csv", "id,x\n1,1.10\n2,1.0\n")
     put(tmp_path / "incr" / "1.csv", "id,x,month\n2,3.5,1\n")
     run(spark, tmp_path, ids=["id"], schema="id INT, x DOUBLE, month INT")

@@ -29,7 +29,7 @@ def put_bytes(path: Path, data: bytes) -> Path:
 
 
 @pytest.mark.slow
-def test_marks_line_ends_orders_of_columns_and_strange_names(
+def test_byte_order_marks_line_ends_column_orders_and_file_names_do_not_matter(
     spark: SparkSession, folder: Path
 ) -> None:
     put(folder / "master" / "b.csv", f"{BOM}AT,id,Name\r\n5,3,c\r\n5,4,d\r\n")
@@ -121,7 +121,7 @@ def test_fields_may_have_any_names(spark: SparkSession, tmp_path: Path, kind: st
 
 
 @pytest.mark.slow
-def test_increments_lie_in_many_folders(spark: SparkSession, tmp_path: Path) -> None:
+def test_increments_may_be_in_many_folders(spark: SparkSession, tmp_path: Path) -> None:
     for number in range(30):
         put(tmp_path / "incr" / f"day={number:02}" / "a.csv", f"id,v\n{number},x\n")
     put(tmp_path / "incr" / "day=__HIVE_DEFAULT_PARTITION__" / "a.csv", "v,id\nx,30\n")

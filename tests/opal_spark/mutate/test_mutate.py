@@ -22,7 +22,9 @@ id.field.ordinals=0
 """
 
 
-def test_the_paper_s_products(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_paper_s_example_merges_to_the_paper_s_result(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """The paper's properties file is used as it is written.
 
     The inventory of VR8NCNE7DV changes from 88 to 82.
@@ -77,7 +79,7 @@ def test_the_paper_s_products(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_names_composite_ids_an_operation_and_times(spark: SparkSession, tmp_path: Path) -> None:
+def test_fields_by_name_form_ids_order_and_operation(spark: SparkSession, tmp_path: Path) -> None:
     """The operation's field is not the master's.
 
     Text in quotes, null and empty text do not change.
@@ -119,7 +121,7 @@ def test_names_composite_ids_an_operation_and_times(spark: SparkSession, tmp_pat
     assert any("the same order and different content" in note for note in result.notes)
 
 
-def test_suffixes_order_files_and_places_order_what_is_in_one(
+def test_suffixes_order_files_and_positions_order_the_rows_of_a_file(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     put(tmp_path / "master" / "a.csv", "id,v\n1,old\n2,old\n3,old\n")
@@ -257,7 +259,7 @@ def test_rows_without_names_may_have_one_field_more_for_the_operation(
         pytest.param("orc", "json", "avro", marks=pytest.mark.slow),
     ],
 )
-def test_formats_go_together(
+def test_increments_and_master_may_have_different_formats(
     spark: SparkSession, tmp_path: Path, master: str, increments: str, output: str | None
 ) -> None:
     need_spark_parts()
@@ -292,7 +294,7 @@ def test_formats_go_together(
     assert (result.counts["updates"], result.counts["inserts"], result.counts["late"]) == (1, 1, 1)
 
 
-def test_a_master_is_made_by_its_first_increments(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_first_increments_create_the_master(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "incr" / "1.csv", "id,day,v\n1,mon,a\n1,tue,b\n2,mon,c\n")
     result = run(spark, tmp_path, ids=["id"], partition_by=["day"], output_format="parquet")
     rows = spark.read.parquet(str(tmp_path / "master")).orderBy("id").collect()

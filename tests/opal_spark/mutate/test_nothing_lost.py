@@ -220,7 +220,7 @@ OP_DELETE = {"csv": "id,kind,at\n1,D,2\n", "json": '{"id": "1", "kind": "D"}\n'}
 
 
 @pytest.mark.parametrize("ending", ["csv", "json", "parquet"])
-def test_an_operation_that_no_record_has_is_refused(
+def test_an_operation_field_that_no_record_has_is_refused(
     spark: SparkSession, tmp_path: Path, ending: str
 ) -> None:
     if ending == "parquet":
@@ -240,7 +240,7 @@ def test_an_operation_that_no_record_has_is_refused(
     assert run(spark, tmp_path, ids=["id"], op_field="kind").counts["deletes"] == 1
 
 
-def test_an_operation_that_some_increments_have_is_taken(
+def test_an_operation_field_that_only_some_increments_have_is_accepted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     put(tmp_path / "master" / "a.json", '{"id": "1"}\n{"id": "2"}\n')
@@ -252,7 +252,7 @@ def test_an_operation_that_some_increments_have_is_taken(
     assert run(spark, tmp_path, **arguments).counts["deletes"] == 1
 
 
-def test_an_operation_of_which_no_row_is_a_delete_is_taken(
+def test_an_operation_field_without_deletes_is_accepted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     put(tmp_path / "master" / "a.csv", "id,v\n1,x\n")

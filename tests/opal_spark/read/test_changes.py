@@ -137,7 +137,7 @@ def test_spark_s_feed_is_the_core_s(spark: SparkSession, file_format: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_of_many_histories_spark_s_feed_is_the_core_s(
+def test_spark_s_feed_of_many_histories_is_the_core_s(
     spark: SparkSession, file_format: str
 ) -> None:
     compare_random_histories(spark, file_format, max(1, HISTORIES // 2))
@@ -178,7 +178,7 @@ def changes_of(table: OpalTable, *args: object, **options: object) -> list[tuple
 
 
 @pytest.mark.slow_but_one
-def test_a_feed_says_what_each_version_did(users: OpalTable) -> None:
+def test_a_feed_has_the_changes_of_each_version(users: OpalTable) -> None:
     assert changes_of(users, 2, 5) == [
         (2, "delete", "c", "Lyon"),
         (2, "update_postimage", "b", "Köln"),

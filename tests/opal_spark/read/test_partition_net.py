@@ -170,7 +170,9 @@ def test_a_net_read_of_a_partition_key_shows_no_rows_of_others_in_the_same_files
     assert sorted(row.n for row in given) == [37, 38, 39]
 
 
-def test_the_model_agrees(spark: SparkSession, table: Table) -> None:
+def test_net_rows_of_random_ingests_are_those_of_the_model(
+    spark: SparkSession, table: Table
+) -> None:
     seed, model = random.Random(11), []
     for number in range(6):
         values = random_rows(seed, 100 * number)

@@ -179,7 +179,9 @@ def test_a_text_becomes_its_value_exactly_or_none(spark: SparkSession, kind: str
         ("timestamp_ntz", "timestampNTZFormat"),
     ],
 )
-def test_datetime_patterns_of_the_source_hold(spark: SparkSession, kind: str, option: str) -> None:
+def test_only_texts_of_the_source_s_datetime_pattern_are_read(
+    spark: SparkSession, kind: str, option: str
+) -> None:
     pattern = "dd/MM/yyyy" if kind == "date" else "dd/MM/yyyy, HH:mm"
     text = date(2024, 2, 1).strftime("%d/%m/%Y") + ("" if kind == "date" else ", 10:30")
     texts = spark.createDataFrame([(text,), ("2024-02-01",)], "text string")
@@ -192,7 +194,7 @@ def test_datetime_patterns_of_the_source_hold(spark: SparkSession, kind: str, op
     ]
 
 
-def test_csv_goes_in_whatever_files_and_columns_are_called(
+def test_csv_with_any_file_and_column_names_is_ingested(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     bench = Bench(
@@ -520,7 +522,9 @@ def encoded(rows: pa.Table, file_format: str) -> bytes:
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_columnar_files_go_in_and_their_null_keys_do_not(bench: Bench, file_format: str) -> None:
+def test_columnar_files_are_ingested_except_rows_with_null_keys(
+    bench: Bench, file_format: str
+) -> None:
     good = bench.write(f"good.{file_format}", encoded(delivery(), file_format))
     assert bench.table.ingest(good).counts["rows"] == 2
     assert [row["price"] for row in bench.rows()] == [Decimal("1.50"), None]

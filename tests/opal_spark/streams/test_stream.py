@@ -174,7 +174,9 @@ def test_the_driver_decides_of_new_columns_and_new_schemas_for_all_tasks(
     assert (ids(table), registry.asked) == ([0, 1, 7, 8], [1, 5])
 
 
-def test_what_kafka_has_deleted_is_a_gap(reader: SparkSession, kafka: Kafka, table: Table) -> None:
+def test_messages_that_kafka_has_deleted_are_a_gap(
+    reader: SparkSession, kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(n) for n in range(4)])
     read_by_spark(reader, table, kafka, topic)
@@ -191,7 +193,7 @@ def test_what_kafka_has_deleted_is_a_gap(reader: SparkSession, kafka: Kafka, tab
     assert (totals.missing, ids(table), ends(table)) == (2, [0, 1, 2, 3, 6, 7], [8])
 
 
-def test_it_stops_when_another_process_has_committed_for_its_partition(
+def test_a_stream_stops_when_another_process_has_committed_for_its_partition(
     reader: SparkSession, kafka: Kafka, table: Table
 ) -> None:
     topic = new_topic(kafka)

@@ -310,7 +310,7 @@ def test_a_file_that_was_changed_by_hand_is_named_with_its_checksum_file(
     assert str(understood).endswith(f"delete file:{tmp_path}/m/.{file.name}.crc, then try again")
 
 
-def test_of_a_nameless_java_error_the_cause_is_shown() -> None:
+def test_a_java_error_without_a_message_is_shown_by_its_cause() -> None:
     message = (
         "An error occurred while calling o319.load.\n: org.apache.spark.SparkException: Job "
         "aborted.\n\tat a.b(C.java:3)\n"

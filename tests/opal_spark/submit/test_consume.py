@@ -117,7 +117,7 @@ def run(
         ({"after": 7}, [], None),
     ],
 )
-def test_the_function_gets_what_came_and_what_of_it_is_valid(
+def test_the_function_gets_the_new_rows_and_the_valid_ones_of_them(
     spark: SparkSession,
     table: Table,
     jobs: list[object],
@@ -213,7 +213,9 @@ def test_a_failed_consumption_names_the_reason_and_stores_no_result(
     assert not list(table.storage.list("_opal/results/"))
 
 
-def test_the_change_s_table_reads_what_was_before(spark: SparkSession, table: Table) -> None:
+def test_a_change_s_table_reads_the_rows_before_the_change(
+    spark: SparkSession, table: Table
+) -> None:
     change = Change(table=OpalTable.for_path(spark, table.uri), version=4, after=2)
     before = {row.sku: row.price for row in change.table.read(version=change.after).collect()}
     assert before == {"a": 1, "b": 2}

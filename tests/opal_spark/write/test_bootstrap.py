@@ -374,7 +374,9 @@ def test_a_folder_of_another_format_is_reported(
         OpalTable.bootstrap(spark, str(tmp_path / "table"), str(other), format=taken_for, **LAYOUT)
 
 
-def test_rows_without_a_key_stop_it_or_are_put_aside(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_without_a_key_stop_the_bootstrap_or_are_put_aside(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     folder, uri = tmp_path / "old", str(tmp_path / "new")
     spark.createDataFrame([(1, 1), (None, 2)], "id BIGINT, at BIGINT").write.parquet(str(folder))
     with pytest.raises(InvalidInputError, match="1 row cannot go into the table"):
@@ -385,7 +387,7 @@ def test_rows_without_a_key_stop_it_or_are_put_aside(spark: SparkSession, tmp_pa
     assert (result.counts["rows"], result.counts["rejected"], len(result.notes)) == (1, 1, 2)
 
 
-def test_the_operation_and_the_command(
+def test_a_job_and_the_command_bootstrap_a_table(
     spark: SparkSession,
     tmp_path: Path,
     source: Path,

@@ -58,7 +58,9 @@ def cities(table: OpalTable, business_snapshot: str | None = None) -> dict[str, 
 
 
 @pytest.mark.parametrize("metadata", [pytest.param("batch", marks=pytest.mark.slow), "inline"])
-def test_the_drift_story(spark: SparkSession, tmp_path: Path, metadata: str) -> None:
+def test_each_business_snapshot_reads_the_rows_up_to_its_day(
+    spark: SparkSession, tmp_path: Path, metadata: str
+) -> None:
     table, clock = create(spark, tmp_path / "t", "2h")
     for number, batch in enumerate(STREAM):
         table.ingest(

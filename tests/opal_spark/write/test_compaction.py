@@ -20,7 +20,9 @@ def filled(spark: SparkSession, path: Path, file_format: str = "parquet") -> Opa
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_minor_and_major_compaction(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+def test_reads_are_the_same_after_minor_and_major_compactions(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
     table = filled(spark, tmp_path / "t", file_format)
     assert len(table.files()) >= 3
     done = table.compact(token="night-1")

@@ -17,7 +17,7 @@ from tests.opal_lake.shop import Row, latest
 from tests.opal_spark.build import DDL, content, create, frame
 
 
-def test_one_commit_makes_the_rows_visible_and_says_what_they_were(
+def test_an_inline_ingest_makes_rows_visible_in_one_commit_and_counts_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = create(spark, tmp_path / "table")
@@ -133,7 +133,7 @@ def test_an_empty_source_changes_nothing_and_a_token_is_applied_once(
     assert table.ingest(frame(spark, [("a", 1, 1)]), token="t").version == first.version
 
 
-def test_slots_follow_the_rows_and_never_a_wild_guess() -> None:
+def test_the_number_of_slots_grows_with_the_rows_and_a_guess_has_a_limit() -> None:
     assert [plan_slots(rows, 2) for rows in (0, 1000, 100_000, 1_000_000, 10_000_000)] == [
         1,
         1,

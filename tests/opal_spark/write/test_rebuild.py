@@ -85,7 +85,7 @@ def test_a_table_that_lost_its_runs_is_sound_again(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slots")
-def test_only_the_slots_that_are_left_are_done(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_repeated_rebuild_skips_finished_slots(spark: SparkSession, tmp_path: Path) -> None:
     table = harmed(spark, tmp_path / "table")
     plan = plan_rebuild(table.log, None, lambda _: 8)
     assert isinstance(plan, RebuildPlan)
@@ -142,7 +142,7 @@ def test_a_rerun_after_a_failure_of_the_driver(spark: SparkSession, tmp_path: Pa
         assert_sound(table, [FIRST, SECOND])
 
 
-def test_the_operation_and_the_command(
+def test_a_job_and_the_command_rebuild_the_key_store(
     spark: SparkSession, tmp_path: Path, opal_commands: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = harmed(spark, tmp_path / "table")

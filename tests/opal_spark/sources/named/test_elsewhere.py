@@ -116,12 +116,14 @@ print("all well")
 
 @pytest.mark.slow
 @pytest.mark.s3
-def test_names_and_places_count_on_s3(moto_server: str) -> None:
+def test_suffixes_and_positions_order_files_on_s3(moto_server: str) -> None:
     run_script(ON_S3, moto_server, 600)
 
 
 @pytest.mark.slow
-def test_names_and_places_count_on_connect_and_a_folder_is_mutated(tmp_path: Path) -> None:
+def test_suffixes_and_positions_order_files_and_a_folder_is_mutated_on_connect(
+    tmp_path: Path,
+) -> None:
     # with SPARK_TESTING the server takes a free port, not the one port that all of them take
     more = {
         "SPARK_TESTING": "1",

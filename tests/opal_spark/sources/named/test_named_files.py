@@ -414,7 +414,7 @@ def test_a_table_without_deletes_takes_no_files_of_them(
         bench.table.ingest(bench.files(deletes="del*"))
 
 
-def test_no_file_means_no_row(bench: Bench) -> None:
+def test_no_file_is_an_error_unless_empty_sources_are_accepted(bench: Bench) -> None:
     with pytest.raises(NoRowsError, match="no file to read"):
         bench.table.ingest(bench.files())
     accepted = bench.table.ingest(bench.files(), on_empty="accept", token="none")
