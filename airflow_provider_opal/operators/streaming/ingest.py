@@ -107,6 +107,8 @@ class StreamingIngestOperator(BaseOperator):
         self.registry = source.registry
         if isinstance(create, Mapping):
             create = CreateTable(**create)
+        elif create is not None and not isinstance(create, CreateTable):
+            raise TypeError(f"create must be a CreateTable or a mapping, got {create!r}")
         self.create = create
         if self.create is not None and self.create.schema is None:
             raise ValueError(

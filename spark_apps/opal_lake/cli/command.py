@@ -98,6 +98,17 @@ class OpalParser(argparse.ArgumentParser):
                 flags[action.dest] = action.option_strings[-1]
         return flags
 
+    def value_flags(self) -> dict[str, str]:
+        """Return the flags whose value is that of the argument they set.
+
+        `--no-header` is not one of them: it sets the argument `header` to False, so that the advice
+        "give header=True" must not become "give --no-header".
+        """
+        names = {
+            action.dest for action in self._actions if action.nargs != 0 or action.const is True
+        }
+        return {name: flag for name, flag in self.flags().items() if name in names}
+
     def given(self, args: argparse.Namespace) -> dict[str, str]:
         """Return the flags of the options that differ from the default, by name."""
         flags: dict[str, str] = {}

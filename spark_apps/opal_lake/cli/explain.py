@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> None:
 
     table = Table.open(args.table, store_options(args))
     snapshot = table.snapshot_at(args.version, args.timestamp)
-    as_of = event_time_of(snapshot, args.event_time)
     predicate = where_predicate(where_condition(args.where, snapshot.spec))
+    as_of = event_time_of(snapshot, args.event_time)
     explained = explain(file_filter(snapshot, as_of, predicate))
     if args.json:
         print(json.dumps(explained, indent=2, ensure_ascii=False))

@@ -74,7 +74,7 @@ class Program:
         if args.command is None:
             print(self.overview(parser.verbs(), Style.of(sys.stdout)))
             return OK
-        return self.run(args, parser.parser_of(words).flags())
+        return self.run(args, parser.parser_of(words).value_flags())
 
     def build_parser(self) -> OpalParser:
         """Return the parser with all verbs."""

@@ -234,7 +234,9 @@ def check_properties(properties: Mapping[str, int | str], schema: Schema | None 
 
 def _known_text(name: str) -> str:
     """Return the property that an unknown name may mean, or else all properties."""
-    similar = get_close_matches(name, PROPERTIES, n=1)
+    text = str(name)  # Python callers can pass anything
+    is_short = len(text) <= 100  # to compare a very long name takes seconds
+    similar = get_close_matches(text, PROPERTIES, n=1) if is_short else []
     if similar:
         return f"did you mean {similar[0]!r}?"
     return f"the properties are {', '.join(PROPERTIES)}"

@@ -130,8 +130,9 @@ def key_of_texts(texts: Sequence[str], spec: TableSpec) -> dict[str, Any]:
     """Return a key from the texts of a command line; bytes are hexadecimal."""
     names = [field.name for field in spec.keys]
     if len(texts) != len(names):
+        key = ", ".join(map(repr, names))
         raise InvalidInputError(
-            f"the key is {', '.join(names)}: give {count_text(len(names), 'value')} in this order, "
+            f"the key is {key}: give {count_text(len(names), 'value')} in this order, "
             f"got {len(texts)}"
         )
     pairs = zip(spec.keys, texts, strict=True)

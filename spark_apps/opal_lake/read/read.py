@@ -107,7 +107,9 @@ def visible_ingests(snapshot: Snapshot) -> dict[str, frozenset[int]]:
     other ingest under its partition key has pending rows.
     """
     waiting = {segment_part(segment) for segment in snapshot.pending}
-    with_rows = {segment_part(segment) for segment in snapshot.segments}
+    with_rows: set[int] = set()
+    if waiting:  # only then: the list of segments may be large
+        with_rows = {segment_part(segment) for segment in snapshot.segments}
     visible: dict[str, frozenset[int]] = {}
     for key, ingests in snapshot.partitions.items():
         visible_of_key = ingests - waiting

@@ -105,7 +105,7 @@ def ingest(
         return run if may_be_pending else check_visible(run)
     run = replace(run, expected_rows=expected_rows, hurried=hurried, row_form=row_form, notes=notes)
     source_rows = rows(run.base.spec, run.number)
-    is_held_back = name is not None and waits(table.log, run.base, name)
+    is_held_back = not is_batch and name is not None and waits(table.log, run.base, name)
     if is_batch or is_held_back:
         return commit_ingest(table.log, run, write_segments(table, source_rows, run))
     outputs, rule_outputs = write_inline(table, source_rows, run)

@@ -261,7 +261,10 @@ def _check_source_files(args: argparse.Namespace, operation: IngestSource) -> No
         return
     if not _reads_local_files(args) or not _table_exists(args):
         return
-    if any(_is_missing(path) for path in source.paths):
+    missing = [_is_missing(path) for path in source.paths]
+    # In an order by name a path may have no files
+    has_no_files = all(missing) if source.is_by_name else any(missing)
+    if has_no_files:
         raise NoRowsError(no_file_message(source))
 
 

@@ -106,7 +106,7 @@ def _assigned(given: StructField | None, expected: StructField) -> Column | str:
 
 
 def _signature(spec: TableSpec) -> str:
-    return ", ".join(f"{field.name} {type_name(field.type)}" for field in spec.schema.fields)
+    return ", ".join(f"{field.name!r} {type_name(field.type)}" for field in spec.schema.fields)
 
 
 def misfit(given: DataType, expected: DataType, name: str) -> str | None:

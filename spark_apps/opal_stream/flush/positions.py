@@ -236,8 +236,10 @@ class StreamPositions:
             topics = self._topics.describe(self._options.topics)
             for name, topic in topics.items():
                 if topic.id != self.ids[name]:
-                    partition = next(part for part in known if part.topic == name)
-                    position = self.writer.positions[partition] or 0
+                    # None of its partitions is known if the first `begin` failed
+                    of_topic = (part for part in known if part.topic == name)
+                    partition = next(of_topic, Partition(topic=name, number=0))
+                    position = self.writer.positions.get(partition) or 0
                     raise changed_topic_error(partition, position, self.ids[name], topic.id)
         if self._options.partitions:
             return []

@@ -7,7 +7,7 @@ import pytest
 
 from opal_lake.arguments.declared import declaration
 from opal_lake.arguments.values import Columns, Count, Help, Span, one_of
-from opal_lake.cli.command import with_flags
+from opal_lake.cli.command import OpalParser, with_flags
 from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.verb import Operation
@@ -101,3 +101,11 @@ def test_errors_name_flags_instead_of_arguments(message: str, shown: str) -> Non
 def test_errors_name_flags_instead_of_words_that_the_error_calls_arguments() -> None:
     error = InvalidInputError("limit excludes where", arguments=("limit",))
     assert with_flags(str(error), {"limit": "--limit"}, error.arguments) == "--limit excludes where"
+
+
+def test_advice_about_an_argument_is_not_turned_into_a_flag_that_does_the_opposite() -> None:
+    parser = OpalParser(prog="opal ingest")
+    parser.add_argument("--no-header", dest="header", action="store_const", const=False)
+    parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--limit", type=int)
+    assert parser.value_flags() == {"whole": "--whole", "limit": "--limit"}

@@ -85,7 +85,7 @@ def test_versions_of_a_key_on_the_command_line(
     assert main(["versions-of", uri, "x", "--json"]) == OK
     assert json.loads(capsys.readouterr().out) == []
     assert main(["versions-of", uri, "a", "b"]) == INPUT
-    assert "the key is sku: give 1 value in this order, got 2" in capsys.readouterr().err
+    assert "the key is 'sku': give 1 value in this order, got 2" in capsys.readouterr().err
 
 
 def test_keys_of_every_kind_are_written_as_text(
