@@ -44,7 +44,7 @@ def supervisor_of(
     from opal_stream.supervise.metrics import FleetMetrics
     from opal_stream.supervise.supervisor import FleetOptions, Supervisor
 
-    fleet = FleetOptions(
+    fleet_options = FleetOptions(
         processes=given.processes or 0,
         capacity=given.capacity or 0,
         replan_s=span_of("replan_interval", given.replan_interval).total_seconds(),
@@ -53,7 +53,7 @@ def supervisor_of(
     shared = child_words(args)
     logging.getLogger("opal_stream.supervise").setLevel(logging.INFO)
 
-    def words(share: "Collection[Partition]") -> list[str]:
+    def command(share: "Collection[Partition]") -> list[str]:
         partitions = ",".join(map(str, sorted(share)))
         return [*shared, f"--partitions={partitions}"]
 
@@ -62,7 +62,7 @@ def supervisor_of(
     )
     committer = (lambda: committer_words(args)) if given.has_committer else None
     return Supervisor(
-        table, connection, options, fleet, words, metrics=metrics, committer=committer
+        table, connection, options, fleet_options, command, metrics=metrics, committer=committer
     )
 
 

@@ -50,7 +50,7 @@ class EndedTotals:
 
 def start_process(
     name: str,
-    words: Callable[[], list[str]],
+    command: Callable[[], list[str]],
     *,
     reads: str,
     restarts: int,
@@ -65,7 +65,7 @@ def start_process(
         logger.info("%s: %s", name, text)
 
     process = WatchedProcess(
-        lambda: (words(), dict(os.environ)),
+        lambda: (command(), dict(os.environ)),
         log_line,
         reads=reads,
         restarts=restarts,

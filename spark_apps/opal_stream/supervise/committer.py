@@ -14,30 +14,31 @@ from opal_stream.supervise.child import Child, EndedTotals, end_children, failur
 from opal_stream.supervise.process import RESTART_PAUSE_S, RESTARTS, Outcome, Tuning
 from opal_stream.timeouts import drain_s as usual_drain_s
 
-NAME = "committer"
+COMMITTER = "committer"
 _UNTIL_EMPTY = "--until-empty"
-Words = Callable[[], list[str]]
+# Returns the command line of a process, or a part of it
+CommandLine = Callable[[], list[str]]
 logger = logging.getLogger(__name__)
 
 
 class WatchedCommitter:
-    """The committer process of a supervisor; `words` is its command line.
+    """The committer process of a supervisor, with the command line `command`.
 
-    One that runs until it is stopped writes `metrics`. The last one, which runs until empty, leaves
-    those that exist.
+    A committer that runs until it is stopped also gets `metrics_flags`. The last one runs until
+    empty without them, so that the metrics of its predecessor stay.
     """
 
     def __init__(
         self,
-        words: Words,
-        metrics: Words = list,
+        command: CommandLine,
+        metrics_flags: CommandLine = list,
         *,
         restarts: int = RESTARTS,
         drain_s: float | None = None,
         tuning: Tuning | None = None,
     ) -> None:
-        self._words = words
-        self._metrics = metrics
+        self._command = command
+        self._metrics_flags = metrics_flags
         self._max_restarts = restarts
         self._drain_s = usual_drain_s() if drain_s is None else drain_s
         self._tuning = tuning
@@ -65,7 +66,7 @@ class WatchedCommitter:
         return [self._child.watching]
 
     def start(self) -> None:
-        self._start(lambda: [*self._words(), *self._metrics()], self._max_restarts)
+        self._start(lambda: [*self._command(), *self._metrics_flags()], self._max_restarts)
 
     async def look(self) -> None:
         """Raise its final failure; restart one that ended though nobody asked it to."""
@@ -99,7 +100,7 @@ class WatchedCommitter:
         has_failed = outcome.code != OK and not is_late
         if until_empty or has_failed:
             restarts = self._max_restarts if until_empty else 0
-            child = self._start(lambda: [*self._words(), _UNTIL_EMPTY], restarts)
+            child = self._start(lambda: [*self._command(), _UNTIL_EMPTY], restarts)
             await self._wait(child, stopped, until_empty=until_empty)
             outcome, _ = await self._end()
         if child is not None and outcome.failure is not None:
@@ -114,16 +115,16 @@ class WatchedCommitter:
         await asyncio.wait([child.watching, stop], return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
 
-    def _start(self, words: Words, restarts: int) -> Child:
+    def _start(self, command: CommandLine, restarts: int) -> Child:
         process, watching = start_process(
-            NAME,
-            words,
+            COMMITTER,
+            command,
             reads="what is gathered",
             restarts=restarts,
             drain_s=self._drain_s,
             tuning=self._tuning,
         )
-        self._child = Child(name=NAME, process=process, watching=watching)
+        self._child = Child(name=COMMITTER, process=process, watching=watching)
         return self._child
 
     async def _end(self, *, is_hung: bool = False) -> tuple[Outcome, bool]:

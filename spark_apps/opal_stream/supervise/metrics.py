@@ -41,7 +41,7 @@ class FleetMetrics:
             return None
         return self._server.server_address[1]
 
-    def words(self, process: int | str) -> list[str]:
+    def flags(self, process: int | str) -> list[str]:
         """Return the flags of a process that write its metrics.
 
         The file of its predecessor is deleted: it does not count any more.

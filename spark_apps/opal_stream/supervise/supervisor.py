@@ -23,8 +23,7 @@ from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.spread import Spread
 from opal_stream.supervise.child import failure_of
-from opal_stream.supervise.committer import NAME, WatchedCommitter
-from opal_stream.supervise.committer import Words as CommitterWords
+from opal_stream.supervise.committer import COMMITTER, CommandLine, WatchedCommitter
 from opal_stream.supervise.fleet import Fleet, partition_names
 from opal_stream.supervise.metrics import FleetMetrics, Own
 from opal_stream.supervise.observation import CommitStall, Observation, Observer, Stalls
@@ -34,7 +33,7 @@ from opal_stream.timeouts import drain_s
 
 LOOK_S = 5.0
 # Returns the command line of a process that reads these partitions
-Words = Callable[[Collection[Partition]], list[str]]
+ShareCommandLine = Callable[[Collection[Partition]], list[str]]
 logger = logging.getLogger(__name__)
 
 
@@ -57,8 +56,9 @@ class FleetOptions:
 class Supervisor:
     """The supervisor of a stream's processes.
 
-    `stop` may be called from a signal handler. `committer` returns the command line of the
-    committer that runs next to the processes, if one does.
+    `command` returns the command line of a process that reads some partitions. `committer` returns
+    that of the committer that runs next to the processes, if one does. `stop` may be called from a
+    signal handler.
     """
 
     def __init__(
@@ -66,31 +66,38 @@ class Supervisor:
         table: Table,
         connection: Connection,
         options: StreamOptions,
-        fleet: FleetOptions,
-        words: Words,
+        fleet_options: FleetOptions,
+        command: ShareCommandLine,
         *,
         metrics: FleetMetrics,
-        committer: CommitterWords | None = None,
+        committer: CommandLine | None = None,
         planner: Planner | None = None,
     ) -> None:
         self._table = table
         self._connection = connection
         self._options = options
-        self._fleet_options = fleet
+        self._fleet_options = fleet_options
         self._metrics = metrics
         end_s = drain_s(options.give_up_s)
         self._fleet = Fleet(
-            lambda number, share: [*words(share), *metrics.words(number)],
-            restarts=fleet.restarts,
+            lambda number, share: [*command(share), *metrics.flags(number)],
+            restarts=fleet_options.restarts,
             drain_s=end_s,
         )
         self._planner = planner or Planner(
-            table, connection, options, processes=fleet.processes, capacity=fleet.capacity
+            table,
+            connection,
+            options,
+            processes=fleet_options.processes,
+            capacity=fleet_options.capacity,
         )
         self._committer: WatchedCommitter | None = None
         if committer is not None:
             self._committer = WatchedCommitter(
-                committer, lambda: metrics.words(NAME), restarts=fleet.restarts, drain_s=end_s
+                committer,
+                lambda: metrics.flags(COMMITTER),
+                restarts=fleet_options.restarts,
+                drain_s=end_s,
             )
         self._stalls, self._commit_stall = Stalls(), CommitStall()
         self._spread: Spread | None = None
@@ -251,13 +258,13 @@ class Supervisor:
         with_share = {number for number, share in enumerate(fleet.shares) if share}
         counted: set[int | str] = {*with_share}
         if committer is not None:
-            counted.add(NAME)
-            restarts[NAME] = committer.restarts
+            counted.add(COMMITTER)
+            restarts[COMMITTER] = committer.restarts
             if committer.watching:
-                up[NAME] = float(committer.up_s > 0)
+                up[COMMITTER] = float(committer.up_s > 0)
         stalled: dict[int | str, float] = {}
         if self._options.commit == "gathered" and not is_over:
-            stalled[NAME] = round(self._commit_stall.duration_s(time.monotonic()), 1)
+            stalled[COMMITTER] = round(self._commit_stall.duration_s(time.monotonic()), 1)
         loads: dict[int | str, float] = {}
         for number, load in enumerate(self._spread.loads):
             loads[number] = round(load, 3)

@@ -16,7 +16,7 @@ def test_samples_of_all_processes_are_on_one_page_each_with_its_process(tmp_path
     fleet = FleetMetrics(path=str(path), port=0)
     try:
         for number in range(2):
-            [word] = fleet.words(number)
+            [word] = fleet.flags(number)
             tracker = Tracker(metrics=Metrics(path=word.removeprefix("--metrics-file=")))
             consumed = {
                 Partition(topic="orders", number=number): Consumed(
@@ -51,7 +51,7 @@ def test_samples_of_all_processes_are_on_one_page_each_with_its_process(tmp_path
             assert f'process_cpu_seconds_total{{process="{number}"}} ' in page
         with urllib.request.urlopen(f"http://127.0.0.1:{fleet.port}/metrics") as answer:
             assert answer.read().decode() == page
-        [word] = fleet.words(1)  # its successor begins with nothing
+        [word] = fleet.flags(1)  # its successor begins with nothing
         fleet.gather({"opal_stream_predicted_load": {0: 1.0, 1: 1.0}}, {0, 1})
         assert 'records_total{process="1"' not in path.read_text()
         assert "restarts_total" not in path.read_text()
@@ -65,6 +65,6 @@ def test_samples_of_all_processes_are_on_one_page_each_with_its_process(tmp_path
 
 def test_without_a_path_or_port_processes_write_no_metrics() -> None:
     fleet = FleetMetrics()
-    assert (fleet.words(0), fleet.port) == ([], None)
+    assert (fleet.flags(0), fleet.port) == ([], None)
     fleet.gather({"opal_stream_predicted_load": {0: 1.0}}, {0})
     fleet.close()
