@@ -13,7 +13,8 @@ from opal_stream.plan.spread import Shares
 from opal_stream.supervise.child import Child, EndedTotals, end_children, start_process
 from opal_stream.supervise.process import RESTARTS, Outcome, Tuning
 
-Words = Callable[[int, Collection[Partition]], list[str]]
+# Returns the command line of a process by its number, which reads these partitions
+ReaderCommandLine = Callable[[int, Collection[Partition]], list[str]]
 logger = logging.getLogger(__name__)
 
 
@@ -26,20 +27,20 @@ class Reader(Child):
 
 
 class Fleet:
-    """Processes by number; `words` returns the command line of one.
+    """Processes by number; `command` returns the command line of one.
 
     A share without partitions has no process: without --partitions it would read all.
     """
 
     def __init__(
         self,
-        words: Words,
+        command: ReaderCommandLine,
         *,
         restarts: int = RESTARTS,
         drain_s: float | None = None,
         tuning: Tuning | None = None,
     ) -> None:
-        self._words = words
+        self._command = command
         self._max_restarts = restarts
         self._drain_s = drain_s
         self._tuning = tuning
@@ -60,18 +61,19 @@ class Fleet:
 
     async def take(self, shares: Shares) -> None:
         """Change to other shares. Processes whose share stays the same keep reading."""
+        # The processes that only gain partitions keep reading while the others flush and end
         await self.end(self._givers(shares))
         self.shares = list(shares)
         starting: list[int] = []
-        replaced: list[Reader] = []
+        gaining: list[Reader] = []
         for number, share in enumerate(shares):
             child = self.children.get(number)
             if child is not None and child.share == share:
                 continue
             starting.append(number)
             if child is not None:
-                replaced.append(child)
-        await self.end(replaced)
+                gaining.append(child)
+        await self.end(gaining)
         for number in starting:
             self.start(number)
 
@@ -95,7 +97,7 @@ class Fleet:
         name, reads = f"process {number}", partition_names(share)
         process, watching = start_process(
             name,
-            lambda: self._words(number, share),
+            lambda: self._command(number, share),
             reads=reads,
             restarts=self._max_restarts,
             drain_s=self._drain_s,
