@@ -310,14 +310,20 @@ def test_sound_run_at_the_path_of_another_is_refused(
     )
     for room in (1 << 30, 0):
         cache = cache_of(local, backend, tmp_path / "near", max_bytes=room)
-        with pytest.raises(FormatError, match="not the one that the table names"):
+        with pytest.raises(FormatError, match=r"the table says"):
             cache.neighbours([run], stored)
-        for near_miss in (
-            replace(run_of_other, size=len(data) + 1),
-            replace(run_of_other, hash_low=int(other.high[0]) - 1),
+        wrong_size = replace(run_of_other, size=len(data) + 1)
+        with pytest.raises(
+            FormatError, match=f"is a run of {len(data)} bytes, the table says {len(data) + 1};"
         ):
-            with pytest.raises(FormatError, match="not the one that the table names"):
-                list(cache.slices(near_miss, 10))
+            list(cache.slices(wrong_size, 10))
+        first_hash = int(other.high[0])
+        wrong_hash = replace(run_of_other, hash_low=first_hash - 1)
+        with pytest.raises(
+            FormatError,
+            match=f"begins with the hash {first_hash}, the table says {first_hash - 1};",
+        ):
+            list(cache.slices(wrong_hash, 10))
         wrong = replace(run, entries=run.entries + 1)
         with pytest.raises(
             FormatError, match=f"holds {len(other)} entries, the table says {run.entries + 1}"

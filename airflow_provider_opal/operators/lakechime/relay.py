@@ -154,8 +154,8 @@ class RelayOperator(BaseOperator):
                 return
         if run_id != ti.run_id:
             self.log.warning(
-                "run %s has not returned its events: the events up to %s are emitted again, "
-                "because Airflow may have emitted them or not",
+                "it is unknown whether run %s emitted its events, because it has no result: "
+                "the events up to seq %s are emitted again, and consumers may get them twice",
                 run_id,
                 pending["to"],
             )

@@ -82,7 +82,8 @@ class Folder:
             ) from error
         except OSError as error:
             raise UnavailableError(
-                f"the folder {self.uri} cannot be listed ({error}); try again later"
+                f"the folder {self.uri} cannot be listed ({error}); check its permissions and "
+                "the options of the store, or try again later"
             ) from error
         for entry in sorted(entries, key=lambda entry: entry.path):
             if entry.type == FileType.File:

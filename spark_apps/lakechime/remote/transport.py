@@ -197,7 +197,8 @@ def encoded(body: Mapping[str, Any]) -> bytes:
         return text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidEventError(
-            f"the request is not JSON ({error}); use texts, numbers, booleans, lists and mappings"
+            f"the arguments cannot be written as JSON ({error}); use texts, numbers, booleans, "
+            "lists and mappings"
         ) from error
 
 

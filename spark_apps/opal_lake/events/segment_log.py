@@ -192,8 +192,9 @@ def event_parts(
                 np.from_dlpack(column.combine_chunks()) for column in part.columns
             ]
             segment, offset, until, *others = columns
-            if len(offset) and int(offset.min()) < 0:
-                raise ValueError("it has an offset below 0")
+            least_offset = int(offset.min()) if len(offset) else 0
+            if least_offset < 0:
+                raise ValueError(f"it has the offset {least_offset}, which is below 0")
             next_rows = _next_rows(*others) if others else None
             yield Events(segment=segment, offset=offset, until=until, next_rows=next_rows)
 

@@ -70,8 +70,8 @@ def fields_beside(
     for field in fields:
         if is_named(field, own):
             raise InvalidInputError(
-                f"the table has a column {field.name}, and so has {noun}; give columns without "
-                f"{field.name}"
+                f"column {field.name} of the table has the name of a column of {noun}; name the "
+                f"columns that you want (columns=), without {field.name}"
             )
     return fields
 

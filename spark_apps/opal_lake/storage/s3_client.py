@@ -1,6 +1,6 @@
 """boto3 clients: one for each process and set of options, made when first needed.
 
-For each client, the time of the store's last response is remembered.
+The time of the store's last response is remembered for each.
 """
 
 import os
@@ -50,7 +50,7 @@ def check_options(options: Mapping[str, str]) -> S3Options:
     """
     unknown = sorted(set(options) - _KNOWN)
     if unknown:
-        raise InvalidInputError(f"the S3 options {unknown} are unknown: use only {sorted(_KNOWN)}")
+        raise InvalidInputError(f"the S3 options {unknown} are not known: use {sorted(_KNOWN)}")
     if options.get("path_style", "true") not in ("true", "false"):
         raise InvalidInputError(
             "the S3 option path_style is neither 'true' nor 'false': "
@@ -64,8 +64,8 @@ def check_options(options: Mapping[str, str]) -> S3Options:
     endpoint = options.get("endpoint_url", "https://default")
     if "@" in endpoint or urlsplit(endpoint).scheme not in ("http", "https"):
         raise InvalidInputError(
-            "the S3 option endpoint_url is not valid: "
-            "write http(s)://host:port, without user and password"
+            "the S3 option endpoint_url must be http(s)://host:port, and hold no user or "
+            "password; its value is not shown here, as it may hold a password"
         )
     return tuple(sorted(options.items()))
 
@@ -106,10 +106,9 @@ def _listener(key: _Key) -> Callable[..., None]:
             date = parsedate_to_datetime(http_response.headers["Date"])
             date_us = int(date.timestamp() * 1_000_000)
             known_us = _store_time_us(key)
-            # A date has whole seconds. If the known time is within this second, it is more exact,
-            # and replacing it would make the store's time go back.
-            is_in_second = known_us is not None and date_us <= known_us < date_us + 1_000_000
-            if not is_in_second:
+            # A date is cut to its second. A time within it, by earlier responses, is more exact,
+            # and the store's time does not go back.
+            if known_us is None or not date_us <= known_us < date_us + 1_000_000:
                 _store_times[key] = date_us, _count_ns()
 
     return listen
@@ -125,13 +124,13 @@ def _count_ns() -> int:
 
 @contextmanager
 def s3_errors(bucket: str, key: str) -> Iterator[None]:
-    """Raise boto3's errors as errors of this project."""
+    """Raise boto3's errors as those of this project."""
     try:
         yield
     except ClientError as error:
         raise translated(error, bucket, key) from error
     except NoCredentialsError as error:
-        # A machine's own credentials may come late, so callers must be able to try again
+        # A machine's own credentials may come late: the error is one that is tried again.
         raise StorageError(
             f"no request was sent to S3, since credentials for bucket '{bucket}' are missing: set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give them as options, then try again"
@@ -172,9 +171,9 @@ def translated(error: ClientError, bucket: str, key: str) -> NotFoundError | Sto
         )
     if code in _DENIED or error_status(error) == 403:
         return StorageError(
-            f"S3 denied access to '{key}' in bucket '{bucket}' ({code}): check the credentials. "
-            "They need the rights to read, write, delete and list. "
-            "Without the right to list, S3 also denies access to missing objects"
+            f"S3 denied access to '{key}' in bucket '{bucket}' ({code}): check the credentials; "
+            "they need to read, write, delete and list, "
+            "and without the right to list, S3 gives the same answer for missing objects"
         )
     message = error.response.get("Error", {}).get("Message", "")
     return StorageError(

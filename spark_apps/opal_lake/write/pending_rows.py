@@ -111,7 +111,7 @@ def _read(snapshot: Snapshot, file: DataFile) -> Entries:
         stored = read_columns(snapshot.storage, file, spec, rule_columns(spec))
     except (FormatError, NotFoundError) as error:
         raise FormatError(
-            f"{file.path} cannot be read, but rows of this ingest take unchanged values from its "
-            f"pending rows: {error}"
+            "this ingest fills values that did not change from the pending rows of "
+            f"{file.path}, which cannot be read: {error}"
         ) from error
     return sorted_entries(entries_of_rows(stored, spec))

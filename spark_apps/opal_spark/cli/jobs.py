@@ -94,7 +94,7 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
     parser.add_argument(
         "--format", choices=FILE_FORMATS, help="the files' format (default: by their extension)"
     )
-    _add_names(parser)
+    _add_file_options(parser)
     parser.add_argument(
         "--source-option",
         action="append",
@@ -136,7 +136,8 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_names(parser: argparse.ArgumentParser) -> None:
+def _add_file_options(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that describe the rows of files: columns, deletes and their order."""
     parser.add_argument(
         "--no-header",
         dest="header",
@@ -152,8 +153,8 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
     deletes = "files with matching names, such as 'del*', hold deletes: whole rows, or only keys"
     parser.add_argument("--delete-files", dest="deletes", metavar="PATTERN", help=deletes)
     order = (
-        "the order of the rows: the delta column; or file_suffix or file_position, "
-        "which then fills the delta column"
+        "what decides which row of a key is later: the name of the delta column, or file_suffix "
+        "or file_position, from which the delta column is filled"
     )
     parser.add_argument("--order", metavar="COLUMN", help=order)
 

@@ -36,8 +36,9 @@ def read_source(
             if not source.makes_delta or f"unknown column {delta!r}" not in str(error):
                 raise
             raise InvalidInputError(
-                f"{error}. order={source.order!r} fills the delta column {delta!r}, so the files "
-                f"must not have this column. If they have it, give order={delta!r} (--order)"
+                f"{error}. The files have the delta column {delta!r}, which order={source.order!r} "
+                f"fills: give order={delta!r} (--order) to take it from the files, or remove it "
+                "from them"
             ) from error
         parts_and_rows.append((part, rows))
     return with_names(spark, source, spec, number, parts_and_rows)

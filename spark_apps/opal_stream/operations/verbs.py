@@ -155,7 +155,7 @@ class Run(Reading, Reported):
         if given["gathered_mb"] != GATHERED_MB and not is_gathered:
             raise InvalidInputError(
                 "gathered_mb does nothing without commit='gathered'; "
-                "add it, or leave gathered_mb out"
+                "add commit='gathered', or leave gathered_mb out"
             )
         if given["no_committer"] and not (has_fleet and is_gathered):
             raise InvalidInputError(

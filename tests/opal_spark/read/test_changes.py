@@ -356,10 +356,11 @@ def test_columns_of_the_result_s_own_names_in_any_case_are_left_out(
         assert [tuple(row) for row in view.collect()] == [(1, 1, 1, None, True, False)]
     with pytest.raises(
         InvalidInputError,
-        match="has a column _COMMIT_TIMESTAMP, and so has a change feed; give columns",
+        match="column _COMMIT_TIMESTAMP of the table has the name of a column of a change",
     ):
         table.changes(0)
     with pytest.raises(
-        InvalidInputError, match="has a column Deleted, and so has a history view; give columns"
+        InvalidInputError,
+        match="column Deleted of the table has the name of a column of a history view",
     ):
         table.history_view()

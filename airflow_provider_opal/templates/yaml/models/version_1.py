@@ -131,7 +131,9 @@ class ConsumerModel(Strict):
         description="Whether it has its own DAG, <pipeline>.<consumer>, which the table triggers.",
     )
     arguments: dict[str, Any] = Field(
-        default_factory=dict, description="Values of `change.arguments`. May hold templates."
+        default_factory=dict,
+        description="Values for the function, which reads them from its argument: "
+        '`change.arguments["name"]`. May hold templates.',
     )
     wait_for: WaitForModel | None = Field(
         None, description="Another table that the consumer waits for too."

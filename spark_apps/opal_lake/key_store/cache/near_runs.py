@@ -264,10 +264,16 @@ def _index_of(run: RunFile, read: Reader, path: str) -> RunIndex:
         raise FormatError(
             f"{path} holds {index.count} entries, the table says {run.entries}; {MEND}"
         )
-    if index.size != run.size or (index.count and int(index.fences[0]) != run.hash_low):
+    if index.size != run.size:
         raise FormatError(
-            f"{path} is a run of {index.size} bytes, and not the one that the table names; {MEND}"
+            f"{path} is a run of {index.size} bytes, the table says {run.size}; {MEND}"
         )
+    if index.count:
+        first_hash = int(index.fences[0])
+        if first_hash != run.hash_low:
+            raise FormatError(
+                f"{path} begins with the hash {first_hash}, the table says {run.hash_low}; {MEND}"
+            )
     return index
 
 

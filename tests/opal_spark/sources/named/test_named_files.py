@@ -312,7 +312,7 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     (
         {"a_1.csv": "1,a,5\n"},
         {"columns": ["id", "name", "at"]},
-        "unknown column 'at'.*fills the delta column 'at', so the files must not have this column",
+        "unknown column 'at'.*have the delta column 'at', which order='file_suffix' fills",
     ),
     (
         {"a_1.csv": "1,a\n", "del_2.csv": "id\n1\n"},
