@@ -99,17 +99,20 @@ class PacedSensor(BaseSensorOperator):
         return [start_ts, pacing.frequency, str(pacing.frequency_unit).upper()]
 
     def is_due(self, context: "Context") -> bool:
-        """Return whether the sensor should look now; a poke may come between two moments.
+        """Return whether the sensor should look now.
 
-        A try looks once for the newest moment that has passed, as soon as it begins. The moment of
-        a look is stored, because the process may end between two pokes.
+        It looks once for each moment, at the first poke after the moment. A new try looks at its
+        first poke, for the newest moment that has passed. Nothing is due before the first moment.
+        The last look is stored, because the process may end between two pokes.
         """
-        ticks = self.ticks
-        if ticks is None:
+        moments = self.ticks
+        if moments is None:
             return True
-        tick = newest_tick(ticks)
-        look: dict[str, JsonValue] = {"try": context["ti"].try_number, "tick": tick}
-        if tick is None or context["task_state_store"].get(LOOKED_AT) == look:
+        newest_number = newest_tick(moments)
+        if newest_number is None:  # before the first moment
+            return False
+        look: dict[str, JsonValue] = {"try": context["ti"].try_number, "tick": newest_number}
+        if context["task_state_store"].get(LOOKED_AT) == look:
             return False
         context["task_state_store"].set(LOOKED_AT, look)
         return True

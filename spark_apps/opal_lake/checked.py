@@ -17,6 +17,7 @@ _SIGNED, _UNSIGNED, _CRC = 1 << 63, 1 << 64, 1 << 32
 # The years 1 to 9999, in microseconds.
 _FIRST_MOMENT, _LAST_MOMENT = -62_135_596_800_000_000, 253_402_300_800_000_000
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}").fullmatch
+# Not digits alone: changes(start) would take such a name for the number of a version.
 _BUSINESS_SNAPSHOT = re.compile(r"(?![0-9]+\Z)[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}").fullmatch
 
 
@@ -119,7 +120,6 @@ def plain_id(value: Any) -> str:
 
 def is_business_snapshot(value: Any) -> bool:
     """Return whether a value can name a business snapshot."""
-    # Digits alone would be a version as the start of changes.
     return isinstance(value, str) and _BUSINESS_SNAPSHOT(value) is not None
 
 

@@ -57,7 +57,8 @@ class BulkMutationOperator(WholeTableOperator):
     def execute(  # type: ignore[override]  # as the parent's
         self, context: "Context"
     ) -> dict[str, Any]:
-        """Run the job. A dry run needs Spark too, because it reads the files."""
+        """Run the job, also for a dry run."""
+        # Not the parent's execute: its dry run starts no Spark, and this one has to read the files
         return OpalSparkOperator.execute(self, context)
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:

@@ -143,13 +143,11 @@ def read_yaml(path: Path, folder: Path, shown_in: Path | None = None) -> YamlFil
     except YamlError as error:
         file.problems = [Problem(file.name, error.position, (), str(error))]
         return file
-    problems = _checked(file)
+    problems = _add_pipelines(file)
     file.problems = sorted(problem.of(file.name) for problem in set(problems))
-    if any(problem.dag_id is None for problem in file.problems):
-        file.dags, file.mutations = {}, {}
-    # A faulty pipeline is not made; the others are
     for problem in file.problems:
-        file.drop(problem.dag_id or "")
+        if problem.dag_id is not None:
+            file.drop(problem.dag_id)
     return file
 
 
@@ -172,8 +170,11 @@ def _bytes(path: Path, folder: Path) -> bytes:
         ) from error
 
 
-def _checked(file: YamlFile) -> list[Problem]:
-    """Return the problems of a readable file, and add its sound pipelines to it."""
+def _add_pipelines(file: YamlFile) -> list[Problem]:
+    """Add the pipelines of a readable file to it, and return its problems.
+
+    A file with a problem that concerns all of it gets no pipelines.
+    """
     document = file.document
     value = document.value
     if value is None:

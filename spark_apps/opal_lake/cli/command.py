@@ -296,15 +296,18 @@ def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
 
 
 def check_property_names(names: Iterable[str]) -> None:
-    """Raise InvalidInputError for a name that is like one of a table's properties.
+    """Raise InvalidInputError for a misspelt property of a table.
 
-    The definition refuses the other unknown names, and lists the known ones.
+    The message asks whether the right name is meant. Names that are like no property pass: the
+    definition refuses them later, and lists the known names.
     """
     from opal_lake.definition.properties import PROPERTIES
 
     for name in names:
+        if name in PROPERTIES:
+            continue
         question = meant(name, PROPERTIES)
-        if name not in PROPERTIES and question:
+        if question:
             raise InvalidInputError(f"unknown property {name!r}{question}")
 
 

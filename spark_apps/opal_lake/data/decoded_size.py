@@ -79,7 +79,10 @@ class SizeBound:
         return self.least_bytes // 8 * 7
 
     def file_bytes(self, decoded_bytes: int) -> int:
-        """Return the least size of a file whose rows take `decoded_bytes` in memory."""
+        """Return the least size of a file that may hold rows of `decoded_bytes` in memory.
+
+        This is the inverse of `limit_bytes`.
+        """
         if decoded_bytes <= self.least_bytes:
             return 0
         return -(-decoded_bytes // self.inflated)

@@ -100,7 +100,10 @@ def _without_nulls(column: "pa.Array | pa.ChunkedArray", position: int) -> pa.Ar
 
 
 def _field(text: pa.Array, kind: Atomic, *, last: bool) -> list[Any]:
-    """Return the pieces of a field, which are joined row by row."""
+    """Return the pieces of a field, which are joined row by row.
+
+    They are delimited so that different keys never have equal bytes.
+    """
     if last:
         return [text]
     if not has_length(kind):

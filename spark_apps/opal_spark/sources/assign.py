@@ -2,7 +2,7 @@
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import AtomicType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from opal_lake.definition.schema import (
     RESERVED_PREFIX,
@@ -97,8 +97,8 @@ def _assigned(given: StructField | None, expected: StructField) -> Column | str:
     """Return the column with the expected name and type; null without a given field."""
     if given is None:
         return F.lit(None).cast(expected.dataType).alias(expected.name)
-    is_same_type = isinstance(given.dataType, AtomicType) and given.dataType == expected.dataType
-    if given.name == expected.name and is_same_type:
+    needs_no_cast = given.dataType == expected.dataType
+    if given.name == expected.name and needs_no_cast:
         # The name is enough, and every call on a Column costs a millisecond
         return quoted(given.name)
     column = F.col(quoted(given.name)).cast(expected.dataType)

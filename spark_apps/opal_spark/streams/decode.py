@@ -28,7 +28,9 @@ from opal_stream.formats.registry import HEAD_BYTES
 from opal_stream.formats.schemas.new_columns import NewColumns
 
 _COLUMNS = ("topic", "partition", "offset", "unix_millis(timestamp)", "key", "value")
-_MET = re.compile(r"a message has what the driver is to decide: (\{.*?\})(?:\n|$)")
+_UNDECIDED = "the driver must decide about a message: "
+# The JSON ends with its line: Spark appends the stack trace in further lines
+_MET = re.compile(re.escape(_UNDECIDED) + r"(\{.*?\})(?:\n|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,10 @@ def _undecided(
     names: tuple[str, ...] = (),
     paths: tuple[str, ...] = (),
 ) -> InvalidInputError:
-    """Return the error that names a message for the driver; `met_in` reads it."""
+    """Return the error by which a task hands a Kafka message to the driver.
+
+    Its text has the parts of a Met as JSON, which `met_in` reads.
+    """
     columns = None if new is None else new.columns.serialize().to_pybytes()
     parts: dict[str, Any] = {
         "source": source,
@@ -136,7 +141,7 @@ def _undecided(
         "names": names,
         "paths": paths,
     }
-    return InvalidInputError(f"a message has what the driver is to decide: {json.dumps(parts)}")
+    return InvalidInputError(f"{_UNDECIDED}{json.dumps(parts)}")
 
 
 def _head_of(content: bytes | None) -> bytes | None:

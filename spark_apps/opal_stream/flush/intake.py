@@ -185,7 +185,10 @@ class Intake:
 
 
 def _check_types(columns: Iterable[pa.Field]) -> None:
-    """Raise InvalidInputError for a column whose values no type of a table can hold."""
+    """Raise InvalidInputError for a column whose values no type of a table can hold.
+
+    The readers of schemas give such a column the type null.
+    """
     for column in columns:
         if pa.types.is_null(column.type):
             raise InvalidInputError(f"{column.name!r} is {_NO_COLUMN}")

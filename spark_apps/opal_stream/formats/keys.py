@@ -234,19 +234,22 @@ class WholeJsonParser(JsonParser):
     """A parser of plain values of JSON to a table of one column."""
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
-        good: list[int] = []
-        wrong: list[tuple[int, str]] = []
+        """Parse plain values; lists, objects and texts that are not JSON are bad."""
+        plain: list[int] = []
+        bad: list[tuple[int, str]] = []
         for position, value in enumerate(values):
             reason = _why_no_plain_json(value)
             if reason is None:
-                good.append(position)
+                plain.append(position)
             else:
-                wrong.append((position, reason))
+                bad.append((position, reason))
+        # The parent reads objects: each value becomes the only member of one
         name = _WHOLE.encode()
-        parsed = super().parse([b'{"%b":%b}' % (name, values[position]) for position in good])
-        parsed.positions = [good[position] for position in parsed.positions]
-        parsed.bad = [(good[position], reason) for position, reason in parsed.bad]
-        parsed.bad += wrong
+        parsed = super().parse([b'{"%b":%b}' % (name, values[position]) for position in plain])
+        # The parent counts the plain values only, the caller all values
+        parsed.positions = [plain[index] for index in parsed.positions]
+        parsed.bad = [(plain[index], reason) for index, reason in parsed.bad]
+        parsed.bad += bad
         return parsed
 
 

@@ -346,6 +346,8 @@ class GatheredFolder:
 
     def _read_rows(self, header: Header, spec: TableSpec) -> pa.Table | None:
         try:
+            # One byte more than the longest file with these rows, so that a file that has grown
+            # fails the check of its size
             data = self._storage.get(header.path, 0, HEADER_BYTES + header.size + 1)
             if decode_header(data, header.path, self._table_id) != header:
                 raise FormatError(f"{header.path} has changed since it was listed; {REPAIR}")

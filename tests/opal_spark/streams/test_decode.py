@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 def met(spark: SparkSession, decoder: Decoder, messages: MessageBatch) -> Met:
-    with pytest.raises(Exception, match="a message has what the driver is to decide") as failure:
+    with pytest.raises(Exception, match="the driver must decide about a message") as failure:
         decoded_rows(frame(spark, messages).coalesce(1), decoder).collect()
     unknown = met_in(str(as_opal_error(failure.value)))
     assert unknown is not None

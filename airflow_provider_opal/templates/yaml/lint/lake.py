@@ -101,21 +101,21 @@ def lake_findings(file: YamlFile) -> Iterator[Problem]:
 
 
 def _unclustered(
-    file: YamlFile, dag_id: str, maintenance: Any, made: "TableSpec"
+    file: YamlFile, dag_id: str, maintenance: Any, existing: "TableSpec"
 ) -> Iterator[Problem]:
     if not isinstance(maintenance, MaintenanceModel):
         return
     for column in maintenance.zorder or []:
-        if column not in _column_names(made):
-            yield file.problem(dag_id, _no_column(made, column), "maintenance", "zorder")
+        if column not in _column_names(existing):
+            yield file.problem(dag_id, _no_column(existing, column), "maintenance", "zorder")
 
 
-def _column_names(made: "TableSpec") -> list[str]:
-    return [column.name for column in made.schema.fields]
+def _column_names(existing: "TableSpec") -> list[str]:
+    return [column.name for column in existing.schema.fields]
 
 
-def _no_column(made: "TableSpec", column: str) -> str:
-    return f"the table has no column {shown(column)!r}; {advice(column, _column_names(made))}"
+def _no_column(existing: "TableSpec", column: str) -> str:
+    return f"the table has no column {shown(column)!r}; {advice(column, _column_names(existing))}"
 
 
 def _conn_keys(file: YamlFile, dag_id: str) -> tuple[str, ...]:
@@ -125,16 +125,16 @@ def _conn_keys(file: YamlFile, dag_id: str) -> tuple[str, ...]:
 
 
 def _differences(
-    file: YamlFile, dag_id: str, table: TableModel, made: "TableSpec"
+    file: YamlFile, dag_id: str, table: TableModel, existing: "TableSpec"
 ) -> Iterator[Problem]:
-    absent = list(_absent(file, dag_id, table, made))
+    absent = list(_absent(file, dag_id, table, existing))
     yield from absent
     if table.schema_ is not None:
-        yield from _other_columns(file, dag_id, table.schema_, made)
+        yield from _other_columns(file, dag_id, table.schema_, existing)
     if absent or table.keys is None:
         return
     try:
-        differences = _spec_differences(table, made)
+        differences = _spec_differences(table, existing)
     except InvalidInputError as error:
         yield file.problem(dag_id, f"such a table is not possible: {error}", "table")
         return
@@ -146,20 +146,22 @@ def _differences(
         yield file.problem(dag_id, what, *keys)
 
 
-def _absent(file: YamlFile, dag_id: str, table: TableModel, made: "TableSpec") -> Iterator[Problem]:
-    known = _column_names(made)
+def _absent(
+    file: YamlFile, dag_id: str, table: TableModel, existing: "TableSpec"
+) -> Iterator[Problem]:
+    known = _column_names(existing)
     for role in COLUMN_ROLES:
         given: Any = getattr(table, role) or []
         columns = [given] if isinstance(given, str) else given
         for column in columns:
             if column not in known:
-                yield file.problem(dag_id, _no_column(made, column), "table", role)
+                yield file.problem(dag_id, _no_column(existing, column), "table", role)
 
 
 def _other_columns(
-    file: YamlFile, dag_id: str, schema: str, made: "TableSpec"
+    file: YamlFile, dag_id: str, schema: str, existing: "TableSpec"
 ) -> Iterator[Problem]:
-    known, declared = _column_names(made), schema_columns(schema)
+    known, declared = _column_names(existing), schema_columns(schema)
     hint = "write the schema as the table has it"
     for name in declared:
         if name not in known:
@@ -171,9 +173,11 @@ def _other_columns(
             yield file.problem(dag_id, what, "table", "schema")
 
 
-def _spec_differences(table: TableModel, made: "TableSpec") -> list[str]:
+def _spec_differences(table: TableModel, existing: "TableSpec") -> list[str]:
     from opal_lake.definition.schema import arrow_schema
     from opal_lake.definition.table_spec import TableLayout, plan_spec, spec_differences
 
     given = table.model_dump(by_alias=True, exclude={"name", "schema_"}, exclude_none=True)
-    return spec_differences(made, plan_spec(arrow_schema(made.schema), TableLayout(**given)))
+    return spec_differences(
+        existing, plan_spec(arrow_schema(existing.schema), TableLayout(**given))
+    )

@@ -92,18 +92,21 @@ def with_arguments_of(
 
 
 def _key(name: str, member: "DeclaredField[Any]", *, is_optional: bool) -> tuple[Any, Any]:
-    """Return the type and the default of a key."""
+    """Return the pydantic type and the Field of an argument's YAML key."""
     text = help_of(member.type)
-    alias = name if hasattr(BaseModel, name) else None
     described: dict[str, Any] = {
         "description": _sentence(text.text) if text else None,
-        "alias": alias,
+        # The key in YAML is the argument, also if the model's field has another name
+        "alias": name if hasattr(BaseModel, name) else None,
     }
     yaml_type = _yaml_type(member)
-    if is_required(member) and not is_optional:
+    if is_optional:
+        return yaml_type | None, Field(None, **described)
+    if is_required(member):
         return yaml_type, Field(**described)
     default = default_of(member)
-    if default in (None, [], {}) or is_optional:
+    # An empty default becomes null: a key that is left out is not passed to the operation
+    if default in (None, [], {}):
         return yaml_type | None, Field(None, **described)
     if yaml_type is Duration:
         default = timedelta(microseconds=parse_duration(default, name=name))

@@ -343,17 +343,17 @@ class _Binder:
         if not node.arguments:
             return None
         values = [self.value(argument) for argument in node.arguments]
-        first = values[0]
         if len(values) == 1:
-            return first
+            return values[0]
+        widest = values[0]
         for value in values[1:]:
-            first, _ = _alike(first, value, node.at)
-        # Once more: only now the widest kind is known
-        alike: list[Typed] = []
+            widest, _ = _alike(widest, value, node.at)
+        # Only now the widest kind is known: convert all values to it
+        converted: list[Typed] = []
         for value in values:
-            _, widened = _alike(first, value, node.at)
-            alike.append(widened)
-        return Apply(name="coalesce", arguments=tuple(alike), kind=first.kind)
+            _, alike = _alike(widest, value, node.at)
+            converted.append(alike)
+        return Apply(name="coalesce", arguments=tuple(converted), kind=widest.kind)
 
 
 _Made = Callable[[_Binder, Call], Typed | None]

@@ -330,21 +330,28 @@ def _check_marks(
     *,
     is_later: bool,
 ) -> None:
-    chains: dict[int, tuple[Bitmaps, ...]] = {}
-    used: dict[BitmapBase, Bitmaps] = {}
+    """Check the bases of a list by the logs of a state.
+
+    A base that cannot be read becomes a finding. `bases` has the bases of a group in the order of
+    their versions. A base marks the rows of its group together with the bases before it: they are
+    its chain.
+    """
+    chain_of_group: dict[int, tuple[Bitmaps, ...]] = {}
+    decoded: dict[BitmapBase, Bitmaps] = {}
     unchecked: list[tuple[BitmapBase, tuple[Bitmaps, ...]]] = []
     for base in bases:
         with events.findings.going_on("I8", base.path):
             marks = events.decoded.get(base)
             if marks is None:
                 marks = decode_base(read_verified(state.storage, base), base.path)
-            used[base] = marks
-            before = () if base.after is None else chains.get(base.group, ())
-            chains[base.group] = (*before, marks)
+            decoded[base] = marks
+            before = () if base.after is None else chain_of_group.get(base.group, ())
+            chain = (*before, marks)
+            chain_of_group[base.group] = chain
             if base not in marked.checked:
-                unchecked.append((base, chains[base.group]))
-    # The next checkpoint has most of them again
-    events.decoded = used
+                unchecked.append((base, chain))
+    # Kept for the next checkpoint, which has most of these bases again
+    events.decoded = decoded
     # By version, so that the logs are marked once, also for the bases of several groups
     for base, chain in sorted(unchecked, key=lambda pair: pair[0].version):
         _check_base(base, chain, state, marked, events, is_later=is_later)

@@ -134,7 +134,8 @@ class RocksRuns:
     def open(self, path: Path) -> RocksRun:
         os.stat(path / "CURRENT")  # RocksDB would make a folder for a missing database
         with _as_os_error(f"{path} is incomplete"):
-            database = Rdict(str(path), _options(), access_type=AccessType.read_only(False))
+            access = AccessType.read_only(error_if_log_file_exist=False)
+            database = Rdict(str(path), _options(), access_type=access)
             totals = database.get(_MARKER) or b""
         if len(totals) != _TOTALS.size:
             raise OSError(f"{path} is incomplete")
