@@ -420,7 +420,8 @@ class Judge:
             replay.compare_history_view(version)
             self.comparisons += 3
             start, end = sorted((chance.choice(replay.versions), version))
-            if is_readable(self.table.log.head().root, start - 1):
+            # A savepoint keeps a version before the oldest one, but not the changes after it
+            if start - 1 >= self.table.log.head().root.oldest_version:
                 replay.compare_changes(start, end)
                 replay.compare_history_changes(start, end)
                 self.comparisons += 2
