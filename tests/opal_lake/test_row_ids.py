@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -212,11 +213,15 @@ def test_a_segment_that_is_pending_again_gets_new_ids() -> None:
     assert check_table(table) == []
 
 
-def test_orc_files_do_not_hold_row_ids() -> None:
+def test_a_compaction_of_orc_files_reserves_row_ids_but_stores_none() -> None:
     table = create(MemoryStorage(), file_format="orc")
     fill(table)
     compact(table)
-    assert table.snapshot_at().root.next_row_id == 10
+    state = table.snapshot_at()
+    assert state.root.next_row_id == 10
+    [compacted] = [file for file in state.files.values() if not is_ingested(file)]
+    stored = orc.ORCFile(pa.BufferReader(table.storage.get(compacted.path)))
+    assert not {OUTSIDE_ID, UPDATED_AT} & {*stored.schema.names}
     assert check_table(table) == []
 
 

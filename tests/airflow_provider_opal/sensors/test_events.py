@@ -97,7 +97,7 @@ def test_events_that_cannot_be_handed_over_stay_with_the_consumer(chime: LakeChi
     assert sensor().execute(Run(sensor(), "two").context) == {"from": 0, "to": 1}
 
 
-def test_a_cleared_run_whose_events_have_expired_says_so(chime: LakeChime) -> None:
+def test_a_cleared_run_fails_if_its_events_have_expired(chime: LakeChime) -> None:
     put(chime, event(snapshot=1), event(snapshot=2))
     run = Run(sensor())
     assert sensor().execute(run.context) == {"from": 0, "to": 2}
@@ -125,7 +125,7 @@ def test_a_consumer_of_quiet_tables_does_not_hold_back_retention(
     assert sensor(**what).execute(Run(sensor(), "two").context) == {"from": 10, "to": last}
 
 
-def test_a_consumer_that_waits_for_all_of_its_tables_keeps_what_the_others_have_told(
+def test_a_consumer_that_waits_for_all_of_its_tables_keeps_events_until_each_table_has_one(
     chime: LakeChime,
 ) -> None:
     what = {"tables": ["shop.raw", "shop.slow"], "mode": "all", "skip_when_empty": True}
@@ -245,7 +245,7 @@ def test_arguments_that_contradict_the_sensor_are_refused(
             AcknowledgeOperator(task_id="other", sensor=waiting.output)  # type: ignore[arg-type]
 
 
-def test_a_cleared_flow_that_was_acknowledged_succeeds_again_and_one_that_was_not_fails(
+def test_an_acknowledged_flow_succeeds_again_after_a_clear_and_an_overtaken_flow_fails(
     chime: LakeChime,
 ) -> None:
     """Clear two flows; the next run got the events of the second one."""
@@ -393,7 +393,7 @@ def test_with_a_frequency_a_rescheduled_sensor_looks_once_a_tick_too(chime: Lake
     assert partition(**what).poke(run.context).is_done
 
 
-def test_all_events_of_a_partition_are_returned_or_it_is_said_that_some_are_not(
+def test_a_partition_sensor_returns_all_its_events_or_logs_that_max_events_cut_them(
     chime: LakeChime,
 ) -> None:
     for first in range(0, 1200, 600):
@@ -643,4 +643,6 @@ def test_a_partition_whose_tags_may_have_expired_warns_and_waits_on(
     with capture_logs() as logs, pytest.raises(AirflowSkipException):
         waiting.execute(Run(waiting).context)
     messages = [*(str(entry["event"]) for entry in logs), *caplog.messages]
-    assert any("have expired. One of them may have had the tags" in text for text in messages)
+    assert any(
+        "up to seq 1 have expired. One of them may have had the tags" in text for text in messages
+    )

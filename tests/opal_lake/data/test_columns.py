@@ -153,7 +153,7 @@ def test_error_names_the_path_of_a_nested_column() -> None:
     other = r"x\.a\.element' holds STRING where the table has BIGINT"
     with pytest.raises(InvalidInputError, match=other):
         to_physical(one_column([{"a": ["1"]}], pa.struct([("a", pa.list_(pa.string()))])), spec)
-    with pytest.raises(InvalidInputError, match="lacks its member 'a'"):
+    with pytest.raises(InvalidInputError, match="column 'x' lacks its member 'a'"):
         to_physical(one_column([{"b": 1}], pa.struct([("b", pa.int64())])), spec)
 
 

@@ -1,6 +1,7 @@
 """The messages about rows that cannot be ingested."""
 
 import json
+import math
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -26,12 +27,13 @@ def test_few_reasons_are_not_merged() -> None:
     assert fewer_reasons(counts) == counts
 
 
-def test_the_text_of_a_rejected_row_has_maps_as_objects_and_times_in_iso_8601() -> None:
+def test_a_rejected_row_is_json_with_maps_as_objects_and_times_and_nan_as_text() -> None:
     rows = pa.table(
         {
             "labels": pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int64())),
             "tags": pa.array([["x"], [], None], pa.list_(pa.string())),
             "at": pa.array([datetime(2026, 1, 31, tzinfo=UTC)] * 3, pa.timestamp("us", "UTC")),
+            "price": pa.array([1.5, math.nan, math.inf]),
         }
     )
     rejects = Rejects(keep=False)
@@ -39,7 +41,7 @@ def test_the_text_of_a_rejected_row_has_maps_as_objects_and_times_in_iso_8601() 
     texts = [example["row"] or "" for example in rejects.examples]
     at = "2026-01-31T00:00:00+00:00"
     assert [json.loads(text) for text in texts] == [
-        {"labels": {"a": 1}, "tags": ["x"], "at": at},
-        {"labels": {}, "tags": [], "at": at},
-        {"labels": None, "tags": None, "at": at},
+        {"labels": {"a": 1}, "tags": ["x"], "at": at, "price": 1.5},
+        {"labels": {}, "tags": [], "at": at, "price": "nan"},
+        {"labels": None, "tags": None, "at": at, "price": "inf"},
     ]

@@ -81,14 +81,26 @@ def test_ranks_of_every_type_rise_with_the_values_and_nulls_come_first(
     assert ranked.max() < 1 << bits
 
 
-def test_frequent_values_take_one_knot_each() -> None:
+def test_the_least_value_takes_no_knot_however_frequent_it_is() -> None:
     sample = pa.array([0] * 9_000 + list(range(1, 1001)))
     knots = plan_knots(sample, 4)
-    assert knots.to_pylist() == [
-        376
-    ]  # the last of 16 parts of equal size begins there, the others lie within the zeros
+    # The last of 16 parts of equal size begins at 376. The other parts begin within the zeros.
+    assert knots.to_pylist() == [376]
     assert plan_knots(pa.array([7] * 100), 10).to_pylist() == []
-    assert plan_knots(pa.array([7, None]), 10).to_pylist() == [7]
+
+
+def test_the_least_value_is_a_knot_only_if_there_are_nulls() -> None:
+    assert plan_knots(pa.array([7, 8]), 10).to_pylist() == [8]
+    assert plan_knots(pa.array([7, 8, None]), 10).to_pylist() == [7, 8]
+
+
+def test_a_frequent_value_that_is_not_the_least_takes_one_knot() -> None:
+    sample = pa.array([*range(500), *[500] * 9_000, *range(501, 1001)])
+    knots = plan_knots(sample, 4)
+    assert knots.to_pylist() == [500]
+
+
+def test_a_sample_without_values_has_no_knots() -> None:
     assert plan_knots(pa.array([], pa.string()), 10).to_pylist() == []
     assert plan_knots(pa.array([None, None], pa.string()), 10).to_pylist() == []
 

@@ -354,7 +354,9 @@ def test_a_missing_local_source_is_an_error_before_spark_starts(
     words = ["bootstrap", str(tmp_path / "new"), folder, "--format", "parquet"]
     assert main([*words, "--key", "id", "--delta", "at"]) == INPUT
     assert f"no file to read: looked for '{folder}'" in capsys.readouterr().err
-    # Sources in an order by name may have a path without files
+    assert main(["ingest", table, missing, "--order", "file_suffix"]) == INPUT
+    assert "no file to read: looked for" in capsys.readouterr().err
+    # Of several sources in an order by name, one may have no files
     existing = tmp_path / "in.csv"
     existing.write_text("id,name,seen\n1,x,1\n")
     main(["ingest", table, str(existing), missing, "--order", "file_suffix"])

@@ -181,8 +181,10 @@ def test_a_number_in_a_nested_column_of_times_has_the_unit_of_the_stream(
     inner = {"type": "record", "name": "Inner", "fields": [{"name": "t", "type": "long"}]}
     schema = schema_of(x=inner)
     registry.register(1, schema)
-    value = written(1, schema, 1, x={"t": MOMENT_MS})
-    decoded = decoder_of(registry, x=pa.struct([("t", UTC_TIME)])).decode(batch([value]))
+    value = written(1, schema, 1, x={"t": MOMENT_MS // 1000})
+    spec = new_spec(id=pa.int64(), op=pa.string(), at=UTC_TIME, x=pa.struct([("t", UTC_TIME)]))
+    options = FormatOptions(format="avro", registry=registry.url, time_unit="s")
+    decoded = Decoder(spec, options).decode(batch([value]))
     assert [row["x"] for row in good(decoded)] == [{"t": MOMENT}]
 
 

@@ -61,10 +61,10 @@ def test_before_a_week_is_over_other_days_or_the_current_hour_predict() -> None:
     assert predicted(traffic, MONDAY + 4 * DAY + 7) == 7
 
 
-@pytest.mark.parametrize("late", [MONDAY, MONDAY + 2])
-def test_late_messages_count_in_the_current_hour(late: int) -> None:
+@pytest.mark.parametrize("hour", [MONDAY, MONDAY + 2, MONDAY + 3])
+def test_messages_of_the_current_or_an_earlier_hour_count_in_the_current_hour(hour: int) -> None:
     traffic = observed({MONDAY: 1, MONDAY + 3: 5})
-    traffic.observe(late, Volume(2, 200))
+    traffic.observe(hour, Volume(2, 200))
     assert traffic.current == Volume(7, 700)
 
 
