@@ -257,7 +257,9 @@ def test_late_rows_of_a_key_are_emitted_whatever_the_number_of_their_ingest(tabl
     assert look.execute(lake.run(look)) == {"mon": late}
 
 
-def test_a_key_with_pending_or_discarded_rows_is_not_told_to_its_consumer(table: Table) -> None:
+def test_a_key_whose_rows_are_pending_or_discarded_is_emitted_only_once_rows_are_published(
+    table: Table,
+) -> None:
     """Report a published key, and no key whose check has not passed."""
     lake, look = Lake(), reconcile()
     table.ingest(*rows([("BAD-1", 1, 1)]), partition_key="mon")
@@ -334,7 +336,7 @@ def test_the_version_that_a_paused_consumer_has_seen_is_kept_until_it_is_back(ta
     assert table.snapshot_at().root.savepoints == {}
 
 
-def test_a_consumer_of_changes_says_where_it_may_begin_anew_when_their_commits_have_expired(
+def test_the_error_about_expired_changes_names_the_oldest_version_to_start_from(
     table: Table,
 ) -> None:
     """A savepoint keeps none."""

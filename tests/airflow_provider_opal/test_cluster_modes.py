@@ -493,7 +493,9 @@ def test_a_yarn_application_that_succeeded_without_a_result_is_submitted_again(
     assert len(commands.notes()) == 1
 
 
-def test_a_clear_submits_again_what_succeeded(commands: Commands, yarn: Cluster) -> None:
+def test_a_clear_submits_an_application_again_that_succeeded(
+    commands: Commands, yarn: Cluster
+) -> None:
     """Airflow's operator would find the finished application, and do nothing."""
     yarn.reports = [yarn_report("FINISHED", "SUCCEEDED")]
     commands.spark_submit(SUBMITTED_TO_YARN, works=True)
@@ -505,7 +507,7 @@ def test_a_clear_submits_again_what_succeeded(commands: Commands, yarn: Cluster)
     assert len(commands.notes()) == 2
 
 
-def test_a_clear_does_not_join_what_still_runs_of_the_run_before(
+def test_a_clear_submits_a_new_application_and_does_not_join_the_earlier_one(
     commands: Commands, yarn: Cluster
 ) -> None:
     yarn.reports = [yarn_report("FINISHED", "SUCCEEDED")]

@@ -92,7 +92,7 @@ def test_a_worker_that_dies_when_all_is_done_is_followed_by_a_retry() -> None:
     assert task.next_try() == first
 
 
-def test_a_run_that_is_made_anew_under_the_same_name_is_another() -> None:
+def test_a_run_created_again_under_the_same_name_has_another_generation() -> None:
     first, second = Task(retries=0), Task(retries=0)
     second.ids = 7
     assert first.next_try() != second.next_try()

@@ -389,7 +389,9 @@ def test_the_report_has_a_line_for_each_consumer_and_fails_only_where_all_failed
     )
 
 
-def test_a_table_that_was_made_anew_is_another_one(table: Table, tmp_path: Path) -> None:
+def test_a_consumer_fails_if_its_table_was_deleted_and_created_again(
+    table: Table, tmp_path: Path
+) -> None:
     lake, task, first = Lake(), consume("version"), put(table, "a", 1)
     done(table, task, "one", first)
     task.execute(lake.run(task, "one"))
@@ -404,7 +406,7 @@ def test_a_table_that_was_made_anew_is_another_one(table: Table, tmp_path: Path)
         task.execute(lake.run(task, "two"))
 
 
-def test_a_metagen_tells_the_table_and_its_versions(table: Table) -> None:
+def test_a_metagen_emits_events_of_the_asset_and_of_its_versions(table: Table) -> None:
     table.ingest(*rows([("a", 1, 1)]))
     task = MetaGenOperator(task_id="m", table="shop.users")
     version = table.metagen(token="d/r/m/-1/0").version
@@ -415,7 +417,7 @@ def test_a_metagen_tells_the_table_and_its_versions(table: Table) -> None:
     assert context["outlet_events"][task.asset].extra["version"] == version
 
 
-def test_an_inline_ingest_tells_the_same_and_fails_where_a_batch_try_left_rows_pending(
+def test_an_inline_ingest_emits_both_events_and_fails_if_a_batch_try_left_rows_pending(
     table: Table,
 ) -> None:
     task = IngestOperator(

@@ -47,7 +47,7 @@ def test_an_image_says_what_it_is_and_how_it_is(target: str) -> None:
         assert part in stages, part
 
 
-def test_no_registry_has_its_host_here() -> None:
+def test_no_file_of_the_images_names_the_host_of_a_registry() -> None:
     files = [FILE, *(ROOT / "docker").rglob("*")]
     for path in files:
         if path.is_file() and "secrets" not in path.parts:
@@ -57,7 +57,7 @@ def test_no_registry_has_its_host_here() -> None:
             ), path
 
 
-def test_nothing_that_builds_is_installed_where_images_come_from() -> None:
+def test_no_build_tool_is_installed_in_the_stages_that_images_come_from() -> None:
     for target in ("python", "engine", *TARGETS):
         assert not re.search(
             r"build-essential|gcc|python3-dev|python3-venv|python3-pip|\bmaven\b|\bgit\b",

@@ -102,7 +102,7 @@ def test_the_reference_has_every_name_of_the_provider() -> None:
     assert re.findall(r"^\| `(\w+)` \| [^|]* \|  \|", pages, re.MULTILINE) == []
 
 
-def test_the_lists_are_whole() -> None:
+def test_the_reference_lists_every_property_metric_and_function() -> None:
     assert set(re.findall(r"^\| `(\w+)`", lists.properties(), re.MULTILINE)) == set(PROPERTIES)
     assert set(re.findall(r"^\| `(\w+)`", lists.metrics(), re.MULTILINE)) == set(HELP)
     assert set(re.findall(r"^\| `(\w+)`", lists.functions(), re.MULTILINE)) == set(FUNCTIONS)

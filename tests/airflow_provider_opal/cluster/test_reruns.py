@@ -263,7 +263,7 @@ def test_retries_apply_once_whatever_becomes_of_their_number(
         assert airflow.result("reruns", run_id, "own")["repeated"]
 
 
-def test_a_clear_runs_again_whatever_became_of_retries(
+def test_a_clear_runs_tasks_again_even_if_their_number_of_retries_changed(
     airflow: LocalAirflow, workspace: Workspace
 ) -> None:
     edited(airflow, workspace, 1)
@@ -287,7 +287,7 @@ def test_a_clear_runs_again_whatever_became_of_retries(
     airflow.wait_until(lambda: workspace.commits("own") > own)
 
 
-def test_a_clear_of_what_runs_waits_or_has_failed_runs_again(
+def test_a_task_that_waits_runs_or_has_failed_runs_again_after_a_clear(
     airflow: LocalAirflow, workspace: Workspace
 ) -> None:
     edited(airflow, workspace, 2)
@@ -345,7 +345,7 @@ def ends_heard(airflow: LocalAirflow, run_id: str, dag_id: str = "reruns") -> in
     )
 
 
-def test_a_run_that_was_deleted_and_made_anew_runs_again(
+def test_a_run_that_was_deleted_and_triggered_again_commits_again(
     airflow: LocalAirflow, workspace: Workspace
 ) -> None:
     own, _ = commits(workspace)

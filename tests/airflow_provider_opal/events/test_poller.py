@@ -149,7 +149,7 @@ def test_a_waiter_that_comes_while_the_last_one_leaves_is_answered(
     assert asyncio.run(wait()) == [1, 2]
 
 
-def test_a_database_that_is_away_is_waited_for_and_one_that_refuses_is_told(
+def test_waiters_outlast_an_unavailable_database_and_fail_if_access_is_refused(
     chime: LakeChime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures: list[Exception] = [UnavailableError("the database restarts")] * 2
@@ -192,7 +192,7 @@ def test_all_of_some_tables_are_waited_for(chime: LakeChime) -> None:
     assert asyncio.run(wait()) == 2
 
 
-def test_one_who_asks_what_cannot_be_asked_is_told_and_the_others_are_answered(
+def test_an_invalid_interest_fails_its_own_waiter_and_the_other_waiters_are_answered(
     chime: LakeChime,
 ) -> None:
     async def wait() -> list[Any]:

@@ -265,7 +265,7 @@ def test_a_retry_returns_the_result_of_the_first_look_though_rows_came_meanwhile
         ({"all": True}, True),
     ],
 )
-def test_pending_rows_that_are_asked_for_are_left_to_spark(
+def test_only_pending_rows_that_are_asked_for_are_left_to_spark(
     table: Table, spark: Commands, given: dict[str, Any], starts: bool
 ) -> None:
     ingest(table, FRIDAY, "one")

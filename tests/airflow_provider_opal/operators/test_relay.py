@@ -137,7 +137,7 @@ def test_a_relay_of_quiet_tables_does_not_hold_back_retention(chime: LakeChime) 
     assert chime.expire(2**50) == 9
 
 
-def test_events_without_a_partition_key_are_said(chime: LakeChime) -> None:
+def test_a_relay_logs_how_many_events_start_no_dag_by_partition(chime: LakeChime) -> None:
     put(
         chime,
         event(snapshot=1, partition=("mon",)),

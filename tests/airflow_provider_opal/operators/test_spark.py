@@ -349,7 +349,7 @@ def test_a_wrong_connection_is_named(
         ({"all": True}, "mon", {"all": True}),
     ],
 )
-def test_a_metagen_takes_the_key_of_its_run_unless_it_is_told_what_to_take(
+def test_a_metagen_takes_the_key_of_its_run_unless_an_argument_chooses_rows(
     given: dict[str, Any], key: str | None, expected: dict[str, Any]
 ) -> None:
     task = MetaGenOperator(task_id="m", table="t", **given)
@@ -358,7 +358,7 @@ def test_a_metagen_takes_the_key_of_its_run_unless_it_is_told_what_to_take(
     assert vars(operation) == {**nothing, **expected}
 
 
-def test_a_metagen_that_is_told_two_things_to_take_is_refused_when_the_dag_is_read() -> None:
+def test_a_metagen_with_two_arguments_that_choose_rows_is_refused_when_the_dag_is_read() -> None:
     with pytest.raises(ValueError, match="one of partition_key, tokens and all"):
         MetaGenOperator(task_id="m", table="t", partition_key="mon", all=True)
 

@@ -73,6 +73,6 @@ def test_it_defers_and_waits_for_a_table_or_a_stream_that_is_not_there(
         ({"max_delay": "soon"}, "is not a duration"),
     ],
 )
-def test_a_sensor_has_to_be_told_how_much(given: dict[str, Any], message: str) -> None:
+def test_a_lag_sensor_without_a_valid_limit_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sensor(**given)

@@ -254,7 +254,7 @@ def test_every_key_of_kafka_arrives_in_the_task(tmp_path: Path) -> None:
         ("null", "{topics: a}", "", ("source", "kafka"), "topic"),
     ],
 )
-def test_mistakes_in_yaml_have_their_place(
+def test_a_mistake_in_yaml_is_reported_at_the_path_of_its_setting(
     schedule: str, kafka: str, more: str, at: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "clicks.opal.yaml").write_text(

@@ -199,7 +199,7 @@ def test_mistakes_are_one_clear_line(
         ("events t --from yesterday", "'yesterday' is not a moment"),
     ],
 )
-def test_wrong_usage_is_one_line_too(
+def test_wrong_usage_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], words: str, said: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -123,7 +123,7 @@ def test_tables_of_a_file_are_watched_until_sigterm(
     assert "next look in 2 s" in said
 
 
-def test_a_partition_is_registered_by_its_path_with_what_is_complete(
+def test_register_reads_a_partition_from_its_path_and_tags_its_completeness(
     capsys: pytest.CaptureFixture[str], database: str
 ) -> None:
     words = [

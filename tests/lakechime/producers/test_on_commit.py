@@ -86,7 +86,7 @@ def test_commit_after_a_database_outage_registers_missed_versions(
         assert [event.snapshot_id for event in events_of(client, name)] == ["0", "1", "2", "3"]
 
 
-def test_a_server_that_does_not_answer_holds_up_a_commit_for_a_bounded_time(
+def test_a_silent_server_holds_up_registrations_for_a_bounded_time_and_causes_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with socket.socket() as silent:

@@ -133,7 +133,7 @@ def test_a_leaked_token_that_is_revoked_opens_nothing_from_the_next_request_on(
         keeper.revoke("nobody")
 
 
-def test_only_admins_keep_tokens(served: Served) -> None:
+def test_listing_tokens_as_a_writer_names_the_role_that_is_needed(served: Served) -> None:
     with pytest.raises(AccessError, match="needs the role admin"):
         HttpTokens(transport=Transport(url=served.url, token=served.tokens["write"])).tokens()
 

@@ -276,7 +276,7 @@ def test_a_wrong_database_is_the_service_s_fault(tmp_path: Path) -> None:
     assert "its database" in answer.json()["message"]
 
 
-def test_a_bug_is_an_answer_too(tmp_path: Path) -> None:
+def test_a_bug_of_the_service_is_answered_without_its_details(tmp_path: Path) -> None:
     def open_store() -> SqlStore:
         raise ZeroDivisionError("a secret that is only for the log")
 

@@ -140,7 +140,7 @@ def test_a_clock_is_repaired_by_the_command(
     assert main(["check", uri]) == OK
 
 
-def test_a_business_snapshot_is_finished_and_shown(
+def test_only_the_open_business_snapshot_is_finished_and_finishing_it_again_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uri = str(tmp_path / "shop")

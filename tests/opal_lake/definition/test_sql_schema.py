@@ -41,7 +41,9 @@ def test_columns_have_names_and_types() -> None:
         ("ops ARRAY<VARCHAR(3)>", "write STRING"),
     ],
 )
-def test_a_column_of_another_form_is_an_error_that_quotes_it(text: str, message: str) -> None:
+def test_columns_that_a_table_created_by_sql_cannot_have_are_refused(
+    text: str, message: str
+) -> None:
     with pytest.raises(InvalidInputError, match=message):
         arrow_of_sql(text)
 

@@ -226,7 +226,7 @@ def test_a_rewrite_has_a_side_file_with_its_rows_or_none(
     assert any(message in finding.message for finding in named), named
 
 
-def test_a_rewritten_file_without_row_ids_in_its_commit_is_found(rewritten: Forger) -> None:
+def test_a_first_row_id_of_a_rewritten_file_in_its_commit_is_found(rewritten: Forger) -> None:
     path = rewritten.json(
         4, lambda body: body["actions"]["rewrite"]["add"][0].update(first_row_id=3)
     )
@@ -234,7 +234,7 @@ def test_a_rewritten_file_without_row_ids_in_its_commit_is_found(rewritten: Forg
     assert any("has a first_row_id in the commit" in finding.message for finding in named), named
 
 
-def test_a_rewritten_file_without_row_ids_in_a_side_file_is_found(with_side: Forger) -> None:
+def test_a_first_row_id_of_a_rewritten_file_in_a_side_file_is_found(with_side: Forger) -> None:
     def forge(body: Any) -> None:
         side = body["actions"]["rewrite"]["side"]
         items = [*decode_section(with_side.files[side[0]], side[0], lambda item: item)]

@@ -267,7 +267,7 @@ def test_a_bug_in_a_check_is_not_taken_for_a_wrong_argument() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_invalid_argument_raises_an_error_of_opal(name: str) -> None:
+def test_an_odd_argument_raises_no_error_but_invalid_input(name: str) -> None:
     for argument in operation_named(name).fields():
         for value in ODD:
             with suppress(InvalidInputError):

@@ -326,7 +326,9 @@ def test_a_repeat_of_an_ingest_whose_rows_another_try_replaced_is_an_error(table
         table.ingest(*rows(FIRST), token="try 1")
 
 
-def test_an_ingest_whose_rows_are_discarded_while_its_repeat_runs_is_an_error(table: Table) -> None:
+def test_a_repeat_of_an_ingest_whose_rows_are_discarded_while_it_runs_is_an_error(
+    table: Table,
+) -> None:
     def others() -> None:
         table.ingest(*rows(FIRST), token="try 1")
         table.discard(token="try 1")

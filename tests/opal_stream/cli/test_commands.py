@@ -34,7 +34,7 @@ def table(tmp_path: Path) -> Table:
     return new_table(tmp_path)
 
 
-def test_until_empty_then_status(
+def test_a_run_until_empty_writes_a_report_events_and_metrics_and_status_shows_its_lag(
     kafka: Kafka, table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = new_topic(kafka)
@@ -109,7 +109,7 @@ def test_until_empty_then_status(
     assert topic in capsys.readouterr().out
 
 
-def test_a_process_that_leaves_its_commits_to_another_one(
+def test_stream_commit_commits_the_messages_that_a_process_gathered(
     kafka: Kafka, table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic, watched = new_topic(kafka), ["--tracking", str(tmp_path / "tracking")]

@@ -605,7 +605,7 @@ def test_messages_whose_only_copy_is_in_files_are_not_passed_over_without_the_fi
     assert ids(table) == [*range(7)]
 
 
-def test_direct_commits_of_a_topic_created_again_wait_for_gathered_files_of_the_one_before(
+def test_direct_commits_of_a_recreated_topic_are_refused_until_older_gathered_rows_are_committed(
     kafka: Kafka, table: Table
 ) -> None:
     topic, continuing = new_topic(kafka), Policies(on_new_topic="continue")

@@ -33,7 +33,7 @@ def test_a_gap_fails_or_is_counted() -> None:
     assert plan_begin(ORDERS, 2, REACH, Policies(on_gap="continue")).missing == 3
 
 
-def test_a_partition_that_ends_before_the_position_has_lost_messages() -> None:
+def test_a_partition_that_ends_before_the_position_is_refused_whatever_the_policy_of_gaps() -> None:
     with pytest.raises(
         TopicChangedError, match=r"orders/3: the table stands at offset 10, but Kafka ends at 9"
     ):

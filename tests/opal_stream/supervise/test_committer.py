@@ -185,7 +185,7 @@ def test_sigterm_commits_what_the_processes_flush_at_their_end(kafka: Kafka, tab
 
 
 @pytest.mark.slow
-def test_a_killed_supervisor_leaves_no_committer_and_the_next_one_commits_the_rest(
+def test_the_committer_of_a_killed_supervisor_ends_and_the_next_one_commits_the_rest(
     kafka: Kafka, table: Table
 ) -> None:
     topic = new_topic(kafka, 2)

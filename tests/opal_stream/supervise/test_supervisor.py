@@ -184,7 +184,7 @@ def test_a_child_that_is_killed_is_started_again_and_sigterm_flushes_all(
 
 
 @pytest.mark.slow
-def test_a_killed_supervisor_leaves_no_process_and_the_next_one_continues(
+def test_processes_of_a_killed_supervisor_end_and_the_next_supervisor_reads_on(
     kafka: Kafka, table: Table
 ) -> None:
     topic = new_topic(kafka, 4)

@@ -166,7 +166,7 @@ def test_several_processes_share_the_partitions(kafka: Broker, table: LakeTable)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [None, 2])
-def test_one_more_process_may_commit_for_all_and_its_commits_are_told(
+def test_commits_of_gathered_files_are_emitted_as_events_of_the_asset(
     kafka: Broker, table: LakeTable, processes: int | None
 ) -> None:
     topic, asset = new_topic(kafka, 3), opal_asset("orders")
@@ -201,7 +201,7 @@ def test_one_more_process_may_commit_for_all_and_its_commits_are_told(
 
 
 @pytest.mark.slow
-def test_spark_may_read_it_and_goes_on_where_the_table_stands(
+def test_spark_continues_a_stream_at_the_positions_of_the_table(
     kafka: Broker, table: LakeTable
 ) -> None:
     topic = new_topic(kafka, 2)
@@ -224,7 +224,9 @@ def test_spark_may_read_it_and_goes_on_where_the_table_stands(
         run(operator(topic, **spark))
 
 
-def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) -> None:
+def test_a_bad_message_fails_the_task_without_a_retry_unless_it_is_quarantined(
+    kafka: Broker, table: LakeTable
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [b"nope"])
     with pytest.raises(AirflowFailException, match="the message is not a JSON object"):

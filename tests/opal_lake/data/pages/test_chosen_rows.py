@@ -157,7 +157,7 @@ def test_position_beyond_the_file_is_a_format_error(
             )
 
 
-def test_row_groups_are_read_if_the_footer_is_too_large_to_decode(
+def test_chosen_rows_are_right_if_the_footer_is_too_large_to_decode(
     file: tuple[Storage, DataFile, TableSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage, described, spec = file

@@ -40,7 +40,7 @@ SIZE = {
         ({"type": "array", "items": ["int", "string"]}, pa.null()),
     ],
 )
-def test_types(schema: Any, kind: pa.DataType) -> None:
+def test_avro_types_become_column_types(schema: Any, kind: pa.DataType) -> None:
     assert avro_type(schema) == kind
 
 

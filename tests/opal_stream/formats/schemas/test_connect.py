@@ -207,7 +207,7 @@ def test_types_of_kafka_connect_and_times_of_the_stream_s_unit() -> None:
     assert connect_columns(b'{"after": {}}', "ms") == {}
 
 
-def test_a_map_is_no_column_of_the_keys_that_came_first() -> None:
+def test_a_map_of_kafka_connect_becomes_one_new_column_of_unknown_type() -> None:
     fields = [{"field": "id", "type": "int64"}, {"field": "tags", "type": "map"}]
     decoded = decode(
         [event(fields, {"id": 1, "tags": {"a": "1"}})],
