@@ -60,7 +60,7 @@ def _value_of(scalar: pa.Scalar) -> Any:
     if pa.types.is_map(kind):
         pairs = zip(scalar.values.field(0), scalar.values.field(1), strict=True)
         return [(_value_of(key), _value_of(value)) for key, value in pairs]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if _is_list(kind):
         return values_of(scalar.values)
     return f"a {type_name(kind)} that cannot be shown"
 
@@ -94,20 +94,33 @@ def json_function(kind: pa.DataType) -> Callable[[Any], Any]:
         return _map_function(kind)
     if pa.types.is_struct(kind):
         return _struct_function(kind)
-    if any(is_list(kind) for is_list in _LISTS):
+    if pa.types.is_dictionary(kind):
+        return json_function(kind.value_type)
+    if _is_list(kind):
         member = json_function(kind.value_type)
         return lambda values: None if values is None else [member(value) for value in values]
     return plain_json_value
 
 
+def _is_list(kind: pa.DataType) -> bool:
+    return any(is_kind(kind) for is_kind in _LISTS)
+
+
 def _map_function(kind: pa.MapType) -> Callable[[Any], Any]:
-    """Return the function that makes a JSON object of a map, which Arrow has as pairs."""
+    """Return the function that makes a JSON object of a map, which Arrow has as pairs.
+
+    An object would lose pairs of equal keys, so such a map becomes a list of pairs.
+    """
     key_function, item_function = json_function(kind.key_type), json_function(kind.item_type)
 
-    def json_object(pairs: Any) -> dict[str, Any] | None:
+    def json_object(pairs: Any) -> dict[str, Any] | list[list[Any]] | None:
         if pairs is None:
             return None
-        return {str(key_function(key)): item_function(item) for key, item in pairs}
+        converted = [(key_function(key), item_function(item)) for key, item in pairs]
+        members = {str(key): item for key, item in converted}
+        if len(members) < len(converted):
+            return [[key, item] for key, item in converted]
+        return members
 
     return json_object
 

@@ -77,6 +77,7 @@ def test_decimals_have_all_their_digits_and_no_exponent() -> None:
         (pa.list_(PAIR), [[], [{"x": 1, "y": 2}]], [[], [{"x": 1, "y": 2}]]),
         (pa.list_(MAP, 1), [[[("a", 1)]], None], [[{"a": 1}], None]),
         (pa.list_view(pa.int64()), [[1], []], [[1], []]),
+        (pa.map_(pa.int64(), pa.string()), [[(1, "a"), (1, "b")]], [[[1, "a"], [1, "b"]]]),
     ],
 )
 def test_the_type_decides_whether_json_has_a_list_or_an_object(
@@ -84,3 +85,19 @@ def test_the_type_decides_whether_json_has_a_list_or_an_object(
 ) -> None:
     rows = pa.table({"column": pa.array(values, kind)})
     assert [row["column"] for row in json_rows(rows)] == shown
+
+
+def test_members_that_python_cannot_hold_are_shown_in_lists_of_each_kind() -> None:
+    texts = pa.array([b"a\xff"]).view(pa.string())
+    lists = [
+        pa.FixedSizeListArray.from_arrays(texts, 1),
+        pa.ListViewArray.from_arrays(pa.array([0], pa.int32()), pa.array([1], pa.int32()), texts),
+    ]
+    for column in lists:
+        assert json_rows(pa.table({"c": column})) == [{"c": ["a\ufffd"]}]
+
+
+def test_lists_of_a_dictionary_are_lists_in_json() -> None:
+    lists = pa.array([[1, 2], []], pa.list_(pa.int64()))
+    column = pa.DictionaryArray.from_arrays(pa.array([1, 0]), lists)
+    assert [row["c"] for row in json_rows(pa.table({"c": column}))] == [[], [1, 2]]
