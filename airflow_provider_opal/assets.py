@@ -47,7 +47,7 @@ def known_assets(given: Mapping[str, Any]) -> list[Asset]:
 def distinct(assets: Sequence[Any]) -> list[Any]:
     """Return the assets without repeats.
 
-    A mapped task gets the assets that its operator adds a second time.
+    A mapped operator adds its assets to its arguments, and each of its tasks adds them again.
     """
     return [asset for position, asset in enumerate(assets) if asset not in assets[:position]]
 

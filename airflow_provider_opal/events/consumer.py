@@ -144,9 +144,10 @@ class EventConsumer:
         if len(events) < given.get("events", 0):
             tables = ", ".join(table for _, table in self.tables)
             raise AirflowFailException(
-                f"this run had {given['events']} events after {given['from']} up to "
-                f"{given['to']}, but only {len(events)} of them are left: the others have expired. "
-                f"Read {tables} as a whole, and keep events for longer than runs may be cleared"
+                f"this run had {given['events']} events after seq {given['from']} up to "
+                f"seq {given['to']}, but only {len(events)} of them are left: the others have "
+                f"expired. Read {tables} as a whole, and keep events for longer than "
+                "runs may be cleared"
             )
         return events
 

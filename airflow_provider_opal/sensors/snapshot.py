@@ -287,6 +287,10 @@ class SnapshotTriggerSensor(PacedSensor):
         return False
 
     def _versions(self, context: "Context") -> Range | None:
+        """Return the versions for this run, None if there are none.
+
+        If an earlier try stored versions, this try works on the same ones.
+        """
         if not self._table_exists(context):
             return None
         given = self._watermark(context).given()

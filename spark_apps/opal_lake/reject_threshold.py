@@ -46,7 +46,7 @@ def parse_threshold(value: int | str | None, on_bad_rows: str) -> RejectThreshol
     if on_bad_rows != "quarantine":
         raise InvalidInputError(
             f"reject_threshold={value!r} has no effect with on_bad_rows={on_bad_rows!r}; "
-            "add on_bad_rows='quarantine'"
+            "add on_bad_rows='quarantine' (--quarantine)"
         )
     # True and False are numbers in Python
     text = ""

@@ -30,7 +30,7 @@ def shown_result(result: "JobResult", rows: "pa.Table", limit: int) -> "JobResul
 
 
 def rows_lines(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None) -> Iterator[str]:
-    """Yield rows as a table, or one below the other on a narrow terminal.
+    """Yield rows as a table, or on a narrow terminal as a line for each value.
 
     `width` is that of the terminal in cells, or None for an output that takes any line.
     """

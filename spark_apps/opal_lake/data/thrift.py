@@ -35,7 +35,7 @@ def value_of(fields: Struct, number: int) -> int:
     """Return the value of an integer field, 0 if it is missing."""
     kind, value = fields.get(number, (I64, 0))
     if kind not in _INTEGERS:
-        raise ValueError(f"field {number} is not a number")
+        raise ValueError(f"field {number} is not an integer")
     return int(value)
 
 
@@ -58,6 +58,7 @@ def structs_of(fields: Struct, number: int) -> list[Struct]:
 
 def decode_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Decode the number at a byte; return it and where it ends."""
+    begin = at
     value = shift = 0
     while shift <= _MAX_BITS:
         part = data[at]
@@ -66,7 +67,7 @@ def decode_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
         shift += 7
         if part < 0x80:
             return value, at
-    raise ValueError(f"the number that ends at byte {at} has more than {_MAX_BITS} bits")
+    raise ValueError(f"the number at byte {begin} does not end within {at - begin} bytes")
 
 
 def encode_struct(fields: Struct) -> bytes:

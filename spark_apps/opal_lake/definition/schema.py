@@ -455,7 +455,7 @@ def field_from_json(data: dict[str, Any]) -> Field:
     if not _PHYSICAL.match(physical):
         raise ValueError(
             f"{physical!r} is not a physical name of a column: it must be a letter or `_f`, then "
-            "letters, digits and `_`"
+            "at most 127 letters, digits and `_`"
         )
     kind = type_from_json(data["type"])
     return Field(id=count(data["id"]), name=name, physical=physical, type=kind)

@@ -567,7 +567,7 @@ def new_file_from_json(data: Mapping[str, Any]) -> DataFile:
     """
     file = file_from_json(data)
     if file.first_row_id is not None:
-        raise ValueError(f"{file.path} has a first_row_id in the commit that brings it")
+        raise ValueError(f"{file.path} must not have a first_row_id in the commit that adds it")
     return file
 
 

@@ -127,10 +127,11 @@ class CommitLog:
     def at(self, version: int, head: Snapshot | None = None) -> Snapshot:
         """Return a version; raise NotFoundError or ExpiredError if it is not readable.
 
-        Files of an expired version may be deleted, even if its metadata still exists. If the caller
-        passes a `head`, its root decides which versions are readable.
+        Files of an expired version may be deleted, even if its metadata still exists. The root of
+        `head` decides which versions are readable; without `head`, that of the newest version.
         """
-        head = head or self._head_if_sound()
+        if head is None:
+            head = self._head_if_sound()
         if head is not None and not is_readable(head.root, version):
             raise NotFoundError(_unreadable(self.storage.uri, head.root, version))
         if head is not None and head.version == version:

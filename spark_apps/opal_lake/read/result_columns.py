@@ -71,7 +71,7 @@ def fields_beside(
         if is_named(field, own):
             raise InvalidInputError(
                 f"column {field.name} of the table has the name of a column of {noun}; name the "
-                f"columns that you want (columns=), without {field.name}"
+                f"columns that you want by columns=, without {field.name}"
             )
     return fields
 

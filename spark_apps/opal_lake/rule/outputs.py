@@ -78,10 +78,10 @@ class JobOutputs:
     def actions(
         self, head: Snapshot, winners: Sequence[Commit], ingested: Sequence[DataFile] = ()
     ) -> Actions:
-        """Return the logs and runs for a commit after the winners.
+        """Return the actions of a commit after the winners, the commits of other jobs.
 
-        Only the rows of the job and of a new winner are compared again. `ingested` are the job's
-        own files, with their groups.
+        The rule is applied again only between the rows of this job and those of winners that are
+        not in `redone`. `ingested` are the data files of this job, with their groups.
         """
         runs: list[RunFile] = []
         logs: list[LogOutput] = []

@@ -312,7 +312,8 @@ def _files_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[s
         source = Path(str(distribution.locate_file(file)))
         if not source.is_file():
             raise InvalidInputError(
-                f"{source} of {name} is missing: install {name} again, then pack again"
+                f"the file {source} of the package {name} is missing: install {name} again, "
+                "then pack again"
             )
         yield str(PACKAGES / inside), source
 

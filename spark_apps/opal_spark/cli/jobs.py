@@ -125,7 +125,7 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
         metavar="URL",
         help="the database, such as jdbc:postgresql://host/db, without user and password",
     )
-    jdbc.add_argument("--jdbc-table", metavar="NAME", help="the table to read")
+    jdbc.add_argument("--jdbc-table", metavar="NAME", help="the table of the database to read")
     jdbc.add_argument("--jdbc-query", metavar="SQL", help="the query to read, instead of a table")
     jdbc.add_argument(
         "--user-env", metavar="NAME", help="the environment variable that holds the user"

@@ -297,7 +297,8 @@ class OpalStreamReader(
             raise InvalidInputError(
                 f"{self.log.storage.uri}: version {commit.version} {reason}, which a stream of "
                 "rows cannot express; read changes with .option('readChangeFeed', 'true'), or "
-                "leave deletes out with .option('ignoreDeletes', 'true')"
+                "leave out deletes and rows that a restore removed, with "
+                ".option('ignoreDeletes', 'true')"
             )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

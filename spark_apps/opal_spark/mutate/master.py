@@ -280,14 +280,14 @@ def _load_avro(
 
 
 def _refuse_other_members(file: str, own: Sequence[StructField], schema: StructType) -> None:
-    """Raise InvalidInputError if a nested field of a file has other members."""
+    """Raise InvalidInputError if a column of a file has other nested fields."""
     expected = {field.name: field.dataType for field in schema}
     for column in own:
         kind = expected.get(column.name, column.dataType)
         differing = other_members(column.dataType, kind, column.name)
         if differing is not None:
             raise InvalidInputError(
-                f"{file}: {differing}, as the master's records have it. "
+                f"{file}: {differing}, which the master's records have. "
                 "Write the master's files with one schema"
             )
 

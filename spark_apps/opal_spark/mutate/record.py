@@ -249,16 +249,16 @@ def is_nested(kind: DataType) -> bool:
 
 
 def other_members(given: DataType, expected: DataType, path: str) -> str | None:
-    """Return how the members of a nested type differ from the expected ones, or None.
+    """Return how the fields of a nested type differ from the expected ones, or None.
 
-    A cast of Spark pairs members by position and ignores their names.
+    A cast of Spark pairs fields by position and ignores their names.
     """
     # Each part of the type: its given and its expected type, and its path
     parts: list[tuple[DataType, DataType, str]] = []
     match given, expected:
         case StructType(), StructType():
             if given.names != expected.names:
-                return f"column {path!r} has the fields {given.names}, not {expected.names}"
+                return f"column {path!r} has the fields {given.names} instead of {expected.names}"
             for field in given:
                 expected_type = expected[field.name].dataType
                 parts.append((field.dataType, expected_type, f"{path}.{field.name}"))

@@ -290,8 +290,8 @@ def _columnar(
             differences.append(difference)
     if differences:
         raise InvalidInputError(
-            f"{_first_of(files)}: {'; '.join(differences)}, as records have it. Deliver the "
-            "members with the names and the order that records have. Nothing was changed"
+            f"{_first_of(files)}: {'; '.join(differences)}, which the master's records have. "
+            "Deliver the fields with these names, in this order. Nothing was changed"
         )
     parsed = F.struct(*columns_named(names))
     return rows.select(

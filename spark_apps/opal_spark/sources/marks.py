@@ -73,7 +73,10 @@ def mark(
 
 
 def _may_be_rejected(spec: TableSpec) -> Column:
-    """Return whether a row is bad, or `opal_lake.data.rejects` will reject it."""
+    """Return whether a row is bad, lacks a key or its delta, or has too long a key.
+
+    `opal_lake.data.rejects` also rejects text that is not UTF-8; such a row gets no position.
+    """
     required = columns_named(column.name for column in (*spec.keys, spec.delta))
     reasons = [F.col(BAD).isNotNull()]
     reasons += [column.isNull() for column in required]

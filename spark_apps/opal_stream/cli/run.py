@@ -187,9 +187,12 @@ def options_of(given: Run) -> "StreamOptions":
 
 
 def _partitions(given: Run) -> "tuple[int | Partition, ...]":
+    """Return the chosen partitions.
+
+    A number alone stands for that partition of every topic.
+    """
     from opal_stream.kafka.topics import Partition
 
-    """Return the chosen partitions; a number alone stands for that partition of every topic."""
     chosen: list[int | Partition] = []
     for given_partition in given.partitions or ():
         if isinstance(given_partition, int):
@@ -201,6 +204,7 @@ def _partitions(given: Run) -> "tuple[int | Partition, ...]":
 
 
 def _interval(given: Run) -> "Interval | None":
+    """Return the interval to read, or None. `Run` has refused one end alone."""
     from opal_stream.kafka.ranges import Interval
 
     if given.start_timestamp is None or given.end_timestamp is None:

@@ -207,7 +207,9 @@ class IntervalRun:
         if result.version is not None:
             self.totals.version = result.version
         if result.repeated:
-            logger.warning("version %s has these offsets already", result.version)
+            logger.warning(
+                "version %s has these offsets already; nothing was committed again", result.version
+            )
         else:
             consumed, bad = dict(self._buffer.consumed), self._buffer.bad
             self.totals.add_flush(consumed.values(), bad=bad, version=result.version)

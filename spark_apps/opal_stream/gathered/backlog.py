@@ -51,7 +51,7 @@ class Gate:
         self._table = table
         self._looked_s = -_LOOK_S
         self._reported_s: float | None = None
-        self._written = 0  # weight of the files that this process wrote since the last look
+        self._written = 0  # what this process wrote since the last look, weighed as in `Backlog`
         self.backlog = Backlog()
         self.shut_since_s: float | None = None
 

@@ -55,6 +55,7 @@ class TrafficRecorder:
     def _count(
         self, partition: Partition, topic_id: str, consumed: Consumed, now_hour: int
     ) -> None:
+        """Add a flush's messages of a partition to the partition's counts in this process."""
         application = Application(stream=self._stream, partition=partition, topic_id=topic_id)
         name = str(application)
         if name not in self._counted:

@@ -95,9 +95,10 @@ class WatchedCommitter:
 
         With `until_empty` it commits all, however long that takes, unless `stopped` is set.
         """
-        child, (outcome, is_late) = self._child, await self._end()
+        child = self._child
+        outcome, was_killed = await self._end()
         # One that was between two starts has committed nothing: another one tries
-        has_failed = outcome.code != OK and not is_late
+        has_failed = outcome.code != OK and not was_killed
         if until_empty or has_failed:
             restarts = self._max_restarts if until_empty else 0
             child = self._start(lambda: [*self._command(), _UNTIL_EMPTY], restarts)
@@ -128,11 +129,16 @@ class WatchedCommitter:
         return self._child
 
     async def _end(self, *, is_hung: bool = False) -> tuple[Outcome, bool]:
+        """End the committer; return how it ended, and whether it had to be killed.
+
+        Between two starts the committer does not run: its outcome then has no exit code, and
+        counts as a failure. A hung committer gets less time to end.
+        """
         child = self._child
         if child is None:
             return Outcome(), False
-        [outcome], is_late = await end_children([child], is_hung=is_hung)
-        return self._forget(child, outcome), is_late
+        [outcome], was_killed = await end_children([child], is_hung=is_hung)
+        return self._forget(child, outcome), was_killed
 
     def _forget(self, child: Child, outcome: Outcome) -> Outcome:
         self._child = None

@@ -106,7 +106,7 @@ def test_a_cleared_run_fails_if_its_events_have_expired(chime: LakeChime) -> Non
     chime.expire(2**50)
     with pytest.raises(
         AirflowFailException,
-        match=r"had 2 events after 0 up to 2, but only 0 of them are left"
+        match=r"had 2 events after seq 0 up to seq 2, but only 0 of them are left"
         r".*Read .* as a whole",
     ):
         sensor().execute(run.context)

@@ -62,7 +62,7 @@ def test_numbers_texts_and_fields_far_apart_come_back() -> None:
         (b"\x19" + b"\x19" * 100, "too deep"),
         (b"\x19\xfc\xff\xff\xff\xff\x0f", "a list of 4,294,967,295 elements at byte"),
         (b"\x18\xff\xff\xff\xff\x0f", "4,294,967,295 bytes at byte"),
-        (b"\x16" + b"\xff" * 20, "more than 64 bits"),
+        (b"\x16" + b"\xff" * 20, "number at byte 1 does not end within 10 bytes"),
         (b"\x1b\x00\x00", "type 11, which footers do not have"),
     ],
 )

@@ -231,7 +231,9 @@ def test_a_first_row_id_of_a_rewritten_file_in_its_commit_is_found(rewritten: Fo
         4, lambda body: body["actions"]["rewrite"]["add"][0].update(first_row_id=3)
     )
     named = [finding for finding in check_table(rewritten.table()) if finding.path == path]
-    assert any("has a first_row_id in the commit" in finding.message for finding in named), named
+    assert any(
+        "must not have a first_row_id in the commit" in finding.message for finding in named
+    ), named
 
 
 def test_a_first_row_id_of_a_rewritten_file_in_a_side_file_is_found(with_side: Forger) -> None:
@@ -244,7 +246,9 @@ def test_a_first_row_id_of_a_rewritten_file_in_a_side_file_is_found(with_side: F
 
     with_side.json(4, forge)
     messages = [finding.message for finding in check_table(with_side.table())]
-    assert any("has a first_row_id in the commit" in message for message in messages), messages
+    assert any("must not have a first_row_id in the commit" in message for message in messages), (
+        messages
+    )
 
 
 def test_row_ids_in_an_ingested_file_are_found(rewritten: Forger) -> None:

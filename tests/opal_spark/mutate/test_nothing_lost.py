@@ -171,7 +171,7 @@ def test_members_of_columnar_increments_are_the_master_s(
 ) -> None:
     put_nested(tmp_path / "master" / f"a.{ending}", 1, AB, within=within)
     put_nested(tmp_path / "incr" / f"b.{ending}", 2, kind, within=within)
-    said = rf"files of its form: column '{path}' has the fields \[.*\], not \['a', 'b'\]"
+    said = rf"files of its form: column '{path}' has the fields \[.*\] instead of \['a', 'b'\]"
     with pytest.raises(InvalidInputError, match=said):
         run(spark, tmp_path, ids=["id"])
     put_nested(tmp_path / "incr" / f"b.{ending}", 2, AB, within=within)
@@ -185,7 +185,7 @@ def test_files_of_an_avro_master_have_the_same_members(
     put_nested(tmp_path / "master" / "a.avro", 1, AB)
     put_nested(tmp_path / "master" / "b.avro", 2, kind)
     put(tmp_path / "incr" / "del_c.csv", "id\n1\n")
-    said = r"master/[ab]\.avro: column 's' has the fields \[.*\], not"
+    said = r"master/[ab]\.avro: column 's' has the fields \[.*\] instead of"
     with pytest.raises(InvalidInputError, match=said):
         run(spark, tmp_path, ids=["id"], delete_prefix="del_")
     with pytest.raises(InvalidInputError, match=said):

@@ -204,7 +204,8 @@ def identifier(value: str) -> str:
     """Return a pipeline's id."""
     if not re.fullmatch(IDENTIFIER, value) or len(value) > MAX_ID:
         raise ValueError(
-            f"{shown(value)!r} is not an id; use letters, digits, '_', '-' and single dots, "
+            f"{shown(value)!r} is not an id; use letters, digits, '_' and '-', with single dots "
+            "between them, and no '-' at the beginning or after a dot, "
             f"at most {MAX_ID} in all, such as 'shop_orders'"
         )
     return value
@@ -220,7 +221,8 @@ def name(value: str) -> str:
     if not re.fullmatch(NAME, value) or len(value) > MAX_NAME:
         raise ValueError(
             f"{shown(value)!r} is not a name; "
-            f"use letters, digits, '_' and '-', at most {MAX_NAME}, such as 'revenue'"
+            "begin with a letter or '_', then use letters, digits, '_' and '-', "
+            f"at most {MAX_NAME} characters, such as 'revenue'"
         )
     return value
 

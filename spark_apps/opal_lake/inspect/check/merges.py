@@ -111,11 +111,12 @@ class MergeCheck:
         return least_events(concat_events(parts))
 
     def _compare_runs(self, commit: Commit, removed: Sequence[RunFile], floor: int | None) -> None:
+        """Report I21 if a merge lost an entry that must stay."""
         before, after = self._entries(removed), self._entries(commit.actions.add_runs)
         if before is None or after is None:
             return  # reported already
         both = greatest_of_equal(sorted_entries(concat_entries([before, after])))
-        # I21: entries up to the floor may be dropped
+        # I21: up to the floor, only each key's latest entry must stay
         required = down_to(floor, both)
         missing = len(required) - _count_in(required, after)
         paths = ", ".join(run.path for run in removed)

@@ -249,12 +249,12 @@ def _check_types(root: Node) -> None:
     if levels > MAX_TYPES:
         raise ValueError(
             f"the registry's schema nests {levels:,} types, more than the limit of {MAX_TYPES}: "
-            "records, arrays, maps and unions of several types count"
+            "records, arrays, maps and unions of several types count. Register a flatter schema"
         )
     if count > _MAX_PARTS:
         raise ValueError(
             f"the registry's schema has {count:,} types where each name stands for its definition, "
-            f"more than the limit of {_MAX_PARTS:,}"
+            f"more than the limit of {_MAX_PARTS:,}. Register a schema with fewer types"
         )
 
 

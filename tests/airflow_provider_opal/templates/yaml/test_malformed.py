@@ -37,7 +37,7 @@ MANY_ALIASES = "defaults:", f"{ALIAS_BOMB}\ndefaults:"
 LARGE = GOOD, "# " + "x" * 262_145
 # The change of the good file, the position, the keys, a part of the message
 LARGE_MISTAKES = [
-    (*LONG_ID, "5:3", "dags.ooo", "use letters, digits, '_', '-' and single dots, at most 150"),
+    (*LONG_ID, "5:3", "dags.ooo", "no '-' at the beginning or after a dot, at most 150 in all"),
     (*LONG_TAG, "14:12", "dags.orders.tags[0]", "write a shorter one"),
     (*LONG_CRON, "6:15", "dags.orders.schedule", "write a cron expression, such as '0 6 * * *'"),
     (*LONG_TIMEZONE, "8:15", "dags.orders.timezone", "write a name of the IANA database"),
