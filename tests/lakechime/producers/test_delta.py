@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -32,11 +33,12 @@ def look(client: LakeChime, path: str) -> Synced:
 def write(
     path: str,
     *rows: tuple[int, str | None, int],
-    mode: str = "append",
+    mode: Literal["append", "overwrite"] = "append",
     partition_by: list[str] | None = None,
 ) -> None:
     dicts = [dict(zip(SCHEMA.names, row, strict=True)) for row in rows]
-    write_deltalake(path, pa.Table.from_pylist(dicts, SCHEMA), mode=mode, partition_by=partition_by)  # type: ignore[call-overload]  # one of its words
+    table = pa.Table.from_pylist(dicts, SCHEMA)
+    write_deltalake(path, table, mode=mode, partition_by=partition_by)
 
 
 def test_versions_that_change_data_are_events(client: LakeChime, path: str) -> None:
