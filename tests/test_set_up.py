@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import importlib.util
 import os
 import shutil
 import ssl
@@ -31,6 +32,11 @@ needs_own_mounts = pytest.mark.skipif(
     or shutil.which("unshare") is None
     or not Path(STORE).is_dir(),
     reason="another system store needs root, unshare and /etc/ssl/certs",
+)
+
+# `make test VENV=...` tests in an environment that uv makes, without pip
+needs_pip = pytest.mark.skipif(
+    importlib.util.find_spec("pip") is None, reason="this environment has no pip"
 )
 
 
@@ -136,14 +142,22 @@ def test_uv_trusts_the_certificates_of_the_system(index: str, tmp_path: Path) ->
 
 
 @needs_own_mounts
-def test_uv_trusts_the_certificates_that_pip_is_configured_with(index: str, tmp_path: Path) -> None:
+def test_uv_trusts_the_certificates_that_the_environment_names_for_pip(
+    index: str, tmp_path: Path
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     certificate = str(tmp_path / "ca-certificates.crt")
     assert install(index, tmp_path, empty, PIP_CERT=certificate) == ""
-    shutil.rmtree(tmp_path / "target")
+
+
+@needs_own_mounts
+@needs_pip
+def test_uv_trusts_the_certificates_that_pip_is_configured_with(index: str, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
     configuration = tmp_path / "pip.conf"
-    configuration.write_text(f"[global]\ncert = {certificate}\n")
+    configuration.write_text(f"[global]\ncert = {tmp_path / 'ca-certificates.crt'}\n")
     assert install(index, tmp_path, empty, PIP_CONFIG_FILE=str(configuration)) == ""
 
 
