@@ -50,7 +50,7 @@ from opal_lake.operations.savepoints import (
     RepairClock,
     Savepoint,
 )
-from opal_lake.operations.spec_changes import AddColumns, SetProperties
+from opal_lake.operations.spec_changes import AddColumns, Alter, SetProperties
 from opal_lake.operations.verb import Frame, Framed, rows_verb, verb
 from opal_lake.operations.zorder import ZOrder
 from opal_lake.result import JobResult
@@ -92,6 +92,7 @@ class Table(OpenTable, Framed[Frame]):
     repair_clock = verb(RepairClock)
     set_properties = verb(SetProperties)
     add_columns = verb(AddColumns)
+    alter = verb(Alter)
 
     describe = verb(Describe)
     history = verb(History)

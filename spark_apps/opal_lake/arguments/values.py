@@ -19,6 +19,7 @@ CHANGE_MODES = ("none", "dropCarryovers", NET)
 MAX_CLUSTER_COLUMNS = 8
 CODEC = r"zstd(:([1-9]|1[0-9]|2[0-2]))?"
 MAX_MEGABYTES = 1 << 20  # a tebibyte
+_CHANGE = '{"rename": "a", "to": "b"}'
 _WHOLE = r"[0-9]{1,18}"
 _NUMBER = rf"{_WHOLE}(\.[0-9]{{1,9}})?"
 
@@ -268,6 +269,27 @@ def by_name(name: str, value: Any) -> Any:
     return dict(value)
 
 
+def change_list(name: str, value: Any) -> list[Any]:
+    """Return changes of a table's definition as JSON objects.
+
+    Their keys and values are checked where they are applied.
+    """
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    if not is_list or not value:
+        raise InvalidInputError(
+            f"{name}={value!r} is not a list of changes; write {name}=[{_CHANGE}]"
+        )
+    return [_change(change) for change in value]
+
+
+def _change(change: Any) -> dict[str, Any]:
+    """Return one change as a JSON object."""
+    plain = change.to_json() if hasattr(change, "to_json") else change
+    if not isinstance(plain, Mapping):
+        raise InvalidInputError(f"{change!r} is not a change; write {_CHANGE}")
+    return dict(plain)
+
+
 def one_of(*words: str) -> Kind:
     """Return the kind of values that are one of these words."""
 
@@ -331,3 +353,4 @@ PolicyColumns = Annotated[Sequence[str], Kind(_cluster_columns_or_none, "COLUMN"
 Function = Annotated[str, Kind(function_name, "MODULE:FUNCTION")]
 Properties = Mapping[str, int | str]
 ByName = Annotated[Any, Kind(by_name, "NAME=VALUE")]
+ChangeList = Annotated[Sequence[Any], Kind(change_list, "CHANGE")]

@@ -5,14 +5,14 @@ Bounds may be wider than the values, never narrower. Only top-level atomic colum
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opal_lake.definition.schema import Atomic, decimal_parts
+from opal_lake.definition.schema import Atomic, Field, decimal_parts
 from opal_lake.definition.table_spec import TableSpec
 
 Value = bool | int | float | str
@@ -21,6 +21,7 @@ TEXT_LIMIT = 32  # code points of a string, bytes of a binary
 
 _LAST_CODE_POINT, _BEFORE_SURROGATES, _AFTER_SURROGATES = 0x10FFFF, 0xD7FF, 0xE000
 _GREATEST_FLOAT = 1.7976931348623157e308
+_DAY_US = 86_400_000_000
 _JSON_KINDS = frozenset({bool, int, float, str, type(None)})
 
 
@@ -86,6 +87,39 @@ def merged_bounds(parts: Sequence[tuple[int, Bounds]], kind: Atomic) -> Bounds:
         high = max(highs, key=order, default=None)
     nulls = sum(bounds.nulls for _, bounds in parts)
     return Bounds(low=low, high=high, nulls=nulls)
+
+
+def with_unit(bounds: Bounds, field: Field) -> Bounds:
+    """Return the bounds of a new file in the form that commits hold.
+
+    Numbers are days if a column was a date before, so microseconds are texts there: a job that
+    began before the column was widened still writes days.
+    """
+    if "date" not in field.earlier:
+        return bounds
+    low = None if bounds.low is None else str(bounds.low)
+    high = None if bounds.high is None else str(bounds.high)
+    return replace(bounds, low=low, high=high)
+
+
+def bounds_now(bounds: Bounds, field: Field) -> Bounds:
+    """Return the bounds that a commit holds in the type that the column has now."""
+    if "date" not in field.earlier:
+        return bounds
+    return replace(bounds, low=_microseconds(bounds.low), high=_microseconds(bounds.high))
+
+
+def _microseconds(bound: Value | None) -> int | None:
+    """Return a bound of a timestamp that was a date.
+
+    A text is microseconds, a number days.
+    """
+    match bound:
+        case None:
+            return None
+        case str():
+            return int(bound)
+    return int(bound) * _DAY_US
 
 
 def _extremes(column: pa.ChunkedArray) -> tuple[Extreme, Extreme]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
+from opal_lake.data.columns import conformed
 from opal_lake.data.data_file import (
     check_expected,
     decode_file,
@@ -150,7 +151,8 @@ def read_places(
     if unindexed:
         columns |= _read_by_groups(storage, file, spec, unindexed, places)
     names = [name for name in physical_columns if name in columns]
-    return pa.table({name: columns[name] for name in names})
+    with reading(file.path, spec):
+        return conformed(pa.table({name: columns[name] for name in names}), spec)
 
 
 def _read_by_groups(
@@ -191,6 +193,7 @@ def _read_groups(
         names = existing_names(physical_columns, parquet.schema_arrow)
         table = read_groups(parquet, ranges, wanted, names)
         table.validate()
+        table = conformed(table, spec)
     places = [np.arange(first_rows[number], first_rows[number + 1]) for number in wanted]
     return table, np.concatenate([np.empty(0, np.int64), *places])
 

@@ -26,6 +26,7 @@ from opal_lake.definition.schema import (
     arrow_type,
     atomic_name,
     atomic_type_name,
+    is_widening,
     type_name,
 )
 from opal_lake.definition.table_spec import TableSpec
@@ -43,7 +44,7 @@ class _Direction:
     name_of: Callable[[Field], str]
     type_of: Callable[[DataType], pa.DataType]
     convert: Callable[[pa.Array, Atomic, str], pa.Array]
-    absent_is_null: bool
+    is_optional: Callable[[Field], bool]  # whether a field may be absent: then it is null
     error: type[OpalError]
 
 
@@ -98,14 +99,50 @@ def with_field_ids(columns: pa.Schema, spec: TableSpec) -> pa.Schema:
 
 def field_ids(column: pa.Field, file_format: str) -> list[str | None]:
     """Return the field ids of a column and of its parts, depth first; None if missing."""
-    own = (column.metadata or {}).get(_ID_KEYS[file_format])
-    ids = [None if own is None else own.decode()]
+    ids = [_stored_id(column, file_format)]
     for index in range(column.type.num_fields):
         ids += field_ids(column.type.field(index), file_format)
     if pa.types.is_map(column.type):
         # The struct of key and value has no id of its own.
         del ids[1]
     return ids
+
+
+def fault_of_stored(stored: pa.Field, field: Field, file_format: str) -> str | None:
+    """Return the fault of a column in a file whose table has changed; None if none.
+
+    The file may have an earlier type of a widened column, and other members of structs.
+    """
+    number = _stored_id(stored, file_format)
+    if number != str(field.id):
+        return f"has the field id {number}, should have {field.id}"
+    kind = stored.type
+    match field.type:
+        case Atomic(name=name):
+            names = (*field.earlier, name)
+            kinds = [physical_type(Atomic(name=known), file_format) for known in names]
+            if kind not in kinds:
+                return f"is {kind}, should be {' or '.join(names)}"
+            return None
+        case Struct(fields=fields) if pa.types.is_struct(kind):
+            known = {member.physical: member for member in fields}
+            parts = [(part, known[part.name]) for part in kind if part.name in known]
+        case Array(element=element) if pa.types.is_list(kind):
+            parts = [(kind.value_field, element)]
+        case Map(key=key, value=value) if pa.types.is_map(kind):
+            parts = [(kind.key_field, key), (kind.item_field, value)]
+        case _:
+            return f"is {kind}, should be {type_name(field.type)}"
+    for part, inner in parts:
+        fault = fault_of_stored(part, inner, file_format)
+        if fault is not None:
+            return f"has a part {part.name}, which {fault}"
+    return None
+
+
+def _stored_id(column: pa.Field, file_format: str) -> str | None:
+    number = (column.metadata or {}).get(_ID_KEYS[file_format])
+    return None if number is None else number.decode()
 
 
 def _physical_field(field: Field, file_format: str, *, with_ids: bool = False) -> pa.Field:
@@ -116,6 +153,38 @@ def _physical_field(field: Field, file_format: str, *, with_ids: bool = False) -
 def _with_id(column: pa.Field, number: int, file_format: str) -> pa.Field:
     # A plain dictionary would take four times as long, for each column of each file.
     return column.with_metadata(pa.KeyValueMetadata({_ID_KEYS[file_format]: str(number)}))
+
+
+def conformed(rows: pa.Table, spec: TableSpec) -> pa.Table:
+    """Return rows of a data file with the physical types that the columns have now.
+
+    Values of a widened column are converted. Members of structs are those of the table: dropped
+    ones are left out, and those that the file lacks are null. Columns that the file lacks stay
+    absent.
+    """
+    if spec.schema.created_id is None:
+        # No column has been changed, so all files have the table's types
+        return rows
+    fields = {field.physical: field for field in spec.schema.fields}
+    direction = _Direction(
+        name_of=lambda field: field.physical,
+        type_of=lambda kind: physical_type(kind, spec.file_format),
+        convert=_stored_now,
+        is_optional=_always,
+        error=FormatError,
+    )
+    converted = rows
+    for position, column in enumerate(rows.schema):
+        field = fields.get(column.name)
+        if field is None or column.type == physical_type(field.type, spec.file_format):
+            continue
+        values = _convert_column(rows, field, direction)
+        converted = converted.set_column(position, column.name, values)
+    return converted
+
+
+def _always(_: Field) -> bool:
+    return True
 
 
 def with_nulls(rows: pa.Table, missing: Sequence[Field]) -> pa.Table:
@@ -137,7 +206,7 @@ def to_physical(table: pa.Table, spec: TableSpec) -> pa.Table:
         name_of=lambda field: field.name,
         type_of=lambda kind: physical_type(kind, spec.file_format),
         convert=_store_orc if spec.file_format == "orc" else _normalise,
-        absent_is_null=False,
+        is_optional=spec.schema.is_added,
         error=InvalidInputError,
     )
     columns: dict[str, pa.ChunkedArray] = {}
@@ -169,7 +238,7 @@ def to_fields(table: pa.Table, spec: TableSpec, fields: Sequence[Field]) -> pa.T
         name_of=lambda field: field.physical,
         type_of=arrow_type,
         convert=_load_orc if spec.file_format == "orc" else _normalise,
-        absent_is_null=True,
+        is_optional=_always,
         error=FormatError,
     )
     if not fields:
@@ -188,7 +257,7 @@ def _convert_column(table: pa.Table, field: Field, direction: _Direction) -> pa.
     positions = table.schema.get_all_field_indices(name)
     if len(positions) > 1:
         raise direction.error(f"column {name!r} occurs {len(positions)} times; rename all but one")
-    if not positions and not direction.absent_is_null:
+    if not positions and not direction.is_optional(field):
         existing = ", ".join(map(repr, table.column_names))
         raise direction.error(
             f"column {name!r} is missing; the rows have {existing}: add it, null where unknown"
@@ -242,7 +311,7 @@ def _convert_struct(
         name = direction.name_of(field)
         if name in positions:
             member = array.field(positions[name])
-        elif direction.absent_is_null:
+        elif direction.is_optional(field):
             member = pa.nulls(len(array), target.type)
         else:
             existing = ", ".join(map(repr, positions))
@@ -251,7 +320,8 @@ def _convert_struct(
                 "add it, null where unknown"
             )
         members.append(_convert(member, field.type, f"{path}.{name}", direction))
-    if not direction.absent_is_null:
+    if direction.error is InvalidInputError:
+        # Rows of a source: a member of theirs that the table lacks would be lost
         names = {direction.name_of(field) for field in kind.fields}
         _refuse_other_members(array.type, names, path, direction)
     mask = array.is_null() if array.null_count else None
@@ -268,8 +338,7 @@ def _refuse_other_members(
             members = ", ".join(map(repr, sorted(known)))
             raise direction.error(
                 f"column {path!r} has a member {member.name!r}, which the table lacks; it has "
-                f"{members}. Members cannot be added to a nested column: "
-                "leave the member out, or add a column for it"
+                f"{members}. Leave the member out, or add it to the table before, with `opal alter`"
             )
         if member.name in seen:
             raise direction.error(
@@ -320,6 +389,19 @@ def _normalise(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
             f"{type_name(kind)}; cast it"
         )
     return array.cast(target_type)
+
+
+def _stored_now(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
+    """Return values of a data file in the physical type of `kind`, or of a wider one."""
+    if array.type == ORC_STORAGE.get(kind.name):
+        return array
+    name = atomic_name(path, array.type)
+    if name != kind.name and not is_widening(name, kind.name):
+        raise FormatError(
+            f"column {path!r} holds {atomic_type_name(name)} where the table has "
+            f"{type_name(kind)}, which is not a wider type; run `opal check`"
+        )
+    return array.cast(arrow_type(kind))
 
 
 def _store_orc(array: pa.Array, kind: Atomic, path: str) -> pa.Array:

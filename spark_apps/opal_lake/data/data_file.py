@@ -19,8 +19,8 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from opal_lake.data.bounds import Bounds, bounds_of, merged_bounds, plan_high, plan_low
-from opal_lake.data.columns import physical_schema, with_field_ids
+from opal_lake.data.bounds import Bounds, bounds_of, merged_bounds, plan_high, plan_low, with_unit
+from opal_lake.data.columns import conformed, physical_schema, with_field_ids
 from opal_lake.data.decoded_size import (
     BOUND,
     GroupSize,
@@ -232,7 +232,7 @@ class FileEncoder:
             low, high = known.get(column.physical, _BOUNDS_OF_WRITER)
             if low is not None:
                 merged = replace(merged, low=plan_low(low), high=plan_high(high))
-            by_field[column.id] = merged
+            by_field[column.id] = with_unit(merged, column)
         return by_field
 
 
@@ -460,10 +460,12 @@ def stored_parts(
     *,
     rows: int,
     bound: SizeBound = BOUND,
+    as_stored: bool = False,
 ) -> Iterator[pa.Table]:
     """Yield the named columns (default: all) of each row group or stripe.
 
-    Columns that the file lacks are left out. A file without rows yields an empty table. Raises
+    Columns that the file lacks are left out. A file without rows yields an empty table. Values have
+    the types that the columns have now, or those of the file if `as_stored`. Raises
     FormatError, before anything is decoded, if the file does not have the `rows` of its commit.
     """
     names = _column_names(spec, physical_columns)
@@ -471,7 +473,7 @@ def stored_parts(
     with reading(path, spec):
         for part in parts_of(source, names, rows, bound):
             part.validate()
-            yield part
+            yield part if as_stored else conformed(part, spec)
 
 
 def _column_names(spec: TableSpec, physical_columns: Sequence[str] | None) -> list[str]:
@@ -664,7 +666,7 @@ def decode_file(
     with reading(path, spec):
         table = read(reader, names, rows, bound)
         table.validate()
-    return table
+        return conformed(table, spec)
 
 
 def _read_parquet(

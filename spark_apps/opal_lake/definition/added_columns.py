@@ -1,34 +1,29 @@
 """Columns that a table gets after its creation."""
 
-import re
 from collections.abc import Mapping
 
 import pyarrow as pa
 
 from opal_lake.definition.schema import (
     ATOMIC_TYPES,
-    SQL_NAMES,
     Schema,
     arrow_type,
     atomic_type_name,
     check_names,
-    decimal_parts,
     extended,
     schema_of_arrow,
-    type_from_json,
     type_name,
 )
+from opal_lake.definition.sql_types import arrow_of_type
 from opal_lake.errors import InvalidInputError
 
 NewColumns = Mapping[str, str | pa.DataType]
-_OF_SQL = {sql: name for name, sql in SQL_NAMES.items()}
 
 
 def arrow_of_columns(columns: NewColumns) -> pa.Schema:
     """Return the Arrow schema of columns that a caller gives as names with types.
 
-    A type is one of Spark's names, such as `double` or `decimal(10,2)`, or an Arrow type, which may
-    be nested.
+    A type is a text as in SQL, such as `double` or `array<decimal(10,2)>`, or an Arrow type.
     """
     if not columns:
         raise InvalidInputError(
@@ -89,24 +84,12 @@ def _arrow_of(name: str, kind: str | pa.DataType) -> pa.DataType:
         return kind
     if not isinstance(kind, str):
         raise _unknown_type(name, kind)
-    text = re.sub(r"\s+", "", kind).lower()
-    text = _OF_SQL.get(text, text)
-    if text not in ATOMIC_TYPES and not _is_valid_decimal(text):
-        raise _unknown_type(name, kind)
-    return arrow_type(type_from_json(text))
-
-
-def _is_valid_decimal(text: str) -> bool:
-    parts = decimal_parts(text)
-    if parts is None:
-        return False
-    precision, scale = parts
-    return 0 < precision <= 38 and scale <= precision
+    return arrow_of_type(name, kind)
 
 
 def _unknown_type(name: str, kind: object) -> InvalidInputError:
     known = ", ".join(map(atomic_type_name, ATOMIC_TYPES))
     return InvalidInputError(
-        f"column {name!r}: {kind!r} is not a type; use one of {known}, DECIMAL(p,s), or add a "
-        "nested column in Python, with its Arrow type"
+        f"column {name!r}: {kind!r} is not a type; write one as text, one of {known}, "
+        "DECIMAL(p,s), ARRAY<type>, MAP<type, type> or STRUCT<name: type, ...>, or give Arrow's"
     )

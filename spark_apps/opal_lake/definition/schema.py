@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from opal_lake.checked import MAX_NESTED, count, listed, shallow, text
+from opal_lake.checked import MAX_NESTED, count, listed, mapped, shallow, text
 from opal_lake.errors import FormatError, InvalidInputError
 
 RESERVED_PREFIX = "_opal_"
@@ -57,6 +57,15 @@ _ARROW_OF: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 ATOMIC_TYPES = tuple(_ARROW_OF)
+# For each type the wider ones: a column may get one of these, and decimals more digits
+_WIDER = {
+    "byte": ("short", "integer", "long"),
+    "short": ("integer", "long"),
+    "integer": ("long",),
+    "float": ("double",),
+    "date": ("timestamp_ntz",),
+}
+MAX_DECIMAL_DIGITS = 38
 # Types that have another name in SQL than in the format
 SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 _PLAIN_SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -97,24 +106,32 @@ DataType = Atomic | Struct | Array | Map
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One column, or one part of a nested column."""
+    """One column, or one part of a nested column.
+
+    `earlier` are the types that a widened column had before, from the first on: older files still
+    hold values of these.
+    """
 
     id: int
     name: str
     physical: str
     type: DataType
+    earlier: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
     """The columns of a table in their order, and the greatest field id ever given out.
 
-    `created_id` is the greatest id at the table's creation. It is None until columns are added.
+    `created_id` is the greatest id at the table's creation. It is None until columns are added or
+    changed. `former_names` are names that columns had before they were renamed or dropped, each
+    with the id of the last column of that name.
     """
 
     fields: tuple[Field, ...]
     last_id: int
     created_id: int | None = None
+    former_names: tuple[tuple[str, int], ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -126,11 +143,35 @@ class Schema:
 
     def field(self, name: str) -> Field:
         """Return the column with a name; as in Spark, names are not case-sensitive."""
-        field = self._by_name.get(name) or self._by_folded_name.get(name.casefold())
+        field = self.find(name)
         if field is None:
             known = ", ".join(map(repr, self.names))
-            raise InvalidInputError(f"no column {name!r}; the table has {known}")
+            raise InvalidInputError(f"no column {name!r}{self.fate(name)}; the table has {known}")
         return field
+
+    def find(self, name: str) -> Field | None:
+        """Return the column with a name, without regard to case; None if there is none."""
+        return self._by_name.get(name) or self._by_folded_name.get(name.casefold())
+
+    def fate(self, name: str) -> str:
+        """Return what became of a column that no longer has this name, for a message.
+
+        The text is empty if no column had the name.
+        """
+        number = self._ids_of_former_names.get(name.casefold())
+        if number is None:
+            return ""
+        field = self._by_id.get(number)
+        return " (it was dropped)" if field is None else f" (it was renamed to {field.name!r})"
+
+    def former(self, name: str) -> "Field | None":
+        """Return the column that had a name before it was renamed, or None."""
+        number = self._ids_of_former_names.get(name.casefold())
+        return None if number is None else self._by_id.get(number)
+
+    def had(self, name: str) -> bool:
+        """Return whether a column with this name was renamed or dropped."""
+        return name.casefold() in self._ids_of_former_names
 
     def field_of_id(self, number: int) -> Field:
         """Return the column with that field id."""
@@ -148,10 +189,14 @@ class Schema:
     def _by_id(self) -> dict[int, Field]:
         return {field.id: field for field in self.fields}
 
+    @cached_property
+    def _ids_of_former_names(self) -> dict[str, int]:
+        return {name.casefold(): number for name, number in self.former_names}
+
 
 def schema_of_arrow(arrow: pa.Schema) -> Schema:
     """Return a new table's schema, with field ids from 1 in depth-first order."""
-    _check_levels(arrow)
+    check_levels(arrow)
     fields = _fields_of_arrow(arrow, _ids_after(0))
     if not fields:
         raise InvalidInputError(
@@ -162,22 +207,42 @@ def schema_of_arrow(arrow: pa.Schema) -> Schema:
 
 def extended(schema: Schema, arrow: pa.Schema) -> Schema:
     """Return the schema with the columns of `arrow` added behind its own."""
-    _check_levels(arrow)
+    added, last_id = new_fields(schema, arrow, schema.fields)
+    fields = (*schema.fields, *added)
+    check_names(field.name for field in fields)
+    names = {field.name.casefold() for field in added}
+    former = tuple(pair for pair in schema.former_names if pair[0].casefold() not in names)
+    return replace(altered(schema), fields=tuple(fields), last_id=last_id, former_names=former)
+
+
+def new_fields(
+    schema: Schema, arrow: Iterable[pa.Field], siblings: Iterable[Field]
+) -> tuple[list[Field], int]:
+    """Return new fields next to `siblings`, and the greatest field id with them.
+
+    `siblings` are the columns of the table, or the members of one struct. No physical name is one
+    that a sibling has, or that a dropped one had.
+    """
+    check_levels(arrow)
     added = _fields_of_arrow(arrow, _ids_after(schema.last_id))
-    known = [field.id for field in _all_fields(schema.fields)]
+    known = [field.id for field in all_fields(schema.fields)]
     # An id without a column was a removed column's. Its physical name is unknown, and old files may
     # have it
     some_gone = len(known) < schema.last_id
-    used = {field.physical.casefold() for field in schema.fields}
-    fields = list(schema.fields)
+    used = {field.physical.casefold() for field in siblings}
+    fields: list[Field] = []
     for field in added:
         physical = _unused_name(field, used, some_gone=some_gone)
         fields.append(replace(field, physical=physical))
         used.add(physical.casefold())
-    check_names(field.name for field in fields)
-    created_id = schema.last_id if schema.created_id is None else schema.created_id
-    last_id = _greatest_id(added)
-    return Schema(fields=tuple(fields), last_id=last_id, created_id=created_id)
+    return fields, _greatest_id(added)
+
+
+def altered(schema: Schema) -> Schema:
+    """Return a schema that is about to change; it records the ids of the creation."""
+    if schema.created_id is not None:
+        return schema
+    return replace(schema, created_id=schema.last_id)
 
 
 def _ids_after(last_id: int) -> Iterator[int]:
@@ -189,7 +254,7 @@ def _ids_after(last_id: int) -> Iterator[int]:
 
 
 def _greatest_id(fields: Iterable[Field]) -> int:
-    return max(field.id for field in _all_fields(fields))
+    return max(field.id for field in all_fields(fields))
 
 
 def _unused_name(field: Field, used: Collection[str], *, some_gone: bool) -> str:
@@ -206,7 +271,7 @@ def _unused_name(field: Field, used: Collection[str], *, some_gone: bool) -> str
     return f"_f{field.id}"
 
 
-def _check_levels(columns: Iterable[pa.Field]) -> None:
+def check_levels(columns: Iterable[pa.Field]) -> None:
     """Raise InvalidInputError for columns that nest deeper than file formats allow.
 
     Not recursive: types that are inferred from data may nest thousands of levels deep.
@@ -417,12 +482,15 @@ def type_to_json(kind: DataType) -> Any:
 
 
 def field_to_json(field: Field) -> dict[str, Any]:
-    return {
+    data = {
         "id": field.id,
         "name": field.name,
         "physical": field.physical,
         "type": type_to_json(field.type),
     }
+    if field.earlier:
+        data["earlier"] = list(field.earlier)
+    return data
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:
@@ -432,6 +500,8 @@ def schema_to_json(schema: Schema) -> dict[str, Any]:
     }
     if schema.created_id is not None:
         data["created_id"] = schema.created_id
+    if schema.former_names:
+        data["former_names"] = dict(schema.former_names)
     return data
 
 
@@ -458,7 +528,30 @@ def field_from_json(data: dict[str, Any]) -> Field:
             "at most 127 letters, digits and `_`"
         )
     kind = type_from_json(data["type"])
-    return Field(id=count(data["id"]), name=name, physical=physical, type=kind)
+    return Field(
+        id=count(data["id"]), name=name, physical=physical, type=kind, earlier=_earlier(data, kind)
+    )
+
+
+def _earlier(data: dict[str, Any], kind: DataType) -> tuple[str, ...]:
+    """Return the earlier types of a field; raise ValueError unless each was widened."""
+    earlier = tuple(map(text, listed(data.get("earlier", []))))
+    if not earlier:
+        return ()
+    if not isinstance(kind, Atomic):
+        raise ValueError(f"the nested type of a column was {earlier}, and no such type is widened")
+    for name, wider in zip(earlier, (*earlier[1:], kind.name), strict=True):
+        if not is_widening(name, wider):
+            raise ValueError(f"a column was widened from {name} to {wider}, which cannot be")
+    return earlier
+
+
+def is_widening(name: str, wider: str) -> bool:
+    """Return whether every value of an atomic type is one of another, wider type."""
+    before, after = decimal_parts(name), decimal_parts(wider)
+    if before is not None and after is not None:
+        return before[0] < after[0] <= MAX_DECIMAL_DIGITS and before[1] == after[1]
+    return wider in _WIDER.get(name, ())
 
 
 def _fields_from_json(data: Any) -> tuple[Field, ...]:
@@ -472,7 +565,7 @@ def _fields_from_json(data: Any) -> tuple[Field, ...]:
 
 def schema_from_json(data: dict[str, Any]) -> Schema:
     fields = _fields_from_json(shallow(data, _MAX_VALUES)["fields"])
-    ids = [field.id for field in _all_fields(fields)]
+    ids = [field.id for field in all_fields(fields)]
     if not fields or len(set(ids)) < len(ids):
         raise ValueError("the schema has no column, or two columns with the same id")
     last_id = count(data["last_id"])
@@ -482,17 +575,23 @@ def schema_from_json(data: dict[str, Any]) -> Schema:
             f"the schema has the field id {greatest}, and the greatest allowed id is {MAX_FIELD_ID}"
         )
     created_id = count(data["created_id"]) if "created_id" in data else None
-    return Schema(fields=fields, last_id=last_id, created_id=created_id)
+    former = mapped(data.get("former_names", {}))
+    return Schema(
+        fields=fields,
+        last_id=last_id,
+        created_id=created_id,
+        former_names=tuple((text(name), count(number)) for name, number in former.items()),
+    )
 
 
-def _all_fields(fields: Iterable[Field]) -> Iterator[Field]:
+def all_fields(fields: Iterable[Field]) -> Iterator[Field]:
     """Yield the fields and all fields within them."""
     for field in fields:
         yield field
         match field.type:
             case Struct(fields=members):
-                yield from _all_fields(members)
+                yield from all_fields(members)
             case Array(element=element):
-                yield from _all_fields([element])
+                yield from all_fields([element])
             case Map(key=key, value=value):
-                yield from _all_fields([key, value])
+                yield from all_fields([key, value])

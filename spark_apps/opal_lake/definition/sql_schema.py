@@ -15,15 +15,6 @@ _COLUMN = re.compile(
     r"\s+(?P<type>[A-Za-z_]+\s*(?:\([\d\s,]*\))?)\s*\Z"
 )
 _QUOTED_OR_COMMA = re.compile(r"`[^`]*`|\([^()]*\)|,")
-# Other names of types in Spark's SQL, and the names that `arrow_of_columns` has for them
-_ALIASES = {
-    "int": "integer",
-    "real": "float",
-    "dec": "decimal",
-    "numeric": "decimal",
-    "timestamp_ltz": "timestamp",
-    "varchar": "string",
-}
 _QUOTED = re.compile(r"`[^`]*`|'(?:[^'\\]|\\.)*'")  # names, and comments of columns
 _WITH_LENGTH = re.compile(r"\b(?:VARCHAR|CHAR|CHARACTER)\b\s*\([\s\d]*\)", re.IGNORECASE)
 
@@ -49,7 +40,7 @@ def arrow_of_sql(text: str) -> pa.Schema:
             name = name.replace("``", "`")
         if name in columns:
             raise InvalidInputError(f"schema: two columns are called {name!r}; rename one")
-        columns[name] = _type(match["type"])
+        columns[name] = match["type"]
     return arrow_of_columns(columns)
 
 
@@ -73,16 +64,3 @@ def refuse_lengths(text: str) -> None:
             f"schema: {match[0].upper()} is not a type of a table, whose texts have no length "
             "limit; write STRING, and check lengths before the ingest"
         )
-
-
-def _type(text: str) -> str:
-    """Return a type of SQL in the form that `arrow_of_columns` takes."""
-    word, _, arguments = re.sub(r"\s+", "", text).lower().partition("(")
-    kind = _ALIASES.get(word, word)
-    if not arguments:
-        if kind == "decimal":
-            return "decimal(10,0)"  # SQL's default
-        return kind
-    if kind == "decimal" and "," not in arguments:
-        return f"decimal({arguments.removesuffix(')')},0)"
-    return f"{kind}({arguments}"

@@ -1,6 +1,6 @@
 """The definition of a table: its keys, order of time, layout and properties.
 
-It is frozen at creation, except for added columns and for properties.
+Keys, order of time and layout are frozen at creation. Columns and properties change.
 """
 
 from collections.abc import Mapping, Sequence

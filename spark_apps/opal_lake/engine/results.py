@@ -24,6 +24,7 @@ _MAY_COMMIT_NOTHING = (
     "rebuild_key_store",
     "set_properties",
     "add_columns",
+    "alter",
     "restore",
 )
 

@@ -31,6 +31,7 @@ _DECLARED = {
     "maintain": ("maintain", "Maintain"),
     "set_properties": ("spec_changes", "SetProperties"),
     "add_columns": ("spec_changes", "AddColumns"),
+    "alter": ("spec_changes", "Alter"),
     "restore": ("restore", "Restore"),
     "mutate": ("mutate", "Mutate"),
 }

@@ -1,10 +1,10 @@
-"""Set properties, and add columns: the changes of a table's definition."""
+"""Set properties, add columns, and alter columns: the changes of a table's definition."""
 
 from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
 
 from opal_lake.arguments.declared import declaration
-from opal_lake.arguments.values import ByName
+from opal_lake.arguments.values import ByName, ChangeList
 from opal_lake.operations.verb import Job
 from opal_lake.result import JobResult
 
@@ -45,3 +45,23 @@ class AddColumns(Job):
         from opal_lake.write.spec_change import add_columns
 
         return add_columns(table.log, table.executor.column_types(self.columns), self.token)
+
+
+@declaration
+class Alter(Job):
+    """Change columns: add, rename, drop, move and widen them, all in one commit.
+
+    Each change is an object such as `{"rename": "a.b", "to": "c"}`. They apply in their order. Only
+    metadata changes: no data file is read or written.
+    """
+
+    name: ClassVar[str] = "alter"
+
+    changes: ChangeList = field(kw_only=False)
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Commit the changes that have an effect."""
+        from opal_lake.definition.changes.apply import changes_of
+        from opal_lake.write.spec_change import alter
+
+        return alter(table.log, changes_of(self.changes), self.token)

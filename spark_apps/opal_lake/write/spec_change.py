@@ -1,15 +1,17 @@
-"""Changes of a table's spec after its creation: properties and added columns.
+"""Changes of a table's spec after its creation: properties and columns.
 
 The commits of these changes conflict with no other commit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from opal_lake.arguments.values import ON_NEW_COLUMNS
 from opal_lake.definition.added_columns import NewColumns, arrow_of_columns, plan_added
+from opal_lake.definition.changes.apply import changed, counts_of
+from opal_lake.definition.changes.change import Change
 from opal_lake.definition.properties import PROPERTIES, Given, check_properties, plain_properties
 from opal_lake.definition.schema import Atomic
 from opal_lake.definition.table_spec import TableSpec
@@ -23,9 +25,19 @@ from opal_lake.result import JobResult
 
 OPERATION = "set_properties"
 ADD_COLUMNS = "add_columns"
+ALTER = "alter"
 Changes = Mapping[str, Given | None]
 # A function that returns the columns of a source that a table of this spec lacks
 NewColumnsOf = Callable[[TableSpec], pa.Schema]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """A changed spec, with the counts and notes of the job that commits it."""
+
+    spec: TableSpec
+    counts: dict[str, int]
+    notes: tuple[str, ...]
 
 
 def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -> JobResult:
@@ -33,36 +45,20 @@ def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -
 
     Commit nothing if all properties have the given values already.
     """
-    started_us = log.clock.now_us()
-    base = log.head()
-    earlier = find_result(log, base, OPERATION, token)
-    if earlier is not None:
-        return earlier
 
-    def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
+    def plan(head: Snapshot) -> _Change | None:
         spec = changed_spec(head, changes)
         before, after = head.spec.properties, spec.properties
-        changed = [name for name in PROPERTIES if after.get(name) != before.get(name)]
-        names = sorted(changed)
+        names = sorted(name for name in PROPERTIES if after.get(name) != before.get(name))
         if not names:
             return None
         notes = []
         for name in names:
             value = after.get(name, PROPERTIES[name].kind.default)
             notes.append(f"{name} is now {value!r}")
-        result = JobResult(
-            operation=OPERATION,
-            table=log.storage.uri,
-            counts={"properties": len(names)},
-            notes=tuple(notes),
-        )
-        return Draft(actions=Actions(spec=spec), result=result)
+        return _Change(spec=spec, counts={"properties": len(names)}, notes=tuple(notes))
 
-    proposal = Proposal(
-        operation=OPERATION, number=None, build=build, started_us=started_us, token=token
-    )
-    done = log.commit(base, proposal)
-    return keep_result(log.storage, done) if done.version is None else done
+    return _commit(log, OPERATION, plan, token)
 
 
 def add_columns(log: CommitLog, columns: NewColumns, token: str | None = None) -> JobResult:
@@ -70,32 +66,72 @@ def add_columns(log: CommitLog, columns: NewColumns, token: str | None = None) -
 
     Columns that the table has already, with the same types, are left out.
     """
-    started_us = log.clock.now_us()
-    base = log.head()
     asked = arrow_of_columns(columns)
-    earlier = find_result(log, base, ADD_COLUMNS, token)
-    if earlier is not None:
-        return earlier
-    # An error is raised here, before an attempt to commit
-    plan_added(base.spec.schema, asked)
 
-    def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
+    def plan(head: Snapshot) -> _Change | None:
         schema = plan_added(head.spec.schema, asked)
         existing = len(head.spec.schema.fields)
         names = [field.name for field in schema.fields[existing:]]
         if not names:
             return None
-        result = JobResult(
-            operation=ADD_COLUMNS,
-            table=log.storage.uri,
+        return _Change(
+            spec=replace(head.spec, schema=schema),
             counts={"columns": len(names)},
             notes=tuple(f"added column {name!r}" for name in names),
         )
-        spec = replace(head.spec, schema=schema)
-        return Draft(actions=Actions(spec=spec), result=result)
+
+    return _commit(log, ADD_COLUMNS, plan, token)
+
+
+def alter(log: CommitLog, changes: Sequence[Change], token: str | None = None) -> JobResult:
+    """Apply changes of the definition in their order, all in one commit.
+
+    Commit nothing if no change has an effect. Raises InvalidInputError, and changes nothing, if
+    one of them does not fit the table.
+    """
+
+    def plan(head: Snapshot) -> _Change | None:
+        spec, effective = changed(head.spec, changes)
+        if not effective:
+            return None
+        notes = tuple(change.note() for change in effective)
+        return _Change(spec=spec, counts=counts_of(effective), notes=notes)
+
+    return _commit(log, ALTER, plan, token)
+
+
+def _commit(
+    log: CommitLog,
+    operation: str,
+    plan: Callable[[Snapshot], _Change | None],
+    token: str | None,
+) -> JobResult:
+    """Commit the change that `plan` makes of the head; nothing if it returns None.
+
+    It is planned again if another writer commits first. If it does not fit any more, it fails.
+    """
+    started_us = log.clock.now_us()
+    base = log.head()
+    earlier = find_result(log, base, operation, token)
+    if earlier is not None:
+        return earlier
+    # An error is raised here, before an attempt to commit
+    plan(base)
+
+    def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
+        change = plan(head)
+        if change is None:
+            return None
+        result = JobResult(
+            operation=operation,
+            table=log.storage.uri,
+            counts=change.counts,
+            notes=change.notes,
+        )
+        return Draft(actions=Actions(spec=change.spec), result=result)
 
     proposal = Proposal(
-        operation=ADD_COLUMNS, number=None, build=build, started_us=started_us, token=token
+        operation=operation, number=None, build=build, started_us=started_us, token=token
     )
     done = log.commit(base, proposal)
     return keep_result(log.storage, done) if done.version is None else done

@@ -33,7 +33,7 @@ def test_columns_have_names_and_types() -> None:
         ("id BIGINT NOT NULL", "is not a column"),
         ("tags ARRAY<STRING>", "OpalTable.create"),
         ("id BIGINT, id INT", "two columns are called 'id'"),
-        ("id NOTHING", "'nothing' is not a type"),
+        ("id NOTHING", "'NOTHING' is not a type"),
         ("id BIGINT(3)", "is not a type"),
         ("", "is not a column"),
         ("id BIGINT, op VARCHAR(3)", r"VARCHAR\(3\) is not a type of a table, whose texts have no"),

@@ -11,8 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.arrays import Int32Array, Int64Array
-from opal_lake.data.bounds import Bounds
-from opal_lake.data.columns import field_ids, physical_schema, with_field_ids
+from opal_lake.data.bounds import Bounds, bounds_now
+from opal_lake.data.columns import (
+    conformed,
+    fault_of_stored,
+    field_ids,
+    physical_schema,
+    with_field_ids,
+)
 from opal_lake.data.outside_ids import OUTSIDE_FIELDS, RowBases
 from opal_lake.data.segment import DataFile, Segment, is_ingested
 from opal_lake.definition.schema import (
@@ -108,7 +114,7 @@ class FileCheck:
     _extremes: dict[int, Extremes] = field(default_factory=dict)
 
     def add(self, part: pa.Table) -> bool:
-        """Add a part; return whether the rule can be applied to its rows."""
+        """Add a part as it is stored; return whether the rule can be applied to its rows."""
         if self._schema is None:
             self._schema = Findings()
             _check_schema(part, self.file, self.spec, self._schema)
@@ -116,6 +122,7 @@ class FileCheck:
         self.rows += part.num_rows
         if self._schema.unique:
             return False
+        part = conformed(part, self.spec)
         # A column may have two roles, and is counted once
         for name in dict.fromkeys(self._columns_without_nulls(part)):
             self._nulls[name] += part[name].null_count
@@ -240,7 +247,7 @@ class FileCheck:
         return findings.expect(not repeated, "I11", path, message) and is_sound
 
     def _check_bounds(self, column: Field, findings: Findings) -> None:
-        bounds = self.file.bounds[column.id]
+        bounds = bounds_now(self.file.bounds[column.id], column)
         message = (
             f"bounds [{bounds.low!r}, {bounds.high!r}] with {bounds.nulls} nulls do not hold for "
             f"column {column.name!r}; a read with a filter may miss rows: ingest them again"
@@ -272,23 +279,27 @@ def _check_schema(rows: pa.Table, file: DataFile, spec: TableSpec, findings: Fin
     missing = sorted(needed - set(rows.column_names))
     message = f"it has no column {', '.join(missing)}; {_RESTORE}"
     findings.expect(not missing, "I10", file.path, message)
+    fields = {field.physical: field for field in spec.schema.fields}
     for name in rows.column_names:
-        stored, known = rows.schema.field(name), expected.field(name)
-        message = f"column {name} is {stored.type}, should be {known.type}; {_RESTORE}"
-        if findings.expect(stored.type == known.type, "I10", file.path, message):
-            _check_field_ids(stored, known, file, spec, findings)
+        stored = rows.schema.field(name)
+        if spec.schema.created_id is not None and name in fields:
+            fault = fault_of_stored(stored, fields[name], spec.file_format)
+        else:
+            fault = _fault_of(stored, expected.field(name), spec)
+        findings.expect(fault is None, "I10", file.path, f"column {name} {fault}; {_RESTORE}")
 
 
-def _check_field_ids(
-    stored: pa.Field, known: pa.Field, file: DataFile, spec: TableSpec, findings: Findings
-) -> None:
+def _fault_of(stored: pa.Field, known: pa.Field, spec: TableSpec) -> str | None:
+    """Return how a column differs from the one that a file should have, or None."""
+    if stored.type != known.type:
+        return f"is {stored.type}, should be {known.type}"
     ids = field_ids(stored, spec.file_format)
     expected = field_ids(known, spec.file_format)
-    message = (
-        f"column {stored.name} has the field ids {', '.join(map(str, ids))}, should have "
-        f"{', '.join(map(str, expected))}; {_RESTORE}"
+    if ids == expected:
+        return None
+    return (
+        f"has the field ids {', '.join(map(str, ids))}, should have {', '.join(map(str, expected))}"
     )
-    findings.expect(ids == expected, "I10", file.path, message)
 
 
 def has_outside_ids(file: DataFile, spec: TableSpec) -> bool:

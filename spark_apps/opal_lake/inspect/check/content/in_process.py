@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from opal_lake.data.column_read import WHOLE_BYTES, StoredRanges
-from opal_lake.data.columns import physical_schema
+from opal_lake.data.columns import conformed, physical_schema
 from opal_lake.data.data_file import stored_parts
 from opal_lake.data.segment import DataFile, RunFile, Segment
 from opal_lake.definition.schema import OUTSIDE_ID, UPDATED_AT
@@ -234,10 +234,13 @@ class FileReader:
         with self.findings.going_on("I10", file.path):
             try:
                 columns = [*columns, OUTSIDE_ID, UPDATED_AT]
-                for part in stored_parts(source, self.spec, columns, file.path, rows=file.rows):
+                parts = stored_parts(
+                    source, self.spec, columns, file.path, rows=file.rows, as_stored=True
+                )
+                for part in parts:
                     is_sound = check.add(part)
                     if is_sound and self.spec.has_keys and not work.is_pending:
-                        yield entries_of_rows(part, self.spec)
+                        yield entries_of_rows(conformed(part, self.spec), self.spec)
             except RowCountError as error:
                 self.findings.add("I11", file.path, str(error))
                 return
