@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,7 +29,7 @@ from opal_lake.log.store_clock import writer_now_us
 from opal_lake.log.tuning import DEFAULT_TUNING, Tuning
 from opal_lake.operations.compact import Compact
 from opal_lake.operations.discard import Discard
-from opal_lake.operations.ingest import Ingest
+from opal_lake.operations.ingest import Ingest, Upsert
 from opal_lake.operations.look import (
     Check,
     Commits,
@@ -51,6 +52,7 @@ from opal_lake.operations.savepoints import (
     Savepoint,
 )
 from opal_lake.operations.spec_changes import AddColumns, Alter, SetProperties
+from opal_lake.operations.statements import Delete, Insert, Merge, MergeBuilder, Update
 from opal_lake.operations.verb import Frame, Framed, rows_verb, verb
 from opal_lake.operations.zorder import ZOrder
 from opal_lake.result import JobResult
@@ -72,6 +74,11 @@ class Table(OpenTable, Framed[Frame]):
     ingest = verb(Ingest)
     metagen = verb(MetaGen)
     discard = verb(Discard)
+
+    update = verb(Update)
+    delete = verb(Delete)
+    insert = verb(Insert)
+    upsert = verb(Upsert)
 
     read = rows_verb(Read)
     get = verb(Get)
@@ -103,6 +110,30 @@ class Table(OpenTable, Framed[Frame]):
 
     rejected = verb(ListRejected)
     replay = verb(Replay)
+
+    def merge(
+        self,
+        source: Any,
+        *,
+        on: Any,
+        target: str = "t",
+        source_alias: str = "s",
+        duplicates: str = "fail",
+    ) -> MergeBuilder:
+        """Begin a merge of a source into the table; its clauses and `execute` follow.
+
+        `on`, such as "t.id = s.id", says when rows match: `target` and `source_alias` are the names
+        of the two sides. With `duplicates="latest"` only the latest row of each key in the source
+        counts. A merge on all keys costs as much as the source has rows, however large the table.
+        """
+        merge = Merge(
+            source,
+            on=on,
+            target=target,
+            source_alias=source_alias,
+            duplicates=duplicates,
+        )
+        return MergeBuilder(table=self, merge=merge)
 
     def position(self, application: str) -> int | None:
         """Return the next position that an application has to read; None before its first."""

@@ -14,6 +14,7 @@ from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import ReadAs
 from opal_lake.errors import InvalidInputError
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT
+from opal_lake.read.statement import StatementPlan
 from opal_lake.read.view import ChangesPlan, HistoryPlan, View
 from opal_lake.source import Files, Jdbc
 from opal_lake.table import Table
@@ -63,6 +64,11 @@ class SparkEngine(SparkTasks):
         A few rows are read now, in this process; more rows are read when the DataFrame is used.
         """
         return changes(self.spark, plan)
+
+    def statement_rows(self, plan: StatementPlan) -> DataFrame:
+        raise InvalidInputError(
+            "statements do not run on Spark yet; open the table with opal_lake.Table.open"
+        )
 
     def as_inserts(self, rows: DataFrame, version: int, committed_us: int) -> DataFrame:
         """Return the rows with the columns of a change feed."""

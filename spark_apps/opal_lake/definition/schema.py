@@ -18,6 +18,8 @@ from opal_lake.errors import FormatError, InvalidInputError
 
 RESERVED_PREFIX = "_opal_"
 SEGMENT, OFFSET, DELETED = "_opal_segment", "_opal_offset", "_opal_deleted"
+# Of rows on their way into the table: the row that a statement's row ends, or null for an insert
+ENDED_SEGMENT, ENDED_OFFSET = "_opal_ended_segment", "_opal_ended_offset"
 # Columns of rewritten Parquet files, under the names that Iceberg reserves for them. No physical
 # name of a column begins so (I23).
 OUTSIDE_ID, UPDATED_AT = "_row_id", "_last_updated_sequence_number"

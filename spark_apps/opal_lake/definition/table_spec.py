@@ -58,6 +58,7 @@ ROLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 # Columns of these roles are hashed or compared as texts, so their decimals may have any size
 _UNORDERED_ROLES = ("key", "partition")
+NO_DELETES = "false"  # the delete condition of a table whose deletes no source row makes
 MAX_KEY_BYTES = 64 * 1024
 MAX_ORDER_DIGITS = 18  # of a decimal whose unscaled value fits 64 bits
 

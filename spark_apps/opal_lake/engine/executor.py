@@ -28,9 +28,11 @@ from opal_lake.storage.background_puts import background_puts
 from opal_lake.storage.protocol import Storage
 
 if TYPE_CHECKING:
+    from opal_lake.read.statement import StatementPlan
     from opal_lake.read.view import ChangesPlan, HistoryPlan, View  # tasks load this module
 
 HASH = "_opal_hash"  # 16 bytes, as `hashes_from_bytes` reads them
+
 
 # Arguments: the noun of the counted things, the number of done ones, and the total or 0 if unknown
 AtStep = Callable[[str, int, int], None]
@@ -177,6 +179,13 @@ class Executor(Protocol):
 
     def changes(self, plan: "ChangesPlan") -> Any:
         """Return a change feed as a frame of this engine."""
+        ...
+
+    def statement_rows(self, plan: "StatementPlan") -> Rows:
+        """Return the rows that a statement adds, each with the row that it ends.
+
+        Besides the table's columns they have DELETED, ENDED_SEGMENT and ENDED_OFFSET.
+        """
         ...
 
     def as_inserts(self, rows: Any, version: int, committed_us: int) -> Any:

@@ -26,6 +26,11 @@ _MAY_COMMIT_NOTHING = (
     "add_columns",
     "alter",
     "restore",
+    "update",
+    "delete",
+    "merge",
+    "overwrite",
+    "insert",
 )
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 # Arguments for rows in memory and for streams: jobs, operators and commands do not have them
 PYTHON_ONLY = frozenset({"deleted", "application", "positions"})
-NO_ROW = "false"  # the delete condition of a table whose deletes come only in special files
 
 
 @declaration
@@ -149,6 +148,17 @@ class Ingest(IngestRules, Job):
 
 
 @declaration
+class Upsert(Ingest):
+    """Insert or replace rows by key; they are visible with this call.
+
+    It is an ingest with `metadata="inline"`: of two rows of a key, the one with the greater delta
+    counts.
+    """
+
+    metadata: Metadata = "inline"
+
+
+@declaration
 class IngestSource(Ingest):
     """An ingest as a job: from files or a database, into a table that it may create.
 
@@ -216,9 +226,11 @@ class IngestSource(Ingest):
         """Return the operation that creates the table, or accepts an existing one."""
         if self.create is None:
             return None
+        from opal_lake.definition.table_spec import NO_DELETES
+
         definition = NewTable.among(vars(self.create))
         if isinstance(source, Files) and source.deletes is not None:
-            definition.setdefault("deletes", NO_ROW)
+            definition.setdefault("deletes", NO_DELETES)
         like = None if self.create.schema is not None else self.source
         return Create(**definition, like=like, if_absent=True)
 

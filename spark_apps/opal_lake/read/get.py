@@ -63,6 +63,16 @@ def get_rows(
     return to_fields(rows, spec, fields)
 
 
+def visible_rows(
+    snapshot: Snapshot, cache: RunCache, hashes: Hashes, fields: Sequence[Field]
+) -> tuple[pa.Table, Entries]:
+    """Return fields of the visible rows of key hashes, and the entries of these rows."""
+    newest = _newest(snapshot, cache, _distinct(hashes), None)
+    if not fields:
+        return to_fields(pa.table({"": pa.nulls(len(newest))}), snapshot.spec, []), newest
+    return to_fields(rows_of_entries(snapshot, newest, fields), snapshot.spec, fields), newest
+
+
 def hashes_of_keys(keys: Any, spec: TableSpec) -> Hashes:
     """Return the hashes of keys that a user gives, in their order, without repeats."""
     given = _given(keys, spec)

@@ -380,21 +380,25 @@ def read_rows(
     where: Condition | None = None,
     *,
     limit: int | None = None,
+    with_ids: bool = False,
 ) -> pa.Table:
     """Read the visible rows in this process.
 
-    With a limit, files are read in parts, until the limit is reached.
+    With a limit, files are read in parts, until the limit is reached. With `with_ids`, the rows
+    have the columns of their row ids.
     """
     spec = plan.snapshot.spec
     parts: list[pa.Table] = []
     rows = 0
-    for part in _row_parts(plan, columns, where, in_parts=limit is not None):
+    for part in _row_parts(plan, columns, where, in_parts=limit is not None, with_ids=with_ids):
         parts.append(part)
         rows += part.num_rows
         if limit is not None and rows >= limit:
             break
     if not parts:
-        return to_logical(physical_schema(spec).empty_table(), spec, columns)
+        none = physical_schema(spec).empty_table()
+        empty = to_logical(none, spec, columns)
+        return _with_ids(empty, none) if with_ids else empty
     return pa.concat_tables(parts).slice(0, limit)
 
 
@@ -404,6 +408,7 @@ def _row_parts(
     where: Condition | None = None,
     *,
     in_parts: bool = False,
+    with_ids: bool = False,
 ) -> Iterator[pa.Table]:
     """Yield the visible rows, of some files at a time.
 
@@ -414,11 +419,16 @@ def _row_parts(
     shown, needed = needed_names(spec, columns, where)
     fields = [spec.schema.field(name) for name in (needed if where else shown)]
 
+    shown_columns = [*shown, SEGMENT, OFFSET] if with_ids else shown
+
     def shown_rows(rows: pa.Table, read: FileRead) -> pa.Table:
-        visible = _visible(rows, read, fields)
+        stored = _without_hidden(rows, read)
+        visible = to_fields(stored, read.spec, fields)
+        if with_ids:
+            visible = _with_ids(visible, stored)
         if not where:
             return visible
-        return matching(visible, where).select(shown)
+        return matching(visible, where).select(shown_columns)
 
     with ThreadPoolExecutor(READERS) as pool:
         for together in _together(file_reads(plan)):
@@ -461,7 +471,8 @@ def read_fields(part: FileRead, fields: Sequence[Field]) -> pa.Table:
     The fields may have other names than in the table, and only some members of a struct, in any
     order.
     """
-    return _visible(_stored_rows(part, fields), part, fields)
+    stored = _without_hidden(_stored_rows(part, fields), part)
+    return to_fields(stored, part.spec, fields)
 
 
 def _stored_rows(part: FileRead, fields: Sequence[Field]) -> pa.Table:
@@ -479,13 +490,20 @@ def _stored_columns(part: FileRead, fields: Sequence[Field]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _visible(rows: pa.Table, part: FileRead, fields: Sequence[Field]) -> pa.Table:
-    """Return the visible ones among stored rows, with the given fields."""
+def _without_hidden(rows: pa.Table, part: FileRead) -> pa.Table:
+    """Return the visible ones among stored rows."""
     hidden = hidden_rows(rows, part)
     # `filter` copies rows even if it drops none
     if hidden.any():
         rows = rows.filter(pa.array(~hidden))
-    return to_fields(rows, part.spec, fields)
+    return rows
+
+
+def _with_ids(rows: pa.Table, stored: pa.Table) -> pa.Table:
+    """Return rows with the row ids that they have as stored rows."""
+    for name in (SEGMENT, OFFSET):
+        rows = rows.append_column(name, stored[name])
+    return rows
 
 
 def hidden_rows(rows: pa.Table, part: FileRead) -> BoolArray:

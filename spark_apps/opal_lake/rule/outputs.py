@@ -10,9 +10,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from opal_lake import layout
+from opal_lake.arrays import BoolArray
 from opal_lake.data.segment import DataFile, RunFile
 from opal_lake.events.segment_log import Events, concat_events, least_events
+from opal_lake.ids import SEQUENCE_BITS
 from opal_lake.key_store.cache.protocol import RunCache
+from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.key_store.merge import plan_merge
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.snapshot import Snapshot
@@ -136,6 +139,31 @@ def redo(
     current = replace(writer, groups=segment_groups(head))
     stem = layout.job_file_name(writer.number, winner.version, "redo")
     return write_log(current, least_events(concat_events(events)), stem)
+
+
+def rows_touched(own: Sequence[RunFile], winner: Commit, writer: SlotWriter) -> Entries:
+    """Return the job's rows that are neighbours of a winner's rows of the same key."""
+    touched = [no_entries(0)]
+    processed = np.array(sorted(winner.actions.processed_ids), np.int64)
+    for run in winner.actions.add_runs:
+        near = [other for other in own if _overlap(other, run)]
+        if not near:
+            continue
+        for rows in writer.cache.slices(run, REDO_ROWS):
+            # The run may also hold older rows, which the winner merged
+            theirs = rows.take(np.isin(rows.segment, processed))
+            for neighbours in writer.cache.neighbours(near, theirs):
+                is_own = neighbours.segment >> SEQUENCE_BITS == writer.number
+                mine = neighbours.take(is_own)
+                touched.append(mine.take(_has_key_of(mine, theirs)))
+    return concat_entries(touched)
+
+
+def _has_key_of(rows: Entries, others: Entries) -> BoolArray:
+    """Return which rows have the key of one of the others."""
+    keys = set(zip(others.high.tolist(), others.low.tolist(), strict=True))
+    own = zip(rows.high.tolist(), rows.low.tolist(), strict=True)
+    return np.array([key in keys for key in own], np.bool_)
 
 
 def _overlap(run: RunFile, other: RunFile) -> bool:

@@ -139,7 +139,14 @@ def process_slot(new: Entries, writer: SlotWriter, slot: Slot) -> SlotOutput:
         return SlotOutput(slot=slot.number, logs=(), runs=_runs(writer, entries, slot), counts={})
     # Sorted probes read each run from front to back, once
     probes = new.take(np.argsort(new.high))
-    ruling = apply_rule(probes, writer.cache.neighbours(writer.runs, probes))
+    return process_probes(probes, writer.cache.neighbours(writer.runs, probes), writer, slot)
+
+
+def process_probes(
+    new: Entries, stored: Sequence[Entries], writer: SlotWriter, slot: Slot
+) -> SlotOutput:
+    """Apply the rule to new rows and their neighbours, and write log and run."""
+    ruling = apply_rule(new, stored)
     entries = _with_merged(ruling.entries, writer, slot)
     return SlotOutput(
         slot=slot.number,

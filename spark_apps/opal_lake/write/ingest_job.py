@@ -207,7 +207,6 @@ def commit_ingest(
     files.sort(key=lambda file: file.segments)
     counts = _counts(files, rejected, rule_outputs)
     look_ups = [output.look_ups for output in outputs if output.look_ups is not None]
-    # Each attempt to commit writes a side file of its own, because groups depend on the head
     attempts = count()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
@@ -223,14 +222,9 @@ def commit_ingest(
         placed = assign_groups(files, head)
         actions = Actions()
         if rule_outputs:
-            actions = _processing(rule_outputs, head, winners, placed)
-        if len(placed) > log.tuning.ingest_max_files:
-            side = _write_side(log, run.number, next(attempts), placed)
-            actions = replace(actions, ingested_side=side)
-        else:
-            actions = replace(actions, ingested=placed)
+            actions = processing_actions(rule_outputs, head, winners, placed)
         actions = replace(
-            actions,
+            with_files(actions, log, run.number, next(attempts), placed),
             discarded=replaced.discarded,
             withdrawn=replaced.withdrawn,
             unheld=replaced.unheld,
@@ -416,13 +410,25 @@ def _pending_notes(head: Snapshot, replaced: Actions) -> list[str]:
     ]
 
 
-def _processing(
+def processing_actions(
     rule_outputs: JobOutputs, head: Snapshot, winners: Sequence[Commit], placed: Sequence[DataFile]
 ) -> Actions:
     """Return the actions that make the placed segments visible."""
     segments = [segment_of_file(file) for file in placed]
     processed = tuple(sorted(segments, key=lambda segment: segment.id))
     return replace(rule_outputs.actions(head, winners, placed), processed=processed)
+
+
+def with_files(
+    actions: Actions, log: CommitLog, number: int, attempt: int, placed: Sequence[DataFile]
+) -> Actions:
+    """Return actions that add data files: many files go into a side file.
+
+    Each attempt to commit writes a side file of its own, because groups depend on the head.
+    """
+    if len(placed) > log.tuning.ingest_max_files:
+        return replace(actions, ingested_side=_write_side(log, number, attempt, placed))
+    return replace(actions, ingested=tuple(placed))
 
 
 def assign_groups(files: Sequence[DataFile], head: Snapshot) -> tuple[DataFile, ...]:

@@ -84,9 +84,15 @@ def condition(text: str, fields: Sequence[Field], use: Use = ANY_USE) -> Conditi
 
     Raises InvalidInputError with the position of a fault and the remedy.
     """
+    return bound_condition(text, Columns(fields=fields, use=use))
+
+
+def bound_condition(text: str, columns: Columns) -> Condition:
+    """Do as `condition`, for columns that are found by rules of their own."""
+    use = columns.use
     try:
         tree = parse_text(text, use)
-        typed = bind(tree, Columns(fields=fields, use=use))
+        typed = bind(tree, columns)
     except FaultError as fault:
         raise invalid(use, text, fault) from None
     return Condition(text=text, tree=tree, typed=typed, use=use)

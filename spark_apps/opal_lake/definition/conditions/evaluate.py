@@ -43,6 +43,12 @@ class Answers:
     failed: pa.BooleanArray | None
 
 
+def evaluate_value(value: Typed, batch: pa.RecordBatch) -> tuple[pa.Array, pa.BooleanArray | None]:
+    """Return the value of an expression for each row, and a mask of failed rows."""
+    values = _Evaluation(batch).of(value)
+    return _array(values.array, batch.num_rows), values.failed
+
+
 @dataclass(frozen=True, slots=True)
 class _Values:
     """The values of a node, and a mask of failed rows.

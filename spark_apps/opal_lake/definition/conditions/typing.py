@@ -109,6 +109,13 @@ def bind(node: Node, columns: Columns) -> Typed:
     return typed
 
 
+def bind_value(node: Node, columns: Columns) -> Typed:
+    """Return the typed form of an expression, whose value is of any type."""
+    typed = _Binder(columns).value(node)
+    _check_divisions(typed)
+    return typed
+
+
 class _Binder:
     def __init__(self, columns: Columns) -> None:
         self._columns = columns

@@ -259,7 +259,8 @@ class FileCheck:
 def _check_schema(rows: pa.Table, file: DataFile, spec: TableSpec, findings: Findings) -> None:
     """Report columns that are missing, or have another type or field id.
 
-    Row ids, keys, delta and tie-breaks must exist. Other columns may be younger than the file.
+    Row ids, keys, delta and tie-breaks must exist. Other columns may be younger than the file, the
+    mark of deletes among them: a statement gives it to a table without a delete condition.
     """
     expected = with_field_ids(pa.schema([*physical_schema(spec), *OUTSIDE_FIELDS]), spec)
     outside = {OUTSIDE_ID, UPDATED_AT} if has_outside_ids(file, spec) else set()
@@ -270,8 +271,6 @@ def _check_schema(rows: pa.Table, file: DataFile, spec: TableSpec, findings: Fin
         *(column.physical for column in spec.tie_break),
         *outside,
     }
-    if spec.deletes:
-        needed.add(DELETED)
     not_allowed = {OUTSIDE_ID, UPDATED_AT} - outside
     strange = sorted(not_allowed & {*rows.column_names})
     message = f"only rewritten files have a column {', '.join(strange)}; {_RESTORE}"

@@ -1,0 +1,243 @@
+"""Statements: update, delete, insert and merge rows of a table.
+
+A statement reads the newest version and commits only if no other job changed rows of the same keys
+meanwhile. Otherwise it runs again, `tries` times in all.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import Count, Help, Where, one_of
+from opal_lake.errors import InvalidInputError
+from opal_lake.operations.verb import Job
+from opal_lake.result import JobResult
+
+if TYPE_CHECKING:
+    from opal_lake.engine.open_table import OpenTable
+    from opal_lake.log.snapshot import Snapshot
+    from opal_lake.read.statement import StatementPlan
+
+TRIES = 3
+Duplicates = Annotated[str, one_of("fail", "latest")]
+Tries = Annotated[Count, Help("how often to run if other jobs change the rows meanwhile")]
+
+
+@declaration
+class _Statement(Job):
+    """The arguments of every statement."""
+
+    tries: Tries = TRIES
+
+    def _run(self, table: "OpenTable", plan: Any) -> JobResult:
+        from opal_lake.write.statement_job import Statement, run_statement
+
+        statement = Statement(operation=self.title, plan=plan, token=self.token, tries=self.tries)
+        return run_statement(table, statement)
+
+
+@declaration
+class Update(_Statement):
+    """Change columns of the rows that meet a condition.
+
+    For example, `set={"paid": "true"}` sets one column. The values of `set` are expressions over
+    the columns of the row; a Python value that is not a text stands for itself. Without `where` all
+    rows change. A row keeps its delta unless `set` changes it: the new values then count from the
+    same event time on, and reads of that time show them as well. A delta that is lower than the
+    row's is an error.
+    """
+
+    name: ClassVar[str] = "update"
+
+    set: Mapping[str, Any] = field(kw_only=False)
+    where: Where | None = None
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Read the rows, and commit their new values."""
+        from opal_lake.read.statement import Clause, StatementPlan
+
+        def plan(base: "Snapshot") -> "StatementPlan":
+            clause = Clause(when="matched", action="update", where=self.where, values=self.set)
+            return StatementPlan(snapshot=base, cache=table.cache, clauses=[clause])
+
+        return self._run(table, plan)
+
+
+@declaration
+class Delete(_Statement):
+    """Delete the rows that meet a condition; without `where` all rows.
+
+    A row ends at `at`, a value of the delta column: earlier event times still show the row. Without
+    `at` it ends at its own delta, and no event time shows it any more.
+    """
+
+    name: ClassVar[str] = "delete"
+
+    where: Where | None = field(default=None, kw_only=False)
+    at: Annotated[Any, Help("the delta of the deletes, such as a time", "VALUE")] = None
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Read the rows, and commit their deletes."""
+        from opal_lake.read.statement import Clause, StatementPlan
+
+        def plan(base: "Snapshot") -> "StatementPlan":
+            clause = Clause(when="matched", action="delete", where=self.where)
+            return StatementPlan(snapshot=base, cache=table.cache, clauses=[clause], at=self.at)
+
+        return self._run(table, plan)
+
+
+@declaration
+class Insert(_Statement):
+    """Add rows whose keys the table does not have.
+
+    A key that the table has is an error. To replace existing rows, use `upsert`.
+    """
+
+    name: ClassVar[str] = "insert"
+
+    rows: Any = field(kw_only=False)
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Look the keys up, and commit the rows."""
+        from opal_lake.read.statement import Clause, StatementPlan
+
+        def plan(base: "Snapshot") -> "StatementPlan":
+            clause = Clause(when="not matched", action="insert")
+            return StatementPlan(
+                snapshot=base, cache=table.cache, clauses=[clause], source=self.rows
+            )
+
+        return self._run(table, plan)
+
+
+@declaration
+class Merge(_Statement):
+    """Merge a source into the table, by clauses for matching and for other rows.
+
+    `on` is the condition under which a row of the table and a row of the source match. Expressions
+    call the table `target` and the source `source_alias`. The clauses are added by the methods of
+    `table.merge(...)`, in order; the first that fits a row applies. Several rows of the source for
+    one row of the table are an error, or with `duplicates="latest"` the latest of each key counts.
+    """
+
+    name: ClassVar[str] = "merge"
+
+    source: Any = field(kw_only=False)
+    on: Any = None
+    target: str = "t"
+    source_alias: str = "s"
+    duplicates: Duplicates = "fail"
+    clauses: Sequence[Any] = ()
+    evolves_schema: bool = False
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Join the source with the table, and commit what the clauses make."""
+        from opal_lake.read.statement import StatementPlan
+
+        if not self.clauses:
+            raise InvalidInputError(
+                "the merge has no clause; add one such as when_matched_update_all()"
+            )
+        if self.on is None:
+            raise InvalidInputError("the merge needs on=, for example on='t.id = s.id'")
+        if self.target.casefold() == self.source_alias.casefold():
+            raise InvalidInputError(
+                f"table and source are both called {self.target!r}; give another source_alias"
+            )
+
+        def plan(base: "Snapshot") -> "StatementPlan":
+            return StatementPlan(
+                snapshot=self._evolved(table, base),
+                cache=table.cache,
+                clauses=self.clauses,
+                source=self.source,
+                on=self.on,
+                target=self.target,
+                other=self.source_alias,
+                latest=self.duplicates == "latest",
+                evolves=self.evolves_schema,
+            )
+
+        return self._run(table, plan)
+
+    def _evolved(self, table: "OpenTable", base: "Snapshot") -> "Snapshot":
+        """Return the state with the new columns of the source, if the merge adds them."""
+        if not self.evolves_schema:
+            return base
+        from opal_lake.engine.executor import ReadAs
+        from opal_lake.write.spec_change import with_new_columns
+
+        def spec() -> Any:
+            return base.spec
+
+        with table.executor.fit(self.source, ReadAs(), spec) as source:
+            return with_new_columns(table.log, base, "add", source.new_columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeBuilder:
+    """A merge to which clauses are added; `execute` runs it.
+
+    Each method returns a new builder. Of the clauses for a row, the first one whose `where` is true
+    applies. `set` gives new values by column, as expressions.
+    """
+
+    table: "OpenTable"
+    merge: Merge
+
+    def when_matched_update(
+        self,
+        set: Mapping[str, Any],  # noqa: A002  # as in `update`
+        where: Any = None,
+    ) -> "MergeBuilder":
+        """Update rows of the table that match a row of the source."""
+        return self._with("matched", "update", where, set)
+
+    def when_matched_update_all(self, where: Any = None) -> "MergeBuilder":
+        """Update all columns of matching rows by those of the source."""
+        return self._with("matched", "update", where)
+
+    def when_matched_delete(self, where: Any = None) -> "MergeBuilder":
+        """Delete rows of the table that match a row of the source."""
+        return self._with("matched", "delete", where)
+
+    def when_not_matched_insert(
+        self, values: Mapping[str, Any], where: Any = None
+    ) -> "MergeBuilder":
+        """Insert rows of the source that match no row of the table."""
+        return self._with("not matched", "insert", where, values)
+
+    def when_not_matched_insert_all(self, where: Any = None) -> "MergeBuilder":
+        """Insert all columns of rows of the source that match no row of the table."""
+        return self._with("not matched", "insert", where)
+
+    def when_not_matched_by_source_update(
+        self,
+        set: Mapping[str, Any],  # noqa: A002  # as in `update`
+        where: Any = None,
+    ) -> "MergeBuilder":
+        """Update rows of the table that match no row of the source."""
+        return self._with("not matched by source", "update", where, set)
+
+    def when_not_matched_by_source_delete(self, where: Any = None) -> "MergeBuilder":
+        """Delete rows of the table that match no row of the source."""
+        return self._with("not matched by source", "delete", where)
+
+    def with_schema_evolution(self) -> "MergeBuilder":
+        """Add columns of the source that the table lacks, before the merge."""
+        return replace(self, merge=replace(self.merge, evolves_schema=True))
+
+    def execute(self, token: str | None = None, tries: int = TRIES) -> JobResult:
+        """Run the merge."""
+        merge = replace(self.merge, token=token, tries=tries)
+        return merge.run(self.table)
+
+    def _with(
+        self, when: Any, action: Any, where: Any, values: Mapping[str, Any] | None = None
+    ) -> "MergeBuilder":
+        from opal_lake.read.statement import Clause
+
+        clause: Clause = Clause(when=when, action=action, where=where, values=values)
+        return replace(self, merge=replace(self.merge, clauses=[*self.merge.clauses, clause]))

@@ -1,0 +1,274 @@
+"""The rows of a statement, computed over Arrow in this process."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opal_lake.definition.conditions.condition import Condition
+from opal_lake.definition.conditions.expression import Expression
+from opal_lake.definition.conditions.faults import WHERE
+from opal_lake.definition.ordering import encode_order, of_order
+from opal_lake.definition.schema import (
+    DELETED,
+    ENDED_OFFSET,
+    ENDED_SEGMENT,
+    OFFSET,
+    SEGMENT,
+    Atomic,
+    Field,
+    arrow_schema,
+    arrow_type,
+    type_name,
+)
+from opal_lake.definition.table_spec import TableSpec
+from opal_lake.errors import InvalidInputError
+from opal_lake.log.visibility import invalid_rows
+from opal_lake.read.get import hashes_of_keys, visible_rows
+from opal_lake.read.read import plan_read, read_rows
+from opal_lake.read.statement import (
+    Clause,
+    SidedColumns,
+    StatementPlan,
+    condition_of,
+    keys_of_condition,
+    side_name,
+    values_of,
+)
+from opal_lake.read.where import where_condition, where_predicate
+
+_IDS = (SEGMENT, OFFSET)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundClause:
+    """A clause bound to the columns of joined rows."""
+
+    clause: Clause
+    condition: Condition | None
+    values: Mapping[str, "Expression | SourceColumn"]
+
+    def target_columns(self, plan: StatementPlan) -> set[str]:
+        """Return the table's columns that the clause reads, as joined rows name them."""
+        names: list[str] = []
+        if self.condition is not None:
+            names += self.condition.column_names
+        for value in self.values.values():
+            names += value.column_names
+        if self.clause.action == "delete":
+            names += [side_name(plan.target, field.name) for field in _ordered_by(plan.spec)]
+        if self.clause.action == "update":
+            for field in plan.spec.schema.fields:
+                if field.name not in self.values:
+                    names.append(side_name(plan.target, field.name))
+        sides = {side_name(plan.target, name) for name in plan.spec.schema.names}
+        return sides & set(names)
+
+
+def _ordered_by(spec: TableSpec) -> list[Field]:
+    """Return the columns that a row needs for its place in the order of its key."""
+    return [*spec.keys, spec.delta, *spec.tie_break]
+
+
+def rows_of_table(plan: StatementPlan) -> pa.Table:
+    """Return the rows that a statement without a source adds.
+
+    Each has the row that it ends.
+
+    Besides the table's columns, the rows have the columns DELETED, ENDED_SEGMENT and ENDED_OFFSET.
+    """
+    plan.check()
+    sides = {plan.target: plan.spec.schema.fields}
+    clauses = [bound(clause, plan, sides) for clause in plan.of("matched")]
+    needed = target_fields(plan, clauses)
+    rows = _target_rows(plan, clauses, needed)
+    return concatenated(plan.spec, applied(plan, clauses, rows))
+
+
+def bound(clause: Clause, plan: StatementPlan, sides: Mapping[str, Sequence[Field]]) -> BoundClause:
+    """Bind a clause to the columns of the sides that its rows have."""
+    condition = None
+    if clause.where is not None:
+        condition = condition_of(clause.where, SidedColumns.of(sides, WHERE))
+    values: Mapping[str, Expression | SourceColumn] = {}
+    if clause.values is not None:
+        values = values_of(clause.values, plan.spec, sides)
+    elif clause.action != "delete":
+        values = _source_columns(plan, sides[plan.other])
+    return BoundClause(clause=clause, condition=condition, values=values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceColumn:
+    """A column of the source as the value of the table's column of the same name."""
+
+    name: str
+    target: Field
+
+    @property
+    def column_names(self) -> list[str]:
+        """The column that is read, by its name in joined rows."""
+        return [self.name]
+
+    def values(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Return the column in the type of the target column."""
+        return cast_column(rows[self.name], self.target)
+
+
+def _source_columns(plan: StatementPlan, fields: Sequence[Field]) -> dict[str, SourceColumn]:
+    """Return the values of a clause for all columns that the source has."""
+    given = {field.name.casefold(): field.name for field in fields}
+    columns: dict[str, SourceColumn] = {}
+    for field in plan.spec.schema.fields:
+        name = given.get(field.name.casefold())
+        if name is not None:
+            columns[field.name] = SourceColumn(name=side_name(plan.other, name), target=field)
+    return columns
+
+
+def target_fields(plan: StatementPlan, clauses: Iterable[BoundClause]) -> list[Field]:
+    """Return the columns of the table that clauses read."""
+    needed: set[str] = set()
+    for clause in clauses:
+        needed |= clause.target_columns(plan)
+    fields = plan.spec.schema.fields
+    return [field for field in fields if side_name(plan.target, field.name) in needed]
+
+
+def _target_rows(
+    plan: StatementPlan, clauses: Sequence[BoundClause], fields: Sequence[Field]
+) -> pa.Table:
+    """Return the visible rows to which one of the clauses may apply.
+
+    A condition that names keys is answered by the key store; another one skips files.
+    """
+    where = clauses[0].clause.where if len(clauses) == 1 else None
+    if where is None:
+        return scanned(plan, fields, None)
+    try:
+        condition = where_condition(where, plan.spec)
+    except InvalidInputError:
+        # The text names the table by its alias, which only joined rows have
+        return scanned(plan, fields, None)
+    keys = keys_of_condition(where, plan.spec, plan.target)
+    if keys is not None:
+        hashes = hashes_of_keys(keys, plan.spec)
+        rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, fields)
+        return with_side(plan.target, rows, entries.segment, entries.offset)
+    return scanned(plan, fields, condition)
+
+
+def scanned(plan: StatementPlan, fields: Sequence[Field], where: Condition | None) -> pa.Table:
+    """Return fields of all visible rows that meet a condition, with their row ids."""
+    invalid = invalid_rows(plan.snapshot, None)
+    read = plan_read(plan.snapshot, None, where_predicate(where), invalid)
+    names = [field.name for field in fields] or [plan.spec.keys[0].name]
+    rows = read_rows(read, names, where, with_ids=True)
+    segment, offset = rows[SEGMENT], rows[OFFSET]
+    return with_side(plan.target, rows.drop_columns([*_IDS]), segment, offset)
+
+
+def with_side(side: str, rows: pa.Table, segment: Any, offset: Any) -> pa.Table:
+    """Return rows of the table as joined rows have them, with their row ids."""
+    named = rows.rename_columns([side_name(side, name) for name in rows.column_names])
+    return named.append_column(SEGMENT, _column(segment)).append_column(OFFSET, _column(offset))
+
+
+def _column(values: Any) -> pa.ChunkedArray:
+    return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([pa.array(values)])
+
+
+def applied(
+    plan: StatementPlan, clauses: Sequence[BoundClause], rows: pa.Table
+) -> Iterable[pa.Table]:
+    """Yield the rows that the clauses make; the first clause that fits a row counts."""
+    for clause in clauses:
+        chosen = rows
+        if clause.condition is not None:
+            holds = clause.condition.holds(rows, numbered=False)
+            chosen, rows = rows.filter(holds), rows.filter(pc.invert(holds))
+        yield _made(plan, clause, chosen)
+        if clause.condition is None:
+            return
+
+
+def _made(plan: StatementPlan, clause: BoundClause, rows: pa.Table) -> pa.Table:
+    """Return the rows that one clause makes of joined rows."""
+    spec = plan.spec
+    columns: dict[str, Any] = {}
+    is_delete = clause.clause.action == "delete"
+    for field in spec.schema.fields:
+        columns[field.name] = _value(plan, clause, field, rows)
+    if is_delete and plan.at is not None:
+        columns[spec.delta.name] = _moment(plan, rows.num_rows)
+    columns[DELETED] = pa.repeat(is_delete, rows.num_rows)
+    if clause.clause.action == "insert":
+        columns[ENDED_SEGMENT] = pa.nulls(rows.num_rows, pa.int64())
+        columns[ENDED_OFFSET] = pa.nulls(rows.num_rows, pa.int32())
+    else:
+        columns[ENDED_SEGMENT] = rows[SEGMENT].cast(pa.int64())
+        columns[ENDED_OFFSET] = rows[OFFSET].cast(pa.int32())
+    made = pa.table(columns)
+    if is_delete and plan.source is not None:
+        made = _once_each(made)
+    return made
+
+
+def _once_each(deletes: pa.Table) -> pa.Table:
+    """Return deletes without repeats: a row may match several rows of the source."""
+    ids = np.stack([deletes[ENDED_SEGMENT].to_numpy(), deletes[ENDED_OFFSET].to_numpy()], axis=1)
+    _, first = np.unique(ids, axis=0, return_index=True)
+    if len(first) == deletes.num_rows:
+        return deletes
+    return deletes.take(pa.array(np.sort(first)))
+
+
+def _moment(plan: StatementPlan, rows: int) -> pa.Array:
+    """Return the delta `at` of deletes, once a row."""
+    kind = plan.spec.delta.type
+    assert isinstance(kind, Atomic)
+    order = encode_order(plan.at, kind, name="at")
+    return of_order(np.full(rows, order), np.ones(rows, np.bool_), kind)
+
+
+def _value(plan: StatementPlan, clause: BoundClause, field: Field, rows: pa.Table) -> Any:
+    """Return the values of a column in the rows that a clause makes."""
+    kind = arrow_type(field.type)
+    if clause.clause.action == "delete":
+        if field not in _ordered_by(plan.spec):
+            return pa.nulls(rows.num_rows, kind)
+        return rows[side_name(plan.target, field.name)]
+    if field.name in clause.values:
+        return clause.values[field.name].values(rows)
+    if clause.clause.action == "insert":
+        return pa.nulls(rows.num_rows, kind)
+    return rows[side_name(plan.target, field.name)]
+
+
+def cast_column(values: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
+    """Return a column of the source in the table's type; raise if it cannot."""
+    kind = arrow_type(field.type)
+    if values.type == kind:
+        return values
+    try:
+        return values.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInputError(
+            f"column {field.name!r} of the source is {type_name(values.type)}, and a value does "
+            f"not fit the table's {type_name(field.type)}: {error}; cast it before the statement"
+        ) from error
+
+
+def concatenated(spec: TableSpec, parts: Iterable[pa.Table]) -> pa.Table:
+    columns = [(name, kind) for name, kind in _output_columns(spec).items()]
+    empty = pa.schema(columns).empty_table()
+    return pa.concat_tables([empty, *parts], promote_options="default")
+
+
+def _output_columns(spec: TableSpec) -> dict[str, pa.DataType]:
+    columns = {field.name: field.type for field in arrow_schema(spec.schema)}
+    hidden = {DELETED: pa.bool_(), ENDED_SEGMENT: pa.int64(), ENDED_OFFSET: pa.int32()}
+    return {**columns, **hidden}

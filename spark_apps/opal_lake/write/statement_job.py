@@ -1,0 +1,255 @@
+"""A statement from the version that it reads to its commit.
+
+The statement reads a version, claims a number, and computes rows: each ends a row of that version
+or is an insert. It commits if no other job touched the keys of these rows meanwhile, otherwise it
+runs again from the new head.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+
+import numpy as np
+
+from opal_lake.arrays import Int32Array, Int64Array
+from opal_lake.data.column_read import read_places
+from opal_lake.data.columns import to_fields
+from opal_lake.data.rejects import EXAMPLES, json_texts
+from opal_lake.data.segment import DataFile
+from opal_lake.definition.table_spec import NO_DELETES, TableSpec
+from opal_lake.engine.open_table import OpenTable
+from opal_lake.engine.results import find_result, keep_result
+from opal_lake.errors import ConflictError, FencedError, InvalidInputError, count_text
+from opal_lake.log.claim import claim_number
+from opal_lake.log.commit import Commit
+from opal_lake.log.conflict import Draft, Proposal
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.maintenance.fold_files import fold_if_due
+from opal_lake.read.statement import StatementPlan
+from opal_lake.result import JobResult
+from opal_lake.rule.outputs import JobOutputs, rows_touched, rule_counts, slot_writer
+from opal_lake.savepoints.business_snapshot import finish_what_is_over
+from opal_lake.write.ingest_job import assign_groups, processing_actions, with_files
+from opal_lake.write.statement_task import FAULTS, StatementOutput, write_statement_slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A statement: the name of its operation, and its plan on a given version.
+
+    `tries` is how often it runs if other jobs touch its rows meanwhile.
+    """
+
+    operation: str
+    plan: Callable[[Snapshot], StatementPlan]
+    token: str | None = None
+    tries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """One run of a statement: the version that it read, and what its tasks wrote."""
+
+    statement: Statement
+    base: Snapshot
+    spec: TableSpec
+    number: int
+    started_us: int
+    outputs: Sequence[StatementOutput]
+    rule_outputs: JobOutputs
+
+    @property
+    def files(self) -> list[DataFile]:
+        """The data files that were written, in the order of their segments."""
+        files: list[DataFile] = []
+        for output in self.outputs:
+            files += output.ingested.files
+        return sorted(files, key=lambda file: file.segments)
+
+
+def run_statement(table: OpenTable, statement: Statement) -> JobResult:
+    """Run a statement until it commits; raise ConflictError if it has no try left."""
+    if statement.tries < 1:
+        raise InvalidInputError(f"tries must be at least 1, got {statement.tries}")
+    started_us = table.log.clock.now_us()
+    for attempt in range(statement.tries):
+        base = table.log.head()
+        base.spec.require_keys(f"the {statement.operation}")
+        earlier = find_result(table.log, base, statement.operation, statement.token)
+        if earlier is not None:
+            return earlier
+        try:
+            return _run_on(table, statement, base, started_us)
+        except FencedError:
+            raise
+        except ConflictError as error:
+            if attempt + 1 == statement.tries:
+                raise ConflictError(
+                    f"the {statement.operation} ran {count_text(statement.tries, 'time')}, and "
+                    f"each time another job changed its rows before it committed: {error}"
+                ) from error
+    raise AssertionError
+
+
+def _run_on(table: OpenTable, statement: Statement, base: Snapshot, started_us: int) -> JobResult:
+    """Run a statement on the state of a version, and commit it."""
+    base = finish_what_is_over(table.log, base)
+    plan = statement.plan(base)
+    spec = _with_deletes(base.spec, plan)
+    # After the head was read: of equal deltas the greater number wins
+    number = claim_number(table.storage, base.root, statement.operation, table.log.clock)
+    rows = table.executor.statement_rows(plan)
+    writer = slot_writer(base, number, table.cache)
+    slots = table.executor.slots(writer.merged_entries, rows)
+    task = partial(write_statement_slot, spec=spec, writer=writer, slots=slots)
+    outputs = table.executor.by_key_hash(rows, base, slots, task)
+    _check_outputs(statement, outputs)
+    rule_outputs = JobOutputs(
+        writer=writer, outputs=tuple(output.rule_output for output in outputs), slots=slots
+    )
+    run = _Run(
+        statement=statement,
+        base=base,
+        spec=spec,
+        number=number,
+        started_us=started_us,
+        outputs=outputs,
+        rule_outputs=rule_outputs,
+    )
+    if not run.files:
+        return keep_result(table.storage, _result(table, run, version=base.version))
+    result = _commit(table, run)
+    fold_if_due(table.log, base, result.version)
+    return result
+
+
+def _with_deletes(spec: TableSpec, plan: StatementPlan) -> TableSpec:
+    """Return the spec with a column for deletes, if the statement needs one.
+
+    A table without a delete condition gets the condition that no row meets.
+    """
+    deletes_rows = any(clause.action == "delete" for clause in plan.clauses)
+    if spec.deletes is None and deletes_rows:
+        return replace(spec, deletes=NO_DELETES)
+    return spec
+
+
+def _check_outputs(statement: Statement, outputs: Sequence[StatementOutput]) -> None:
+    """Raise InvalidInputError for rows that the statement cannot apply."""
+    rejected: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    examples: dict[str, list[str]] = {reason: [] for reason in FAULTS}
+    for output in outputs:
+        rejected.update(output.ingested.rejected)
+        faults.update(output.faults)
+        for reason, examples_of_task in output.examples.items():
+            examples[reason] += examples_of_task
+    name = statement.operation
+    if rejected:
+        reason, number = rejected.most_common(1)[0]
+        raise InvalidInputError(
+            f"the {name} would write {count_text(number, 'row')} that do not fit the table: "
+            f"{reason}; nothing was changed"
+        )
+    for reason in FAULTS:
+        if faults[reason]:
+            keys = ", ".join(examples[reason][:EXAMPLES])
+            fault = _FAULT_TEXTS[reason].format(rows=count_text(faults[reason], "row"))
+            raise InvalidInputError(
+                f"the {name} changed nothing: {fault}. Keys, for example: {keys}"
+            )
+
+
+_FAULT_TEXTS = {
+    "repeated": (
+        "{rows} have a key that it would write more than once; leave one row of each key in the "
+        "source, or use duplicates='latest' in a merge"
+    ),
+    "existing": (
+        "{rows} would be inserted under keys that the table has already; use upsert or a merge to "
+        "replace them"
+    ),
+    "moved": "{rows} would get another key; delete the old row, and insert the new one",
+    "outlasted": (
+        "{rows} have a lower delta or tie-break than the row that they should replace, so that "
+        "they would stay invisible; give them a delta that is not lower"
+    ),
+}
+
+
+def _commit(table: OpenTable, run: _Run) -> JobResult:
+    log, base = table.log, run.base
+    attempts = count()
+    adds_deletes = run.spec.deletes != base.spec.deletes
+
+    def build(head: Snapshot, winners: Sequence[Commit]) -> Draft:
+        if head.spec != base.spec:
+            raise ConflictError(f"the definition of the table changed after version {base.version}")
+        for winner in winners:
+            _check_untouched(run, winner)
+        placed = assign_groups(run.files, head)
+        actions = processing_actions(run.rule_outputs, head, winners, placed)
+        if adds_deletes:
+            actions = replace(actions, spec=replace(head.spec, deletes=run.spec.deletes))
+        actions = with_files(actions, log, run.number, next(attempts), placed)
+        return Draft(actions=actions, result=_result(table, run), changes_view=True)
+
+    proposal = Proposal(
+        operation=run.statement.operation,
+        number=run.number,
+        build=build,
+        started_us=run.started_us,
+        token=run.statement.token,
+        business_snapshot=base.root.business.open,
+        at_once=True,
+    )
+    return log.commit(base, proposal)
+
+
+def _check_untouched(run: _Run, winner: Commit) -> None:
+    """Raise ConflictError if a winner's rows have keys of the statement's rows."""
+    runs = [file for output in run.rule_outputs.outputs for file in output.runs]
+    touched = rows_touched(runs, winner, run.rule_outputs.writer)
+    if not len(touched.segment):
+        return
+    keys = _keys_of(run, touched.segment, touched.offset)
+    raise ConflictError(
+        f"version {winner.version} changed {count_text(len(touched.segment), 'row')} of the same "
+        f"keys, for example {', '.join(keys)}"
+    )
+
+
+def _keys_of(run: _Run, segment: Int64Array, offset: Int32Array) -> list[str]:
+    """Return the keys of some rows that the statement wrote, as JSON."""
+    file_of = {file.segments[0]: file for file in run.files}
+    first = int(segment[0])
+    offsets = np.sort(offset[segment == first])[:EXAMPLES].astype(np.int64)
+    names = [key.physical for key in run.spec.keys]
+    rows = read_places(run.base.storage, file_of[first], run.spec, names, offsets)
+    return json_texts(to_fields(rows, run.spec, run.spec.keys))
+
+
+def _result(table: OpenTable, run: _Run, version: int | None = None) -> JobResult:
+    counts: Counter[str] = Counter()
+    for output in run.outputs:
+        counts.update(output.counts)
+    files = run.files
+    rule = rule_counts(run.rule_outputs.counts, len(files))
+    written: Mapping[str, int] = {
+        "inserted": counts["inserted"],
+        "updated": counts["updated"],
+        "deleted": counts["deleted"],
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+        "events": rule["events"],
+        "segments": rule["segments"],
+    }
+    return JobResult(
+        operation=run.statement.operation,
+        table=table.uri,
+        version=version,
+        token=run.statement.token,
+        counts=written,
+    )
