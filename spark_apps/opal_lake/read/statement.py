@@ -151,6 +151,16 @@ class SidedColumns(Columns):
         path = (side_name(having[0], first), *rest)
         return Columns.read(self, Column(path=path, at=column.at))
 
+    def named(self, fields: Sequence[Field], name: str, column: Column) -> Field:
+        try:
+            return Columns.named(self, fields, name, column)
+        except FaultError as fault:
+            if len(self.sides) > 1:
+                raise
+            # A text over one side need not name it
+            (side,) = self.sides
+            raise FaultError(fault.at, fault.text.replace(side_name(side, ""), "")) from None
+
 
 def side_name(side: str, name: str) -> str:
     """Return the name that a column of a side has in joined rows."""

@@ -81,18 +81,19 @@ class Columns:
 
     def read(self, column: Column) -> Read:
         """Return the column; as in Spark, names are not case-sensitive."""
-        field = self._named(self.fields, column.path[0], column)
+        field = self.named(self.fields, column.path[0], column)
         path = [field.name]
         for name in column.path[1:]:
             if not isinstance(field.type, Struct):
                 shown = ".".join(path)
                 raise FaultError(column.at, f"{shown!r} is not a struct, so it has no {name!r}")
-            field = self._named(field.type.fields, name, column)
+            field = self.named(field.type.fields, name, column)
             path.append(field.name)
         field_id = field.id if len(path) == 1 else None
         return Read(path=tuple(path), kind=kind_of(field.type), field_id=field_id)
 
-    def _named(self, fields: Sequence[Field], name: str, column: Column) -> Field:
+    def named(self, fields: Sequence[Field], name: str, column: Column) -> Field:
+        """Return the field of a name, by its exact case if there is one."""
         exact = {field.name: field for field in fields}
         folded = {field.name.casefold(): field for field in fields}
         field = exact.get(name) or folded.get(name.casefold())

@@ -1,0 +1,355 @@
+"""Statements: which rows they change, what they refuse, and what other writers do to them."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from opal_lake import Table, layout
+from opal_lake.errors import (
+    CommitUnknownError,
+    ConflictError,
+    InvalidInputError,
+    StorageError,
+)
+from opal_lake.operations.statements import MergeBuilder
+from opal_lake.result import JobResult
+from opal_lake.storage import Storage, open_storage
+from opal_lake.storage.forwarding import ForwardingStore
+from opal_lake.table import table_on
+from tests.kit.check import check_table
+from tests.kit.failing_store import Crash, FailingStore, Mode
+from tests.opal_lake import shop
+from tests.opal_lake.shop import copied
+
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("at", pa.int64()), ("name", pa.string()), ("price", pa.float64())]
+)
+Row = tuple[int, int, str | None, float | None]
+
+
+def rows_of(*rows: Row) -> pa.Table:
+    return pa.Table.from_pylist(
+        [dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA
+    )
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    created = Table.create(str(tmp_path / "t"), SCHEMA, keys=["id"], delta="at")
+    created.upsert(rows_of((1, 10, "ax", 1.0), (2, 10, "bow", 2.0), (3, 10, "cup", None)))
+    return created
+
+
+def content(table: Table, **moment: Any) -> list[Row]:
+    rows = table.read(columns=SCHEMA.names, **moment).to_pylist()
+    return sorted(tuple(row.values()) for row in rows)
+
+
+def counts(result: JobResult) -> tuple[int, int, int]:
+    return result.counts["inserted"], result.counts["updated"], result.counts["deleted"]
+
+
+def test_update_changes_the_rows_for_which_the_condition_is_true(table: Table) -> None:
+    result = table.update(set={"price": "price * 2", "name": "'new'"}, where="price > 1")
+    assert counts(result) == (0, 1, 0)
+    assert content(table) == [(1, 10, "ax", 1.0), (2, 10, "new", 4.0), (3, 10, "cup", None)]
+    assert check_table(table) == []
+
+
+def test_update_without_a_new_delta_corrects_the_past(table: Table) -> None:
+    table.update(set={"name": "'right'", "at": "at"}, where="id = 1")
+    assert content(table, event_time=10)[0] == (1, 10, "right", 1.0)
+    assert content(table, version=1)[0] == (1, 10, "ax", 1.0)
+
+
+def test_update_with_a_later_delta_keeps_the_past(table: Table) -> None:
+    table.update(set={"name": "'new'", "at": 20}, where="id = 1")
+    assert content(table, event_time=19)[0] == (1, 10, "ax", 1.0)
+    assert content(table)[0] == (1, 20, "new", 1.0)
+
+
+def test_delete_ends_rows_at_their_own_delta_or_at_a_given_one(table: Table) -> None:
+    assert counts(table.delete(where="id = 1")) == (0, 0, 1)
+    assert counts(table.delete(where="id = 2", at=30)) == (0, 0, 1)
+    assert content(table) == [(3, 10, "cup", None)]
+    assert content(table, event_time=29) == [(2, 10, "bow", 2.0), (3, 10, "cup", None)]
+    assert check_table(table) == []
+
+
+def test_delete_without_a_condition_empties_the_table(table: Table) -> None:
+    assert counts(table.delete()) == (0, 0, 3)
+    assert content(table) == []
+
+
+def test_rows_that_come_after_the_first_delete_may_delete_again(table: Table) -> None:
+    table.delete(where="id = 1")
+    table.upsert(rows_of((1, 11, "back", 1.0)))
+    table.ingest(rows_of((2, 11, "later", 1.0)))
+    table.metagen()
+    table.compact()
+    assert content(table) == [(1, 11, "back", 1.0), (2, 11, "later", 1.0), (3, 10, "cup", None)]
+    assert check_table(table) == []
+
+
+def test_insert_refuses_keys_that_the_table_has(table: Table) -> None:
+    with pytest.raises(InvalidInputError, match=r'1 row would be inserted.*\{"id": 1\}'):
+        table.insert(rows_of((1, 11, "again", 1.0), (9, 11, "new", 1.0)))
+    assert len(content(table)) == 3
+    assert counts(table.insert(rows_of((9, 11, "new", 1.0)))) == (1, 0, 0)
+
+
+def test_insert_brings_a_deleted_key_back_from_its_delete_on(table: Table) -> None:
+    table.delete(where="id = 1", at=20)
+    with pytest.raises(InvalidInputError, match="lower delta"):
+        table.insert(rows_of((1, 15, "too early", 1.0)))
+    table.insert(rows_of((1, 20, "back", 1.0)))
+    assert content(table)[0] == (1, 20, "back", 1.0)
+
+
+MERGES: dict[str, tuple[str, Callable[[MergeBuilder], MergeBuilder], list[Row]]] = {
+    "upsert": (
+        "t.id = s.id",
+        lambda merge: merge.when_matched_update_all().when_not_matched_insert_all(),
+        [(1, 10, "ax", 1.0), (2, 20, "new", 9.0), (3, 10, "cup", None), (4, 20, "dye", 8.0)],
+    ),
+    "first clause wins": (
+        "s.id = t.id",
+        lambda merge: merge.when_matched_delete(where="s.price > 5").when_matched_update(
+            {"name": "'no'"}
+        ),
+        [(1, 10, "ax", 1.0), (3, 10, "cup", None)],
+    ),
+    "clause without a match": (
+        "t.id = s.id",
+        lambda merge: merge.when_matched_delete(where="s.price > 50"),
+        [(1, 10, "ax", 1.0), (2, 10, "bow", 2.0), (3, 10, "cup", None)],
+    ),
+    "expression of both sides": (
+        "t.id = s.id",
+        lambda merge: merge.when_matched_update({"price": "t.price + s.price", "name": "s.name"}),
+        [(1, 10, "ax", 1.0), (2, 10, "new", 11.0), (3, 10, "cup", None)],
+    ),
+    "insert of some columns": (
+        "t.id = s.id",
+        lambda merge: merge.when_not_matched_insert({"id": "s.id", "at": "s.at"}),
+        [(1, 10, "ax", 1.0), (2, 10, "bow", 2.0), (3, 10, "cup", None), (4, 20, None, None)],
+    ),
+    "rows without a source": (
+        "t.id = s.id",
+        lambda merge: merge.when_not_matched_by_source_update(
+            {"name": "'old'"}, where="price IS NOT NULL"
+        ).when_not_matched_by_source_delete(),
+        [(1, 10, "old", 1.0), (2, 10, "bow", 2.0)],
+    ),
+    "another column": (
+        "t.price + 7 = s.price AND s.id > 1",
+        lambda merge: merge.when_matched_update({"name": "s.name"}),
+        [(1, 10, "ax", 1.0), (2, 10, "bow", 2.0), (3, 10, "cup", None)],
+    ),
+    "a text column": (
+        "t.name = s.name",
+        lambda merge: merge.when_matched_delete().when_not_matched_insert_all(where="s.id = 4"),
+        [(1, 10, "ax", 1.0), (2, 10, "bow", 2.0), (3, 10, "cup", None), (4, 20, "dye", 8.0)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MERGES)
+def test_merge_applies_its_clauses(table: Table, name: str) -> None:
+    on, clauses, expected = MERGES[name]
+    source = rows_of((2, 20, "new", 9.0), (4, 20, "dye", 8.0))
+    if name == "another column":
+        with pytest.raises(InvalidInputError, match="has no equality"):
+            clauses(table.merge(source, on=on)).execute()
+        return
+    clauses(table.merge(source, on=on)).execute()
+    assert content(table) == expected
+    assert check_table(table) == []
+
+
+def test_several_source_rows_for_one_row_are_an_error_that_names_the_key(table: Table) -> None:
+    source = rows_of((2, 20, "one", 1.0), (2, 21, "two", 2.0))
+    merge = table.merge(source, on="t.id = s.id").when_matched_update_all()
+    with pytest.raises(InvalidInputError, match=r'more than once.*\{"id": 2\}'):
+        merge.execute()
+    latest = table.merge(source, on="t.id = s.id", duplicates="latest").when_matched_update_all()
+    latest.execute()
+    assert content(table)[1] == (2, 21, "two", 2.0)
+
+
+def test_a_delete_may_match_several_source_rows(table: Table) -> None:
+    source = rows_of((2, 20, "one", 1.0), (2, 21, "two", 2.0))
+    assert counts(table.merge(source, on="t.id = s.id").when_matched_delete().execute()) == (
+        0,
+        0,
+        1,
+    )
+
+
+def test_merge_adds_columns_of_the_source_only_if_asked(table: Table) -> None:
+    source = rows_of((2, 20, "new", 9.0)).append_column("stock", pa.array([5]))
+    table.merge(source, on="t.id = s.id").when_matched_update_all().execute()
+    assert "stock" not in table.read().column_names
+    merge = table.merge(source, on="t.id = s.id").when_matched_update_all()
+    merge.with_schema_evolution().execute()
+    assert sorted(table.read()["stock"].to_pylist(), key=str) == [5, None, None]
+
+
+REFUSED: list[tuple[Callable[[Table], Any], str]] = [
+    (lambda t: t.update(set={"id": 7}), "an update cannot change the key column 'id'"),
+    (lambda t: t.update(set={"at": "at - 1"}), "3 rows have a lower delta"),
+    (lambda t: t.update(set={"nope": 1}), "sets 'nope', and the table has no such column"),
+    (lambda t: t.update(set={"name": "1"}), "does not fit column 'name' of type STRING"),
+    (lambda t: t.update(set={"at": "9223372036854775807 + 1"}), "cannot hold"),
+    (lambda t: t.update(set={"price": "1 / (id - 1)"}), "divides by zero"),
+    (lambda t: t.update(set={"at": None}), "delta column 'at' is null"),
+    (lambda t: t.delete(where="nope = 1"), "no column 'nope'"),
+    (lambda t: t.delete(where="price"), "expected something true or false"),
+    (lambda t: t.update(set={"price": 1}, tries=0), "tries"),
+    (lambda t: t.merge(rows_of(), on="t.id = s.id").execute(), "the merge has no clause"),
+    (
+        lambda t: t.merge(rows_of(), on="t.id = s.id").when_matched_delete("at = 1").execute(),
+        "'at' is ambiguous; write 't.at' or 's.at'",
+    ),
+    (
+        lambda t: (
+            t.merge(rows_of(), on="t.id = s.id").when_not_matched_insert({"id": "1"}).execute()
+        ),
+        "an insert needs values for the columns at",
+    ),
+]
+
+
+@pytest.mark.parametrize("statement, message", REFUSED, ids=[text for _, text in REFUSED])
+def test_a_refused_statement_changes_nothing(
+    table: Table, statement: Callable[[Table], Any], message: str
+) -> None:
+    before = content(table)
+    with pytest.raises(InvalidInputError, match=message):
+        statement(table)
+    assert content(table) == before
+    assert len([*table.commits()]) == 2
+
+
+def test_a_token_applies_a_merge_once(table: Table) -> None:
+    merge = table.merge(rows_of((2, 10, "x", 1.0)), on="t.id = s.id")
+    merge = merge.when_matched_update({"price": "t.price + 1"})
+    first, second = merge.execute(token="m"), merge.execute(token="m")
+    assert (first.version, second.version, second.repeated) == (2, 2, True)
+    assert content(table)[1] == (2, 10, "bow", 3.0)
+    nothing = table.update(set={"price": 1}, where="id = 99", token="n")
+    assert table.update(set={"price": 1}, token="n").repeated
+    assert counts(nothing) == (0, 0, 0)
+
+
+def test_a_row_that_another_writer_changed_meanwhile_is_read_again(table: Table) -> None:
+    """No update is lost: each of the raced increments counts."""
+    other = Table.open(table.uri)
+
+    def add_one(_: int) -> None:
+        other.update(set={"price": "price + 1"}, where="id = 1", tries=100)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add_one, range(12)))
+    assert content(table)[0] == (1, 10, "ax", 13.0)
+    assert check_table(table) == []
+
+
+def test_statements_on_other_rows_of_a_file_never_run_again(table: Table) -> None:
+    other = Table.open(table.uri)
+
+    def change(number: int) -> None:
+        other.update(set={"name": f"'{number}'"}, where=f"id = {1 + number % 3}", tries=1)
+
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(4):
+            list(pool.map(change, range(3)))
+    assert [name for _, _, name, _ in content(table)] == ["0", "1", "2"]
+    assert check_table(table) == []
+
+
+@dataclass(slots=True)
+class Interfering(ForwardingStore):
+    """A store in which another writer commits after a job has claimed a number."""
+
+    inner: Storage
+    interfere: Callable[[], object]
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        is_put = self.inner.put_if_absent(path, data)
+        if is_put and layout.claim_number(path) is not None:
+            self.interfere()
+        return is_put
+
+
+def test_a_statement_without_a_try_left_names_the_keys(table: Table) -> None:
+    other = Table.open(table.uri)
+    store = Interfering(table.storage, lambda: other.upsert(rows_of((1, 11, "other", 0.0))))
+
+    with pytest.raises(ConflictError, match=r'ran 2 times.*\{"id": 1\}'):
+        table_on(store).update(set={"price": 5}, where="id = 1", tries=2)
+    assert content(table)[0] == (1, 11, "other", 0.0)
+
+
+def test_a_statement_without_a_conflict_adds_to_what_others_committed_meanwhile(
+    table: Table,
+) -> None:
+    other = Table.open(table.uri)
+    store = Interfering(table.storage, lambda: other.upsert(rows_of((2, 11, "other", 0.0))))
+    assert table_on(store).update(set={"price": 5}, where="id = 1", tries=1).version == 3
+    assert content(table)[:2] == [(1, 10, "ax", 5.0), (2, 11, "other", 0.0)]
+    assert check_table(table) == []
+
+
+def test_a_change_of_the_columns_meanwhile_runs_the_statement_again(table: Table) -> None:
+    other = Table.open(table.uri)
+    with ThreadPoolExecutor(2) as pool:
+        added = pool.submit(other.add_columns, {"stock": "long"})
+        pool.submit(table.update, set={"price": 5}).result()
+        added.result()
+    assert "stock" in table.read().column_names
+    assert check_table(table) == []
+
+
+MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_failure_at_any_call_of_a_merge_costs_nothing_but_a_rerun(
+    mode: Mode, request: pytest.FixtureRequest
+) -> None:
+    def fresh(name: object) -> Any:
+        return open_storage(f"memory://{request.node.name}-{name}")
+
+    def merge(storage: Any, writer: str) -> None:
+        table = shop.reopen(storage, writer)
+        source, _ = shop.rows([("ax", 2, 1), ("bow", 2, 2), ("new", 2, 3)])
+        builder = table.merge(source, on="t.sku = s.sku").when_matched_delete(where="s.sku = 'ax'")
+        builder = builder.when_matched_update({"price": "t.price + s.price", "at": "s.at"})
+        builder.when_not_matched_insert_all().execute(token="merge")
+
+    begun = fresh("begun")
+    shop.create(begun, checkpoint_commits=2, key_store_fan_in=2).ingest(
+        *shop.rows([("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30)]), metadata="inline"
+    )
+    dry = FailingStore(copied(begun, fresh("dry")))
+    merge(dry, "dry")
+    expected = [("bow", 2, 22), ("cup", 1, 30), ("new", 2, 3)]
+    for fail_at in range(1, len(dry.trace) + 1):
+        storage = copied(begun, fresh(fail_at))
+        failing = FailingStore(storage, fail_at, mode)
+        for target in (failing, storage, storage):
+            try:
+                merge(target, f"writer-{fail_at}")
+            except (Crash, StorageError, CommitUnknownError, ConflictError):
+                continue
+        table = shop.reopen(storage, "reader")
+        where = (mode, fail_at, dry.trace[fail_at - 1])
+        assert shop.content(table) == expected, where
+        assert [commit.operation for commit in table.commits()].count("merge") == 1, where
+        assert check_table(table) == [], where
