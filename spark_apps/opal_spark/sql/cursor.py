@@ -84,7 +84,7 @@ _BY = {
 
 _QUERY_WORDS = words("SELECT WITH FROM VALUES TABLE MAP REDUCE")
 # A word of _QUERY_WORDS is a name if one of these follows
-AFTER_A_NAME = frozenset({")", "]", ",", ".", ";", "=", "==", "<", ">", "<>", "|>", "AS", "::"})
+_AFTER_A_NAME = frozenset({")", "]", ",", ".", ";", "=", "==", "<", ">", "<>", "|>", "AS", "::"})
 
 
 class Progress(NamedTuple):
@@ -282,10 +282,10 @@ class Cursor:
             return True
         if value == ",":
             return True
-        if not progress.complete:
-            return value in stops and self._is_misplaced(progress.at, stops)
         if progress.cases:
             return False
+        if not progress.complete:
+            return value in stops and self._is_misplaced(progress.at, stops)
         if value == "NOT" and value in stops:
             # DEFAULT 1 NOT NULL, but not DEFAULT a NOT IN (1)
             return self.tokens[progress.at + 1].value == "NULL"
@@ -627,7 +627,7 @@ def starts_query(tokens: list[Token], index: int) -> bool:
     following = tokens[min(index + 1, len(tokens) - 1)]
     if following.kind == END:
         return False
-    if following.kind in (WORD, SYMBOL) and following.value in AFTER_A_NAME:
+    if following.kind in (WORD, SYMBOL) and following.value in _AFTER_A_NAME:
         return False
     is_name = following.kind in (WORD, QUOTED)
     if token.value in ("TABLE", "WITH"):

@@ -7,7 +7,7 @@ each open bracket. In each frame it knows whether a word is part of an expressio
 from collections.abc import Callable, Iterable
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.sql.cursor import AFTER_A_NAME, Cursor, Progress, starts_query
+from opal_spark.sql.cursor import Cursor, Progress, starts_query
 from opal_spark.sql.lexer import END, NUMBER, QUOTED, SYMBOL, WORD, Token, tokens, words
 from opal_spark.sql.statements import Changes, Reference, Slice
 
@@ -287,7 +287,7 @@ class _Scan:
             self._open(RELATION)
         elif token.value == "LATERAL" and self._is_prefix(following):
             self.index += 1
-        elif token.value == "VALUES" and following.value not in AFTER_A_NAME | {""}:
+        elif token.value == "VALUES" and starts_query(self.tokens, self.index):
             self._enter(frame, VALUES)
             frame.was_values = True
         elif token.value == "STREAM" and self._is_stream(following):
