@@ -287,6 +287,35 @@ def test_generated_statements_are_read_as_spark_reads_them(oracle: Oracle) -> No
     assert accepted > 300
 
 
+def test_tokens_are_those_of_the_lexer_of_spark(spark: Any) -> None:
+    jvm = spark._jvm
+    rules = jvm.org.apache.spark.sql.catalyst.parser
+    fragments = (
+        "' \" ` \\ -- /* */ /*+ r' R\" 1 2.5 . e E+ 5e3 1. L BD d _ a select MAP < > >> >>> = ! |"
+    )
+    fragments += " :: : ? é ſ ß ² ٣ 😀 { @ // file:// s3a:// '' `` ( ) ; - +"
+    chance = random.Random(39)
+    compared = 0
+    for _ in range(1500):
+        pieces = [chance.choice([*fragments.split(), " ", "\n"]) for _ in range(8)]
+        text = "".join(pieces[: chance.randint(1, 8)])
+        try:
+            ours = [(token.start, token.end) for token in tokens(text)[:-1]]
+        except InvalidInputError:
+            continue
+        stream = jvm.org.antlr.v4.runtime.CharStreams.fromString(text)
+        lexer = rules.SqlBaseLexer(rules.UpperCaseCharStream(stream))
+        lexer.removeErrorListeners()
+        theirs = [
+            (token.getStartIndex(), token.getStopIndex() + 1)
+            for token in lexer.getAllTokens()
+            if token.getChannel() == 0
+        ]
+        assert ours == theirs, text
+        compared += 1
+    assert compared > 700
+
+
 def test_soup_of_tokens_raises_only_invalid_input() -> None:
     chance = random.Random(39)
     source = " ".join([*DOCUMENTED, *SURPRISING])
