@@ -23,6 +23,7 @@ from opal_spark.engine.executor import SparkTasks
 from opal_spark.read.changes import changes
 from opal_spark.read.history_view import history
 from opal_spark.read.reader import read
+from opal_spark.read.statement import statement_rows
 from opal_spark.sources import source_errors
 from opal_spark.sources.ingested import SparkRows
 
@@ -66,9 +67,8 @@ class SparkEngine(SparkTasks):
         return changes(self.spark, plan)
 
     def statement_rows(self, plan: StatementPlan) -> DataFrame:
-        raise InvalidInputError(
-            "statements do not run on Spark yet; open the table with opal_lake.Table.open"
-        )
+        """Return a DataFrame of the rows; most are computed when it is used."""
+        return statement_rows(self.spark, plan)
 
     def as_inserts(self, rows: DataFrame, version: int, committed_us: int) -> DataFrame:
         """Return the rows with the columns of a change feed."""

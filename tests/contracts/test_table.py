@@ -290,6 +290,55 @@ def test_rejected_rows_are_listed_and_none_of_a_frame_can_be_replayed(
     assert engine.rows(table.read()) == [*DAY_1]
 
 
+def test_statements_change_rows_of_a_condition(engine: Engine, table: Table[Any]) -> None:
+    fill(table, engine)
+    updated = table.update({"price": "price + 1"}, where="sku IN ('a', 'd') AND price < 10")
+    assert (updated.counts["updated"], updated.version) == (1, 4)
+    assert engine.rows(table.read()) == [("a", 2, 10), ("c", 1, 3), ("d", 2, 5)]
+    assert table.delete("price = 3", at=7).counts["deleted"] == 1
+    assert engine.rows(table.read(event_time=6)) == [("a", 2, 10), ("c", 1, 3), ("d", 2, 5)]
+    assert engine.rows(table.read()) == [("a", 2, 10), ("d", 2, 5)]
+    assert table.update({"price": 1}, where="price = 3").version == 5
+    with pytest.raises(InvalidInputError, match="key column 'sku'"):
+        table.update({"sku": "'x'"})
+    assert table.check(all=True) == []
+
+
+def test_insert_adds_keys_and_upsert_replaces_them(engine: Engine, table: Table[Any]) -> None:
+    assert table.insert(engine.frame(DAY_1), token="t").counts["inserted"] == 3
+    assert table.insert(engine.frame(DAY_1), token="t").repeated
+    with pytest.raises(InvalidInputError, match="already"):
+        table.insert(engine.frame([("c", 2, 1), ("e", 1, 1)]))
+    table.upsert(engine.frame([("c", 2, 9), ("e", 1, 1)]))
+    assert engine.rows(table.read()) == [*DAY_1[:2], ("c", 2, 9), ("e", 1, 1)]
+
+
+@pytest.mark.parametrize("on", ["t.sku = s.sku", "t.sku = s.sku AND t.at <= s.at"])
+def test_merge_applies_clauses_to_pairs_and_to_other_rows(
+    engine: Engine, table: Table[Any], on: str
+) -> None:
+    table.upsert(engine.frame(DAY_1))
+    rows = engine.frame([("a", 2, 5), ("b", 2, 0), ("d", 2, 4), ("e", 2, -1)])
+    merge = table.merge(rows, on=on).when_matched_delete(where="s.price = 0")
+    merge = merge.when_matched_update({"price": "t.price + s.price", "at": "s.at"})
+    merge = merge.when_not_matched_insert_all(where="price > 0")
+    counts = merge.execute(token="m").counts
+    assert (counts["inserted"], counts["updated"], counts["deleted"]) == (1, 1, 1)
+    assert merge.execute(token="m").repeated
+    assert engine.rows(table.read()) == [("a", 2, 6), ("c", 1, 3), ("d", 2, 4)]
+    others = table.merge(rows, on=on).when_not_matched_by_source_update({"price": 0})
+    assert others.execute().counts["updated"] == 1
+    assert engine.rows(table.read()) == [("a", 2, 6), ("c", 1, 0), ("d", 2, 4)]
+    assert table.check(all=True) == []
+
+
+def test_alter_changes_columns_and_no_row(engine: Engine, table: Table[Any]) -> None:
+    fill(table, engine)
+    table.alter([{"rename": "sku", "to": "item"}])
+    assert engine.rows(table.read(), "item", "at", "price") == NOW
+    assert table.describe()["keys"] == ["item"]
+
+
 def test_every_verb_has_a_contract() -> None:
     verbs = {name for name in dir(Table) if not name.startswith("_")} - NO_VERBS
     assert verbs - called_by_tests() == set()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from opal_lake.arguments.declared import declaration
-from opal_lake.arguments.values import Count, Help, Where, one_of
+from opal_lake.arguments.values import Count, Help, one_of
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.verb import Job
 from opal_lake.result import JobResult
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from opal_lake.read.statement import StatementPlan
 
 TRIES = 3
+# A text, or a Column if the engine is Spark
+RowsWhere = Annotated[Any, Help("only rows that meet this condition", "CONDITION")]
 Duplicates = Annotated[str, one_of("fail", "latest")]
 Tries = Annotated[Count, Help("how often to run if other jobs change the rows meanwhile")]
 
@@ -51,7 +53,7 @@ class Update(_Statement):
     name: ClassVar[str] = "update"
 
     set: Mapping[str, Any] = field(kw_only=False)
-    where: Where | None = None
+    where: RowsWhere = None
 
     def run(self, table: "OpenTable") -> JobResult:
         """Read the rows, and commit their new values."""
@@ -74,7 +76,7 @@ class Delete(_Statement):
 
     name: ClassVar[str] = "delete"
 
-    where: Where | None = field(default=None, kw_only=False)
+    where: RowsWhere = field(default=None, kw_only=False)
     at: Annotated[Any, Help("the delta of the deletes, such as a time", "VALUE")] = None
 
     def run(self, table: "OpenTable") -> JobResult:

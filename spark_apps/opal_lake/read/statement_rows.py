@@ -211,19 +211,7 @@ def _made(plan: StatementPlan, clause: BoundClause, rows: pa.Table) -> pa.Table:
     else:
         columns[ENDED_SEGMENT] = rows[SEGMENT].cast(pa.int64())
         columns[ENDED_OFFSET] = rows[OFFSET].cast(pa.int32())
-    made = pa.table(columns)
-    if is_delete and plan.source is not None:
-        made = _once_each(made)
-    return made
-
-
-def _once_each(deletes: pa.Table) -> pa.Table:
-    """Return deletes without repeats: a row may match several rows of the source."""
-    ids = np.stack([deletes[ENDED_SEGMENT].to_numpy(), deletes[ENDED_OFFSET].to_numpy()], axis=1)
-    _, first = np.unique(ids, axis=0, return_index=True)
-    if len(first) == deletes.num_rows:
-        return deletes
-    return deletes.take(pa.array(np.sort(first)))
+    return pa.table(columns)
 
 
 def _moment(plan: StatementPlan, rows: int) -> pa.Array:

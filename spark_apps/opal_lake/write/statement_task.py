@@ -4,7 +4,7 @@ It takes the rows of one range of the key hash, so that all rows of a key are to
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from opal_lake import layout
 from opal_lake.arrays import BoolArray
 from opal_lake.data.rejects import EXAMPLES, json_texts
 from opal_lake.definition.key_hash import hashes_from_bytes
-from opal_lake.definition.schema import ENDED_OFFSET, ENDED_SEGMENT
+from opal_lake.definition.schema import DELETED, ENDED_OFFSET, ENDED_SEGMENT
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import HASH, Attempt, Batches
 from opal_lake.events.segment_log import NO_ROW, RowIds, concat_ids
@@ -87,10 +87,30 @@ def _written(batches: Batches, task: IngestTask) -> tuple[IngestOutput, _Rows]:
         ended.append(_ended(rows))
         keys.append(rows.select(names))
 
-    ingested = ingest_layers([batches], task, keep)
+    ingested = ingest_layers([_without_repeats(batches)], task, keep)
     key_rows = pa.concat_tables(keys) if keys else pa.table({name: [] for name in names})
     rows = _Rows(entries=concat_entries(entries), ended=concat_ids(ended), keys=key_rows)
     return ingested, rows
+
+
+def _without_repeats(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Yield batches without repeated deletes of a row.
+
+    A row may match several rows of a source.
+    """
+    seen: set[tuple[int, int]] = set()
+    for batch in batches:
+        is_delete = pc.fill_null(batch[DELETED], False).to_numpy(zero_copy_only=False)
+        positions = np.flatnonzero(is_delete)
+        deletes = batch.take(pa.array(positions))
+        is_repeat = np.zeros(batch.num_rows, np.bool_)
+        ids = zip(
+            deletes[ENDED_SEGMENT].to_pylist(), deletes[ENDED_OFFSET].to_pylist(), strict=True
+        )
+        for position, row_id in zip(positions, ids, strict=True):
+            is_repeat[position] = row_id in seen
+            seen.add(row_id)
+        yield batch.filter(pa.array(~is_repeat)) if is_repeat.any() else batch
 
 
 def _ended(rows: pa.Table) -> RowIds:

@@ -99,6 +99,11 @@ def spark_schema(spec: TableSpec, physical: bool) -> T.StructType:
     return schema
 
 
+def spark_field_type(field: Field) -> T.DataType:
+    """Return the type that a column of the table has in DataFrames."""
+    return _spark_type(field.type, physical=False, orc=False)
+
+
 def _struct_type(fields: Sequence[Field], *, physical: bool, orc: bool) -> T.StructType:
     schema = T.StructType()
     for field in fields:

@@ -53,6 +53,9 @@ _BAD_PATTERN = re.compile(r"PatternSyntaxException: ([^\n]*)")
 _DIVIDED = re.compile(
     rf"\[USER_RAISED_EXCEPTION\] ([\s\S]*? {DIVIDES_BY_ZERO} in {SOME_ROW}; {re.escape(GUARD)})"
 )
+# The end of the message that `opal_spark.engine.stored_values` raises for a value
+UNSTORABLE = "cannot hold it; write a value that fits"
+_UNSTORED = re.compile(rf"\[USER_RAISED_EXCEPTION\] ([\s\S]*?{UNSTORABLE})")
 _UNWRITABLE = re.compile(
     r"Mkdirs failed to create \S+|Parent path is not a directory\S*|Read-only file system"
     r"|(?:Permission denied|AccessControlException|AccessDeniedException)[^\n]{0,200}"
@@ -110,7 +113,7 @@ def as_opal_error(error: Exception) -> Exception:
 
 def _row_problem(text: str) -> InvalidInputError | None:
     """Return the error for an expression that has no value in some row."""
-    if (problem := _division_problem(text)) is not None:
+    if (problem := _raised_problem(text)) is not None:
         return problem
     if (pattern := _BAD_PATTERN.search(text)) is not None:
         return InvalidInputError(
@@ -120,10 +123,10 @@ def _row_problem(text: str) -> InvalidInputError | None:
     return None
 
 
-def _division_problem(text: str) -> InvalidInputError | None:
-    """Return the error for a condition that divides by zero."""
-    divided = _DIVIDED.search(text)
-    return None if divided is None else InvalidInputError(divided[1])
+def _raised_problem(text: str) -> InvalidInputError | None:
+    """Return the error that one of our expressions raised for a row."""
+    raised = _DIVIDED.search(text) or _UNSTORED.search(text)
+    return None if raised is None else InvalidInputError(raised[1])
 
 
 def _file_problem(text: str) -> OpalError | None:
@@ -161,14 +164,14 @@ def python_problem(error: Exception) -> InvalidInputError | None:
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Raise InvalidInputError for a wrong Python of workers, or a division by zero.
+    """Raise InvalidInputError for a wrong Python of workers, or a refused row.
 
-    Other errors are raised unchanged: they may be the caller's own.
+    Our own expressions refuse rows. Other errors are raised unchanged: they may be the caller's.
     """
     try:
         yield
     except Exception as error:
-        problem = python_problem(error) or _division_problem(str(error))
+        problem = python_problem(error) or _raised_problem(str(error))
         if problem is not None:
             raise problem from error
         raise

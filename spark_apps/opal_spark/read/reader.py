@@ -14,10 +14,13 @@ from itertools import chain
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType, StructType
 
+from opal_lake.data.prune import Predicate
 from opal_lake.data.recent import Recent
 from opal_lake.data.segment import DataFile
-from opal_lake.definition.schema import SEGMENT
+from opal_lake.definition.schema import OFFSET, SEGMENT
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
@@ -61,12 +64,24 @@ def read(spark: SparkSession, view: View) -> DataFrame:
     return rows.select(*columns)
 
 
-def visible_rows(spark: SparkSession, plan: ReadPlan) -> DataFrame:
-    """Return the visible rows with all columns."""
+def rows_with_ids(spark: SparkSession, snapshot: Snapshot, where: Predicate | None) -> DataFrame:
+    """Return the visible rows with all columns and their row ids.
+
+    Files whose bounds do not meet the predicate are left out.
+    """
+    plan = plan_read(snapshot, None, where, _cached_invalid(snapshot, None))
+    verify_files(spark, snapshot, plan.files)
+    return visible_rows(spark, plan, with_ids=True)
+
+
+def visible_rows(spark: SparkSession, plan: ReadPlan, *, with_ids: bool = False) -> DataFrame:
+    """Return the visible rows with all columns, and with their row ids if asked for."""
     spec = plan.snapshot.spec
     # The groups with hidden rows
     mixed = sorted({file.group for file in plan.mixed})
     schema, table_columns = spark_schema(spec, physical=True), read_columns(spec)
+    if with_ids:
+        table_columns += [SEGMENT, OFFSET]
 
     def scan(files: Sequence[DataFile]) -> DataFrame:
         return scan_files(spark, plan.snapshot.storage, files, schema, spec.file_format)
@@ -77,8 +92,15 @@ def visible_rows(spark: SparkSession, plan: ReadPlan) -> DataFrame:
         files = [file for file in plan.files if file.group == group]
         parts.append(_filtered(spark, scan(files), plan, files))
     if not parts:
-        return spark.createDataFrame([], spark_schema(spec, physical=False))
+        return spark.createDataFrame([], _schema(spec, with_ids=with_ids))
     return reduce(DataFrame.union, [rows.select(*table_columns) for rows in parts])
+
+
+def _schema(spec: TableSpec, *, with_ids: bool) -> StructType:
+    schema = spark_schema(spec, physical=False)
+    if with_ids:
+        schema.add(SEGMENT, LongType()).add(OFFSET, IntegerType())
+    return schema
 
 
 def _filtered(

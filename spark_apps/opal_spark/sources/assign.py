@@ -6,29 +6,13 @@ from pyspark.sql.types import StructField, StructType
 
 from opal_lake.definition.schema import (
     RESERVED_PREFIX,
-    Array,
-    Atomic,
-    DataType,
-    Field,
-    Map,
-    Struct,
-    decimal_parts,
     schema_of_arrow,
     type_name,
 )
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_spark.engine.columns import arrow_of_spark, quoted, spark_schema
-
-_WIDER = {
-    "byte": ("short", "integer", "long", "float", "double"),
-    "short": ("integer", "long", "float", "double"),
-    "integer": ("long", "double"),
-    "long": (),
-    "float": ("double",),
-}
-# The digits of a decimal that holds all values of a type
-_INTEGER_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
+from opal_spark.engine.stored_values import misfit
 
 
 def assigned_columns(
@@ -107,51 +91,3 @@ def _assigned(given: StructField | None, expected: StructField) -> Column | str:
 
 def _signature(spec: TableSpec) -> str:
     return ", ".join(f"{field.name!r} {type_name(field.type)}" for field in spec.schema.fields)
-
-
-def misfit(given: DataType, expected: DataType, name: str) -> str | None:
-    """Return the reason why values would be lost; None if none would."""
-    match given, expected:
-        case Atomic(name=actual), Atomic(name=other) if fits(actual, other):
-            return None
-        case Array(element=actual), Array(element=other):
-            return misfit(actual.type, other.type, f"{name}.element")
-        case Map(), Map():
-            key_misfit = misfit(given.key.type, expected.key.type, f"{name}.key")
-            if key_misfit is not None:
-                return key_misfit
-            return misfit(given.value.type, expected.value.type, f"{name}.value")
-        case Struct(), Struct():
-            return _struct_misfit(given.fields, expected.fields, name)
-    return f"column {name!r} is {type_name(given)}, the table has {type_name(expected)}"
-
-
-def _struct_misfit(given: tuple[Field, ...], expected: tuple[Field, ...], name: str) -> str | None:
-    names = [field.name for field in given]
-    expected_names = [field.name for field in expected]
-    # A cast goes by position
-    if [name.casefold() for name in names] != [name.casefold() for name in expected_names]:
-        return f"column {name!r} has the fields {names}, the table {expected_names}"
-    for actual, other in zip(given, expected, strict=True):
-        problem = misfit(actual.type, other.type, f"{name}.{other.name}")
-        if problem is not None:
-            return problem
-    return None
-
-
-def fits(given: str, expected: str) -> bool:
-    """Return whether every value of one atomic type is a value of the other."""
-    if given == expected or expected in _WIDER.get(given, ()):
-        return True
-    target = decimal_parts(expected)
-    if target is None:
-        return False
-    precision, scale = target
-    integer_digits = precision - scale
-    if given in _INTEGER_DIGITS:
-        return integer_digits >= _INTEGER_DIGITS[given]
-    source = decimal_parts(given)
-    if source is None:
-        return False
-    given_precision, given_scale = source
-    return scale >= given_scale and integer_digits >= given_precision - given_scale

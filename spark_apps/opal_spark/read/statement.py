@@ -1,0 +1,373 @@
+"""The rows of a statement on Spark: texts are expressions of Spark, and go to it unchanged.
+
+The rows of both sides are joined under internal names. Each kind of clause is evaluated among the
+columns of the sides that its rows have: clauses for pairs see both sides, an insert sees the
+source, and a clause for rows without a source sees the table. Names without a side that both sides
+have are ambiguous, as in any join.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from opal_lake.definition.conditions.expression import VALUE, expression
+from opal_lake.definition.conditions.typing import Columns
+from opal_lake.definition.ordering import encode_order, from_order
+from opal_lake.definition.schema import (
+    DELETED,
+    ENDED_OFFSET,
+    ENDED_SEGMENT,
+    OFFSET,
+    RESERVED_PREFIX,
+    SEGMENT,
+    Atomic,
+    Field,
+)
+from opal_lake.errors import InvalidInputError
+from opal_lake.read.statement import Clause, StatementPlan, When, is_on_keys
+from opal_spark.engine.columns import quoted, spark_field_type
+from opal_spark.engine.conditions import constant
+from opal_spark.engine.stored_values import stored_value
+from opal_spark.read.statement_rows import LookUp, key_columns, rows_of_target
+
+_OF_SOURCE = "_opal_of_source"
+_LATEST, _PLACE = "_opal_latest", "_opal_place"
+_SIDES: Mapping[When, tuple[bool, bool]] = {
+    "matched": (True, True),
+    "not matched": (False, True),
+    "not matched by source": (True, False),
+}
+# What stands for all columns in Spark, such as `t.*` or `struct(*)`
+_EVERY_COLUMN = re.compile(r"[.(,]\s*\*")
+
+
+def statement_rows(spark: SparkSession, plan: StatementPlan) -> DataFrame:
+    """Return the rows that a statement adds, each with the row that it ends.
+
+    Besides the table's columns they have DELETED, ENDED_SEGMENT and ENDED_OFFSET.
+    """
+    plan.check()
+    if plan.source is None:
+        return _rows_of_table(spark, plan)
+    source = _source(spark, plan)
+    return _rows_of_pairs(plan, source, _paired(spark, plan, source))
+
+
+def _rows_of_table(spark: SparkSession, plan: StatementPlan) -> DataFrame:
+    clauses = plan.of("matched")
+    first = clauses[0].where if len(clauses) == 1 else None
+    rows = rows_of_target(spark, plan, first).alias(plan.target)
+    if first is not None:
+        # Spark skips parts of files by a filter, but not by a CASE
+        rows = rows.where(_condition(first))
+        clauses = [Clause(when="matched", action=clauses[0].action, values=clauses[0].values)]
+    made = rows.select(_made(plan, clauses, rows, []).alias(DELETED))
+    return made.where(F.col(DELETED).isNotNull()).select(f"{DELETED}.*")
+
+
+def _source(spark: SparkSession, plan: StatementPlan) -> DataFrame:
+    """Return the source of a merge as a DataFrame with the columns that clauses need."""
+    source = plan.source
+    if isinstance(source, pa.Table):
+        source = spark.createDataFrame(source)
+    if not isinstance(source, DataFrame):
+        raise InvalidInputError(
+            f"the source of the statement is a {type(source).__name__}; pass a DataFrame"
+        )
+    known: set[str] = set()
+    for name in source.columns:
+        if name.casefold() in known:
+            raise InvalidInputError(
+                f"the source has more than one column {name!r}; select or rename its columns"
+            )
+        if name.casefold().startswith(RESERVED_PREFIX):
+            raise InvalidInputError(
+                f"the source has the column {name!r}: names that begin with {RESERVED_PREFIX!r} "
+                "are reserved for the format; drop or rename it"
+            )
+        known.add(name.casefold())
+    plan.check_source(source.columns)
+    return _latest(source, plan) if plan.latest else source
+
+
+def _latest(source: DataFrame, plan: StatementPlan) -> DataFrame:
+    """Return the latest row of each key, by delta, tie-breaks and place."""
+    spec = plan.spec
+    given = {field.name.casefold(): field for field in source.schema.fields}
+    needed = [*spec.keys, spec.delta, *spec.tie_break]
+    missing = [field.name for field in needed if field.name.casefold() not in given]
+    if missing:
+        raise InvalidInputError(
+            f"duplicates='latest' needs the columns {', '.join(missing)} in the source; add them, "
+            "or leave one row of each key in the source"
+        )
+    columns = []
+    for field in needed:
+        own = given[field.name.casefold()]
+        value = F.col(quoted(own.name))
+        what = f"column {own.name!r} of the source"
+        columns.append(stored_value(value, own.dataType, field, what))
+    keys, order = columns[: len(spec.keys)], columns[len(spec.keys) :]
+    # The place of a row decides between equal ones
+    placed = source.withColumn(_PLACE, F.monotonically_increasing_id())
+    newest_first = [column.desc_nulls_last() for column in [*order, F.col(_PLACE)]]
+    window = Window.partitionBy(*keys).orderBy(*newest_first)
+    ranked = placed.withColumn(_LATEST, F.row_number().over(window))
+    return ranked.where(F.col(_LATEST) == 1).drop(_LATEST, _PLACE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pairs:
+    """Rows of both sides: pairs that match, and rows without a match.
+
+    `target` and `source` have the columns of the sides, by their names in `rows`. A row of the
+    table has its row id, otherwise null; a row of the source is marked by `_OF_SOURCE`.
+    """
+
+    rows: DataFrame
+    target: Mapping[str, str]
+    source: Mapping[str, str]
+
+
+def _paired(spark: SparkSession, plan: StatementPlan, source: DataFrame) -> _Pairs:
+    of_source = {f"_opal_s{index}": name for index, name in enumerate(source.columns)}
+    fields = _target_fields(plan)
+    of_target = {f"_opal_t{index}": field.name for index, field in enumerate(fields)}
+    if plan.on is None:
+        rows = _named(source, of_source, plan.other)
+        ids = [F.lit(None).cast("bigint").alias(SEGMENT), F.lit(None).cast("int").alias(OFFSET)]
+        return _Pairs(rows=rows.select("*", *ids), target={}, source=of_source)
+    keys = None
+    if is_on_keys(plan) and not plan.of("not matched by source"):
+        keys = key_columns(source, plan.spec)
+    if keys is not None:
+        fields_by_name = dict(zip(of_target, fields, strict=True))
+        rows = LookUp(plan=plan, source=of_source, target=fields_by_name).rows(source, keys)
+        rows = rows.withColumn(_OF_SOURCE, F.lit(True))
+        return _Pairs(rows=rows, target=of_target, source=of_source)
+    target = rows_of_target(spark, plan, None).alias(plan.target)
+    marked = source.withColumn(_OF_SOURCE, F.lit(True)).alias(plan.other)
+    joined = target.join(marked, _condition(plan.on), _join_of(plan))
+    columns = [_column(plan.target, name).alias(joined) for joined, name in of_target.items()]
+    columns += [_column(plan.other, name).alias(joined) for joined, name in of_source.items()]
+    rows = joined.select(*columns, SEGMENT, OFFSET, _OF_SOURCE)
+    return _Pairs(rows=rows, target=of_target, source=of_source)
+
+
+def _named(rows: DataFrame, names: Mapping[str, str], side: str) -> DataFrame:
+    columns = [_column(side, name).alias(joined) for joined, name in names.items()]
+    return rows.alias(side).select(*columns, F.lit(True).alias(_OF_SOURCE))
+
+
+def _join_of(plan: StatementPlan) -> str:
+    """Return the kind of join that keeps the rows for which there are clauses."""
+    keeps_source = bool(plan.of("not matched"))
+    keeps_target = bool(plan.of("not matched by source"))
+    if keeps_source and keeps_target:
+        return "full"
+    if keeps_source:
+        return "right"
+    return "left" if keeps_target else "inner"
+
+
+def _target_fields(plan: StatementPlan) -> list[Field]:
+    """Return the columns of the table that clauses may read.
+
+    A text may read a column if it has the column's name anywhere.
+    """
+    needed: set[str] = set()
+    texts: list[Any] = []
+    for clause in plan.clauses:
+        given = {name.casefold() for name in clause.values or {}}
+        texts += [clause.where, *(clause.values or {}).values()]
+        if clause.action == "delete":
+            needed |= {field.name for field in (*plan.spec.keys, plan.spec.delta)}
+            needed |= {field.name for field in plan.spec.tie_break}
+        elif clause.action == "update":
+            is_given = given if clause.values is not None else _folded(plan.source.columns)
+            needed |= {f.name for f in plan.spec.schema.fields if f.name.casefold() not in is_given}
+    reads_all = any(
+        isinstance(text, Column) or (isinstance(text, str) and _EVERY_COLUMN.search(text))
+        for text in texts
+    )
+    read = " ".join(text for text in texts if isinstance(text, str)).casefold()
+    fields = []
+    for field in plan.spec.schema.fields:
+        is_named = field.name.casefold() in read or "`" in field.name
+        if reads_all or is_named or field.name in needed:
+            fields.append(field)
+    return fields
+
+
+def _rows_of_pairs(plan: StatementPlan, source: DataFrame, pairs: _Pairs) -> DataFrame:
+    rows = pairs.rows
+    carried = rows.columns
+    made: list[str] = []
+    for number, (when, (has_target, has_source)) in enumerate(_SIDES.items()):
+        clauses = plan.of(when)
+        if not clauses:
+            continue
+        sides: dict[str, Mapping[str, str]] = {}
+        if has_target:
+            sides[plan.target] = pairs.target
+        if has_source:
+            sides[plan.other] = pairs.source
+        scope = _with_sides(rows, sides)
+        is_of_target = F.col(SEGMENT).isNotNull()
+        is_of_source = F.col(_OF_SOURCE).isNotNull()
+        is_chosen = is_of_target if has_target else ~is_of_target
+        is_chosen &= is_of_source if has_source else ~is_of_source
+        row = F.when(is_chosen, _made(plan, clauses, scope, source.columns))
+        made.append(f"_opal_made{number}")
+        rows = scope.select(*carried, *made[:-1], row.alias(made[-1]))
+    rows = rows.select(F.coalesce(*made).alias(DELETED))
+    return rows.where(F.col(DELETED).isNotNull()).select(f"{DELETED}.*")
+
+
+def _with_sides(rows: DataFrame, sides: Mapping[str, Mapping[str, str]]) -> DataFrame:
+    """Return rows in which expressions find columns by their sides.
+
+    `sides` has the names of a side's columns by their internal names. Spark's optimizer makes a
+    plain projection of the lateral joins: they only give names.
+    """
+    laterals = []
+    for side, names in sides.items():
+        if names:
+            columns = ", ".join(f"{joined} AS {quoted(name)}" for joined, name in names.items())
+            laterals.append(f", LATERAL (SELECT {columns}) AS {quoted(side)}")
+    text = "".join(laterals).replace("{", "{{").replace("}", "}}")
+    return rows.sparkSession.sql("SELECT * FROM {rows}" + text, rows=rows)
+
+
+def _made(
+    plan: StatementPlan, clauses: Sequence[Clause], scope: DataFrame, source: Sequence[str]
+) -> Column:
+    """Return the row that the first fitting clause makes; null if none fits."""
+    values = [_values(plan, clause, source) for clause in clauses]
+    typed = _stored(scope, clauses, values, plan)
+    made: Column | None = None
+    for clause, stored in zip(clauses, typed, strict=True):
+        condition = F.lit(True) if clause.where is None else _condition(clause.where)
+        row = _row(plan, clause, stored)
+        made = F.when(condition, row) if made is None else made.when(condition, row)
+    assert made is not None
+    return made
+
+
+def _values(plan: StatementPlan, clause: Clause, source: Sequence[str]) -> dict[str, Column]:
+    """Return the new values of a clause by column, in types of their own."""
+    if clause.action == "delete":
+        return {}
+    fields = {field.name.casefold(): field for field in plan.spec.schema.fields}
+    if clause.values is not None:
+        given = {fields[name.casefold()]: value for name, value in clause.values.items()}
+        return {field.name: _value(value, field) for field, value in given.items()}
+    names = {name.casefold(): name for name in source}
+    columns: dict[str, Column] = {}
+    for folded, field in fields.items():
+        if folded in names:
+            columns[field.name] = _column(plan.other, names[folded])
+    return columns
+
+
+def _stored(
+    scope: DataFrame,
+    clauses: Sequence[Clause],
+    values: Sequence[Mapping[str, Column]],
+    plan: StatementPlan,
+) -> list[dict[str, Column]]:
+    """Return the values in the types of the table's columns."""
+    # One analysis finds the types of all values
+    numbered: dict[str, Column] = {}
+    for clause_number, of_clause in enumerate(values):
+        for number, value in enumerate(of_clause.values()):
+            numbered[f"_{clause_number}_{number}"] = value
+    if not numbered:
+        return [{} for _ in values]
+    types = scope.select(*[value.alias(name) for name, value in numbered.items()]).schema
+    stored: list[dict[str, Column]] = []
+    for clause_number, of_clause in enumerate(values):
+        columns: dict[str, Column] = {}
+        for number, (name, value) in enumerate(of_clause.items()):
+            kind = types[f"_{clause_number}_{number}"].dataType
+            what = f"the value of {name!r} in the {clauses[clause_number].action}"
+            columns[name] = stored_value(value, kind, plan.spec.schema.field(name), what)
+        stored.append(columns)
+    return stored
+
+
+def _row(plan: StatementPlan, clause: Clause, values: Mapping[str, Column]) -> Column:
+    """Return the row that a clause makes, as a struct."""
+    spec = plan.spec
+    ordered_by = [*spec.keys, spec.delta, *spec.tie_break]
+    columns: list[Column] = []
+    for field in spec.schema.fields:
+        kind = spark_field_type(field)
+        value = F.lit(None).cast(kind)
+        if field.name in values:
+            value = values[field.name]
+        elif clause.action == "delete" and plan.at is not None and field == spec.delta:
+            value = _moment(plan).cast(kind)
+        elif clause.action == "update" or (clause.action == "delete" and field in ordered_by):
+            value = _column(plan.target, field.name)
+        columns.append(value.alias(field.name))
+    is_insert = clause.action == "insert"
+    segment = F.lit(None) if is_insert else F.col(SEGMENT)
+    offset = F.lit(None) if is_insert else F.col(OFFSET)
+    return F.struct(
+        *columns,
+        F.lit(clause.action == "delete").alias(DELETED),
+        segment.cast("bigint").alias(ENDED_SEGMENT),
+        offset.cast("int").alias(ENDED_OFFSET),
+    )
+
+
+def _moment(plan: StatementPlan) -> Column:
+    """Return the delta `at` of deletes."""
+    delta = plan.spec.delta
+    assert isinstance(delta.type, Atomic)
+    order = encode_order(plan.at, delta.type, name="at")
+    return _literal(from_order(order, delta.type), delta)
+
+
+def _value(given: Any, field: Field) -> Column:
+    """Return the value of a `set`: a Column, a text of Spark, or a Python value."""
+    if isinstance(given, Column):
+        return given
+    if isinstance(given, str):
+        return _parsed(given)
+    return _literal(given, field)
+
+
+def _literal(value: Any, field: Field) -> Column:
+    """Return a Python value as a literal that no setting of the session changes."""
+    literal = expression(value, field, Columns(fields=[], use=VALUE)).typed
+    return F.lit(None) if literal is None else constant(literal)  # type: ignore[arg-type]
+
+
+def _condition(given: Any) -> Column:
+    if isinstance(given, Column):
+        return given
+    if not isinstance(given, str):
+        raise InvalidInputError(
+            f"a condition is a text or a Column of Spark, got {type(given).__name__}"
+        )
+    return _parsed(given)
+
+
+def _parsed(text: str) -> Column:
+    # The line break ends a comment at the end of the text
+    return F.expr(f"({text}\n)")
+
+
+def _column(side: str, name: str) -> Column:
+    return F.col(f"{quoted(side)}.{quoted(name)}")
+
+
+def _folded(names: Sequence[str]) -> set[str]:
+    return {name.casefold() for name in names}
