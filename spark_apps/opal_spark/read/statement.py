@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from opal_lake.definition.conditions.expression import VALUE, expression
+from opal_lake.definition.conditions.nodes import Constant
 from opal_lake.definition.conditions.typing import Columns
 from opal_lake.definition.ordering import encode_order, from_order
 from opal_lake.definition.schema import (
@@ -347,7 +348,10 @@ def _value(given: Any, field: Field) -> Column:
 def _literal(value: Any, field: Field) -> Column:
     """Return a Python value as a literal that no setting of the session changes."""
     literal = expression(value, field, Columns(fields=[], use=VALUE)).typed
-    return F.lit(None) if literal is None else constant(literal)  # type: ignore[arg-type]
+    if literal is None:
+        return F.lit(None)
+    assert isinstance(literal, Constant)
+    return constant(literal)
 
 
 def _condition(given: Any) -> Column:

@@ -35,9 +35,11 @@ def test_update_takes_texts_columns_and_values(table: OpalTable) -> None:
     table.update({"price": "price * 2 + length(sku)"}, where="sku LIKE 'b%' OR t.price > 20")
     table.update({"price": F.col("price") + 1, "at": 5}, where=F.col("t.sku") == "ax")
     assert content(table.read()) == [("ax", 5, 11), ("bow", 1, 43), ("cup", 1, 63)]
-    result = table.update({"price": None, "at": "at + 1"}, where="sku = 'ax'")
+    result = table.update({"price": -7, "at": "at + 1"}, where="sku = 'ax'")
     assert result.counts["updated"] == 1
-    assert content(table.read())[0] == ("ax", 6, None)
+    assert content(table.read())[0] == ("ax", 6, -7)
+    table.update({"price": None}, where="sku = 'ax'")
+    assert table.get([{"sku": "ax"}])["price"].to_pylist() == [None]
     assert table.check() == []
 
 
