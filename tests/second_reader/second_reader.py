@@ -95,7 +95,7 @@ def read_table(
         if pending.keys().isdisjoint(item["segments"]):
             rows = read_data_file(folder, state.spec, item, hidden, event_time)
             tables.append(rows)
-    return pa.concat_tables(tables)
+    return without_built_in(pa.concat_tables(tables), state.spec)
 
 
 def check_event_time(state: State, event_time: int) -> None:
@@ -568,6 +568,16 @@ def logical_rows(path: str, stored: pa.Table, spec: dict) -> pa.Table:
 def logical_schema(spec: dict) -> pa.Schema:
     """Return the schema of the rows that a read returns."""
     return pa.schema([arrow_field(column, "name", {}) for column in spec["schema"]["fields"]])
+
+
+def without_built_in(rows: pa.Table, spec: dict) -> pa.Table:
+    """Return rows without the built-in delta column, which reads do not return."""
+    names = [
+        column["name"]
+        for column in spec["schema"]["fields"]
+        if column["id"] != spec["schema"].get("commit_id")
+    ]
+    return rows.select(names)
 
 
 def arrow_field(column: dict, naming: str, replaced: dict[str, pa.DataType]) -> pa.Field:

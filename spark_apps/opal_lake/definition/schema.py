@@ -20,6 +20,8 @@ RESERVED_PREFIX = "_opal_"
 SEGMENT, OFFSET, DELETED = "_opal_segment", "_opal_offset", "_opal_deleted"
 # Of rows on their way into the table: the row that a statement's row ends, or null for an insert
 ENDED_SEGMENT, ENDED_OFFSET = "_opal_ended_segment", "_opal_ended_offset"
+# The built-in delta column of a table that orders rows by their commits
+COMMIT = "_commit"
 # Columns of rewritten Parquet files, under the names that Iceberg reserves for them. No physical
 # name of a column begins so (I23).
 OUTSIDE_ID, UPDATED_AT = "_row_id", "_last_updated_sequence_number"
@@ -126,13 +128,15 @@ class Schema:
     """The columns of a table in their order, and the greatest field id ever given out.
 
     `created_id` is the greatest id at the table's creation. It is None until columns are added or
-    changed. `former_names` are names that columns had before they were renamed or dropped, each
-    with the id of the last column of that name.
+    changed. `commit_id` is the id of the built-in column COMMIT, which writers fill, or None.
+    `former_names` are names that columns had before they were renamed or dropped, each with
+    the id of the last column of that name.
     """
 
     fields: tuple[Field, ...]
     last_id: int
     created_id: int | None = None
+    commit_id: int | None = None
     former_names: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -142,6 +146,15 @@ class Schema:
     def is_added(self, field: Field) -> bool:
         """Return whether the column is younger than the table, so that old files lack it."""
         return self.created_id is not None and field.id > self.created_id
+
+    def is_optional(self, field: Field) -> bool:
+        """Return whether rows may lack the column: it is added or built in."""
+        return field.id == self.commit_id or self.is_added(field)
+
+    @property
+    def own_fields(self) -> tuple[Field, ...]:
+        """The columns without the built-in one, which are those of sources and of reads."""
+        return tuple(field for field in self.fields if field.id != self.commit_id)
 
     def field(self, name: str) -> Field:
         """Return the column with a name; as in Spark, names are not case-sensitive."""
@@ -205,6 +218,19 @@ def schema_of_arrow(arrow: pa.Schema) -> Schema:
             "the schema has no column; give at least the key and the delta column"
         )
     return Schema(fields=fields, last_id=_greatest_id(fields))
+
+
+def with_commit_column(schema: Schema) -> Schema:
+    """Return a new table's schema with the built-in column, as its last one."""
+    if schema.find(COMMIT) is not None:
+        raise InvalidInputError(
+            f"the schema has a column {COMMIT!r}, and delta={COMMIT!r} is the built-in column, "
+            "which the table fills itself; rename the column of the schema, or leave it out"
+        )
+    number = next(_ids_after(schema.last_id))
+    # No plain name begins with `_`
+    field = Field(id=number, name=COMMIT, physical=f"_f{number}", type=Atomic(name="timestamp"))
+    return replace(schema, fields=(*schema.fields, field), last_id=number, commit_id=number)
 
 
 def extended(schema: Schema, arrow: pa.Schema) -> Schema:
@@ -502,6 +528,8 @@ def schema_to_json(schema: Schema) -> dict[str, Any]:
     }
     if schema.created_id is not None:
         data["created_id"] = schema.created_id
+    if schema.commit_id is not None:
+        data["commit_id"] = schema.commit_id
     if schema.former_names:
         data["former_names"] = dict(schema.former_names)
     return data
@@ -577,11 +605,13 @@ def schema_from_json(data: dict[str, Any]) -> Schema:
             f"the schema has the field id {greatest}, and the greatest allowed id is {MAX_FIELD_ID}"
         )
     created_id = count(data["created_id"]) if "created_id" in data else None
+    commit_id = count(data["commit_id"]) if "commit_id" in data else None
     former = mapped(data.get("former_names", {}))
     return Schema(
         fields=fields,
         last_id=last_id,
         created_id=created_id,
+        commit_id=commit_id,
         former_names=tuple((text(name), count(number)) for name, number in former.items()),
     )
 

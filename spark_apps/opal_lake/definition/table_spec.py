@@ -21,6 +21,7 @@ from opal_lake.definition.properties import (
     plain_properties,
 )
 from opal_lake.definition.schema import (
+    COMMIT,
     Atomic,
     Field,
     Schema,
@@ -31,6 +32,7 @@ from opal_lake.definition.schema import (
     schema_of_arrow,
     schema_to_json,
     type_name,
+    with_commit_column,
 )
 from opal_lake.errors import InvalidInputError
 
@@ -99,6 +101,11 @@ class TableSpec:
         if self.delta_id is None:
             raise without_keys("an operation that uses the delta column")
         return self.by_id(self.delta_id)
+
+    @property
+    def orders_by_commit(self) -> bool:
+        """True if the delta is the built-in column, which each job fills with one time."""
+        return self.schema.commit_id is not None
 
     def require_keys(self, what: str) -> None:
         """Raise InvalidInputError for a table without keys.
@@ -173,6 +180,9 @@ class TableLayout:
 def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
     """Return a new table's spec; raise InvalidInputError if the layout is not valid."""
     schema = schema_of_arrow(arrow)
+    if layout.delta == COMMIT:
+        schema = with_commit_column(schema)
+        _check_commit_layout(layout)
     if not layout.keys:
         raise InvalidInputError(
             "this version cannot create a table without keys; "
@@ -197,6 +207,20 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
         file_format=layout.file_format,
         properties=properties,
     )
+
+
+def _check_commit_layout(layout: TableLayout) -> None:
+    """Raise InvalidInputError for roles that the built-in delta excludes."""
+    if layout.tie_break:
+        raise InvalidInputError(
+            f"tie_break={list(layout.tie_break)!r} cannot be with delta={COMMIT!r}: all rows of a "
+            "job have one delta; leave out tie_break"
+        )
+    if COMMIT in (*layout.keys, *layout.partition_by):
+        raise InvalidInputError(
+            f"the built-in column {COMMIT!r} cannot be a key or a partition column; choose a "
+            "column of the schema"
+        )
 
 
 def delete_condition(spec: TableSpec) -> Condition | None:
@@ -315,6 +339,7 @@ def _check_roles(spec: TableSpec) -> None:
                 f"the {role} columns {list(ids)} are unknown, named twice, or of types that they "
                 "cannot have"
             )
+    _check_commit_column(spec)
 
 
 def spec_differences(made: TableSpec, requested: TableSpec) -> list[str]:
@@ -345,7 +370,7 @@ def _column_differences(made: Schema, requested: Schema) -> list[str]:
     requested_types = {column.name: column.type for column in requested.fields}
     missing = [name for name in requested_types if name not in own_types]
     differences = [f"column {name!r} is missing" for name in missing]
-    created = [column.name for column in made.fields if not made.is_added(column)]
+    created = [column.name for column in made.fields if not made.is_optional(column)]
     own_only = [name for name in created if name not in requested_types]
     differences += [f"column {name!r} is in the table only" for name in own_only]
     for name, kind in own_types.items():
@@ -365,13 +390,24 @@ def refuse_another_spec(
     Without columns, those of the table are accepted.
     """
     if columns is None:
-        columns = arrow_schema(made.schema)
+        columns = arrow_schema(replace(made.schema, fields=made.schema.own_fields))
     requested = plan_spec(columns, layout)
     differences = spec_differences(made, requested)
     if differences:
         raise InvalidInputError(
             f"{uri} exists already, but {'; '.join(differences)}. "
             "Use the existing definition, or choose another path"
+        )
+
+
+def _check_commit_column(spec: TableSpec) -> None:
+    """Raise ValueError for a built-in column that is not the delta, or has tie-breaks."""
+    if not spec.orders_by_commit:
+        return
+    is_delta = spec.delta_id == spec.schema.commit_id
+    if not is_delta or spec.tie_break_ids or spec.delta.type != Atomic(name="timestamp"):
+        raise ValueError(
+            "the built-in column is not the delta column, or not a timestamp, or has tie-breaks"
         )
 
 

@@ -87,7 +87,7 @@ class ArrowRows:
         unknown = given - {DELETED, *names}
         _refuse_reserved(unknown)
         absent = [field for field in spec.schema.fields if field.name not in given]
-        missing = [field.name for field in absent if not spec.schema.is_added(field)]
+        missing = [field.name for field in absent if not spec.schema.is_optional(field)]
         if unknown or missing:
             raise InvalidInputError(_misfit(sorted(unknown), missing))
         return with_nulls(rows, absent)
@@ -133,7 +133,7 @@ class ArrowSplit:
 def _with_added(rows: pa.Table, spec: TableSpec) -> pa.Table:
     """Return rows with all columns added to the table; missing ones are null."""
     given = frozenset(rows.column_names)
-    added = [field for field in spec.schema.fields if spec.schema.is_added(field)]
+    added = [field for field in spec.schema.fields if spec.schema.is_optional(field)]
     return with_nulls(rows, [field for field in added if field.name not in given])
 
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from opal_lake.arguments.declared import declaration, given_fields
 from opal_lake.arguments.values import Help, MegaBytes, OnBadRows, one_of
-from opal_lake.errors import NotFoundError, TableExistsError
-from opal_lake.operations.create import NewTable
+from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
+from opal_lake.operations.create import BUILT_IN_DELTA, NewTable
 from opal_lake.operations.ingest import Ingest
 from opal_lake.operations.verb import Job
 from opal_lake.result import JobResult
@@ -52,6 +52,11 @@ class Bootstrap(NewTable, Job):
         from opal_lake.write.bootstrap import refuse_overlap, source_table
         from opal_lake.write.bootstrap_job import bootstrap
 
+        if self.delta == BUILT_IN_DELTA:
+            raise InvalidInputError(
+                f"a bootstrap needs a delta column of the source, and {BUILT_IN_DELTA!r} is built "
+                "in; name a column, or create the table and upsert the rows"
+            )
         source = source_table(self.source, self.format, self.source_version)
         refuse_overlap(source, target.uri)
         layout = TableLayout(**given_fields(TableLayout, vars(self)))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from opal_lake.definition.table_spec import TableLayout, TableSpec
     from opal_lake.engine.place import Place
 
+# The built-in delta column, as in `opal_lake.definition.schema`, whose import is slow
+BUILT_IN_DELTA = "_commit"
 COLUMN_ROLES = ("keys", "delta", "tie_break", "partition_by")  # arguments that name columns
 
 
@@ -30,7 +32,8 @@ class NewTable(Declared):
     """The definition of a new table.
 
     A row that meets the condition `deletes` deletes its key. `schema` is written as in CREATE
-    TABLE.
+    TABLE. With `delta="_commit"` the table has a built-in delta column, which each job fills with
+    its time: the last job to commit wins.
     """
 
     name: ClassVar[str] = "create"
@@ -38,7 +41,11 @@ class NewTable(Declared):
     keys: Annotated[Columns, Help("the columns of the primary key")]
     delta: Annotated[
         str,
-        Help("the column with the time of a change at the source; the latest wins", "COLUMN"),
+        Help(
+            "the column with the time of a change at the source; the latest wins; _commit: the "
+            "table orders rows by the time of their jobs",
+            "COLUMN",
+        ),
     ]
     deletes: Annotated[
         str | None, Help("a condition; a row that meets it deletes its key", "CONDITION")

@@ -39,10 +39,10 @@ def check_columns(
 
 
 def chosen_fields(spec: TableSpec, columns: Sequence[Any] | None) -> tuple[Field, ...]:
-    """Return the named columns, or all."""
+    """Return the named columns, or all but the built-in one."""
     refuse_text("columns", columns)
     if columns is None:
-        return spec.schema.fields
+        return spec.schema.own_fields
     for name in columns:
         if not isinstance(name, str):
             raise InvalidInputError(

@@ -17,7 +17,7 @@ from opal_lake.definition.conditions.parser import parse
 from opal_lake.definition.conditions.tree import And, Column, Compare, In, Node
 from opal_lake.definition.conditions.tree import Literal as Constant
 from opal_lake.definition.conditions.typing import Columns
-from opal_lake.definition.schema import Field
+from opal_lake.definition.schema import COMMIT, Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.key_store.cache.protocol import RunCache
@@ -74,6 +74,8 @@ class StatementPlan:
 
     def check(self) -> None:
         """Raise InvalidInputError for clauses that no engine can apply."""
+        if self.spec.orders_by_commit:
+            self._check_commit_order()
         keys = {field.name.casefold() for field in self.spec.keys}
         known = {field.name.casefold() for field in self.spec.schema.fields}
         for clause in self.clauses:
@@ -94,22 +96,43 @@ class StatementPlan:
     def check_source(self, columns: Sequence[str]) -> None:
         """Raise InvalidInputError if the source lacks columns that clauses need."""
         given = {name.casefold() for name in columns}
+        if self.spec.orders_by_commit and COMMIT in given:
+            raise InvalidInputError(
+                f"the source has a column {COMMIT!r}, which the table fills itself with the time "
+                "of the job; leave the column out"
+            )
         for clause in self.clauses:
             if clause.values is not None or clause.action == "delete" or self.evolves:
                 continue
-            missing = [name for name in self.spec.schema.names if name.casefold() not in given]
+            needed = [field.name for field in self.spec.schema.own_fields]
+            missing = [name for name in needed if name.casefold() not in given]
             if missing:
                 raise InvalidInputError(
                     f"{clause.action} of all columns needs the columns {', '.join(missing)} in the "
                     "source; add them, or name the columns to set"
                 )
 
+    def _check_commit_order(self) -> None:
+        """Raise InvalidInputError for a delta that the built-in column does not allow."""
+        filled = f"the table fills its delta column {COMMIT!r} with the time of the job"
+        if self.at is not None:
+            raise InvalidInputError(f"at={self.at!r}: {filled}; leave out at")
+        if self.latest:
+            raise InvalidInputError(
+                f"duplicates='latest': {filled}, so that no row of the source is later; leave one "
+                "row of each key in the source"
+            )
+        for clause in self.clauses:
+            if any(name.casefold() == COMMIT for name in clause.values or {}):
+                raise InvalidInputError(f"{clause.action} sets {COMMIT!r}: {filled}; leave it out")
+
     def _check_insert(self, clause: Clause) -> None:
         """Raise InvalidInputError for an insert without a key or a delta."""
         if clause.values is None:
             return
         given = {name.casefold() for name in clause.values}
-        required = [field.name for _, field in self.spec.required]
+        filled = self.spec.schema.commit_id
+        required = [field.name for _, field in self.spec.required if field.id != filled]
         missing = [name for name in required if name.casefold() not in given]
         if missing:
             raise InvalidInputError(

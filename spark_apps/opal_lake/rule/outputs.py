@@ -12,6 +12,7 @@ import numpy as np
 from opal_lake import layout
 from opal_lake.arrays import BoolArray
 from opal_lake.data.segment import DataFile, RunFile
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.events.segment_log import Events, concat_events, least_events
 from opal_lake.ids import SEQUENCE_BITS
 from opal_lake.key_store.cache.protocol import RunCache
@@ -176,14 +177,18 @@ def rule_counts(counts: Counter[str], segments: int) -> dict[str, int]:
     return {name: counts[name] for name in names} | {"segments": segments}
 
 
-def rule_notes(counts: Counter[str]) -> tuple[str, ...]:
+def rule_notes(counts: Counter[str], spec: TableSpec) -> tuple[str, ...]:
     """Return a note if rows were ambiguous."""
     ambiguous = counts["ambiguous"]
     if not ambiguous:
         return ()
     have = "row of one ingest has" if ambiguous == 1 else "rows of one ingest have"
+    if spec.orders_by_commit:
+        same, step = "key", "leave one row of each key in the source"
+    else:
+        same, step = "key, delta and tie-break", "add a tie-break column to decide"
     note = (
-        f"{ambiguous} {have} the same key, delta and tie-break as another row: it is not specified "
-        "which of the two rows is visible; add a tie-break column to decide"
+        f"{ambiguous} {have} the same {same} as another row: it is not specified which of the two "
+        f"rows is visible; {step}"
     )
     return (note,)

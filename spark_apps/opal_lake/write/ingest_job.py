@@ -22,6 +22,7 @@ from opal_lake.definition.job_names import (
     check_replaces,
     check_token,
 )
+from opal_lake.definition.schema import COMMIT
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
@@ -40,9 +41,11 @@ from opal_lake.result import JobResult, check_visible
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
 from opal_lake.savepoints.business_snapshot import finish_before, waits
 from opal_lake.storage.spark_path import spark_path
+from opal_lake.write.commit_time import commit_time
 from opal_lake.write.ingest_task import IngestOutput, write_partition
 from opal_lake.write.inline import write_slot
 from opal_lake.write.spec_change import NewColumnsOf, with_new_columns
+from opal_lake.write.touched import KeysTouchedError, check_untouched
 from opal_lake.write.unchanged import KnownTable, check_look_ups
 
 if TYPE_CHECKING:
@@ -51,6 +54,10 @@ if TYPE_CHECKING:
 # Returns a source's rows with the table's columns, for the executor. It is called with the number
 # of the job, and only if there is work to do
 SourceRows = Callable[[TableSpec, int], Rows]
+
+
+# Of an ingest into a table that orders rows by commits: how often it runs if its keys change
+INGEST_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +111,8 @@ def ingest(
         may_be_pending = is_batch or name is not None
         return run if may_be_pending else check_visible(run)
     run = replace(run, expected_rows=expected_rows, hurried=hurried, row_form=row_form, notes=notes)
+    if run.base.spec.orders_by_commit:
+        return _ingest_by_commit(table, rows, run)
     source_rows = rows(run.base.spec, run.number)
     is_held_back = not is_batch and name is not None and waits(table.log, run.base, name)
     if is_batch or is_held_back:
@@ -112,6 +121,55 @@ def ingest(
     result = commit_ingest(table.log, run, outputs, rule_outputs)
     fold_if_due(table.log, run.base, result.version)
     return result
+
+
+def _ingest_by_commit(table: OpenTable, rows: SourceRows, run: IngestRun) -> JobResult:
+    """Ingest rows inline into a table that orders rows by their commits.
+
+    If another job changes rows of the same keys, the ingest runs again from the new head, so that
+    the last job to commit has the greatest time.
+    """
+    for attempt in range(INGEST_TRIES):
+        source_rows = rows(run.base.spec, run.number)
+        outputs, rule_outputs = write_inline(table, source_rows, run)
+        try:
+            result = commit_ingest(table.log, run, outputs, rule_outputs)
+        except KeysTouchedError as error:
+            if attempt + 1 == INGEST_TRIES:
+                raise ConflictError(
+                    f"the ingest ran {INGEST_TRIES} times, and each time another job changed its "
+                    f"rows before it committed: {error}; run it again"
+                ) from error
+            again = start_ingest(table, run.asked)
+            if isinstance(again, JobResult):
+                return again
+            run = replace(run, number=again.number, base=again.base)
+        else:
+            fold_if_due(table.log, run.base, result.version)
+            return result
+    raise AssertionError
+
+
+def _check_commit_order(spec: TableSpec, asked: "Ingest") -> None:
+    """Raise InvalidInputError for an ingest whose rows cannot be ordered by commits."""
+    if not spec.orders_by_commit:
+        return
+    table = f"the table orders rows by the time of their jobs (delta={COMMIT!r})"
+    if asked.metadata == "batch":
+        raise InvalidInputError(
+            f"{table}, so that they cannot wait for a metagen; ingest with metadata='inline', or "
+            "use upsert"
+        )
+    if asked.business_snapshot is not None or asked.business_snapshot_column is not None:
+        raise InvalidInputError(
+            f"{table}, so that they cannot be held back for a business snapshot; leave out "
+            "business_snapshot"
+        )
+    if asked.positions:
+        raise InvalidInputError(
+            f"{table}, and a stream has an order of its own; write the stream into a table whose "
+            "delta is a column of the messages"
+        )
 
 
 def start_ingest(
@@ -128,6 +186,7 @@ def start_ingest(
     earlier = table.log.earlier_result(base, "ingest", asked.token, asked.application)
     if earlier is not None:
         return earlier
+    _check_commit_order(base.spec, asked)
     check_positions(base, asked.positions or {}, table.log.read_commit)
     if asked.business_snapshot is not None:
         base.root.business.check_ingest(asked.business_snapshot, base.root.savepoints)
@@ -180,6 +239,7 @@ def write_inline(
         quarantine=run.quarantine,
         row_form=run.row_form,
         known=KnownTable(snapshot=run.base),
+        commit_us=commit_time(table.log, run.base),
     )
     written = table.executor.by_key_hash(rows, run.base, slots, task)
     ingested = [output.ingested for output in written]
@@ -210,6 +270,9 @@ def commit_ingest(
     attempts = count()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
+        if rule_outputs and run.base.spec.orders_by_commit:
+            for winner in winners:
+                check_untouched(winner, run.base, run.base.spec, files, rule_outputs)
         replaced = discarding(head, Selection(tokens=tuple(asked.replaces or ())).of(head))
         changes_table = files or rejected or asked.positions or replaced.discarded
         if not changes_table and not _is_named(asked):
@@ -232,7 +295,7 @@ def commit_ingest(
         )
         notes += _rejected_notes(log, run, rejected)
         if rule_outputs:
-            notes += rule_notes(rule_outputs.counts)
+            notes += rule_notes(rule_outputs.counts, run.base.spec)
             notes += _pending_notes(head, replaced)
         result = JobResult(
             operation="ingest",

@@ -16,6 +16,7 @@ from opal_lake.engine.executor import HASH, Attempt, Batches
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.rule.metagen import entries_of_rows
 from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_slot
+from opal_lake.write.commit_time import with_commit_time
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_layers
 from opal_lake.write.unchanged import KnownTable, filled
 
@@ -38,6 +39,7 @@ def write_slot(
     quarantine: bool,
     row_form: JsonForm | None,
     known: KnownTable,
+    commit_us: int | None = None,
 ) -> InlineOutput:
     """Ingest the rows of a task and apply the rule to them."""
     slot = Slot(
@@ -55,7 +57,8 @@ def write_slot(
             quarantine=quarantine,
             row_form=row_form,
         )
-        layers, look_ups = filled(batches, known.snapshot, writer.cache, writer.number)
+        rows = with_commit_time(batches, spec, commit_us)
+        layers, look_ups = filled(rows, known.snapshot, writer.cache, writer.number)
         output = inline_rows(layers, task, replace(writer, storage=store), slot)
         return replace(output, ingested=replace(output.ingested, look_ups=look_ups))
 

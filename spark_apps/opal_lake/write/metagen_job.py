@@ -241,7 +241,7 @@ def commit_metagen(
             operation="metagen",
             table=log.storage.uri,
             counts={**rule_counts(rule_outputs.counts, len(still_pending)), **staying.counts},
-            notes=(*rule_notes(rule_outputs.counts), *staying.notes),
+            notes=(*rule_notes(rule_outputs.counts, head.spec), *staying.notes),
             examples=staying.examples,
         )
         processed = _processed(head, still_pending)

@@ -11,12 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
-import numpy as np
-
-from opal_lake.arrays import Int32Array, Int64Array
-from opal_lake.data.column_read import read_places
-from opal_lake.data.columns import to_fields
-from opal_lake.data.rejects import EXAMPLES, json_texts
+from opal_lake.data.rejects import EXAMPLES
 from opal_lake.data.segment import DataFile
 from opal_lake.definition.table_spec import NO_DELETES, TableSpec
 from opal_lake.engine.open_table import OpenTable
@@ -29,10 +24,12 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.maintenance.fold_files import fold_if_due
 from opal_lake.read.statement import StatementPlan
 from opal_lake.result import JobResult
-from opal_lake.rule.outputs import JobOutputs, rows_touched, rule_counts, slot_writer
+from opal_lake.rule.outputs import JobOutputs, rule_counts, slot_writer
 from opal_lake.savepoints.business_snapshot import finish_what_is_over
+from opal_lake.write.commit_time import commit_time
 from opal_lake.write.ingest_job import assign_groups, processing_actions, with_files
 from opal_lake.write.statement_task import FAULTS, StatementOutput, write_statement_slot
+from opal_lake.write.touched import check_untouched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +97,11 @@ def _run_on(table: OpenTable, statement: Statement, base: Snapshot, started_us: 
     spec = _with_deletes(base.spec, plan)
     # After the head was read: of equal deltas the greater number wins
     number = claim_number(table.storage, base.root, statement.operation, table.log.clock)
+    commit_us = commit_time(table.log, base)
     rows = table.executor.statement_rows(plan)
     writer = slot_writer(base, number, table.cache)
     slots = table.executor.slots(writer.merged_entries, rows)
-    task = partial(write_statement_slot, spec=spec, writer=writer, slots=slots)
+    task = partial(write_statement_slot, spec=spec, writer=writer, slots=slots, commit_us=commit_us)
     outputs = table.executor.by_key_hash(rows, base, slots, task)
     _check_outputs(statement, outputs)
     rule_outputs = JobOutputs(
@@ -188,7 +186,7 @@ def _commit(table: OpenTable, run: _Run) -> JobResult:
         if head.spec != base.spec:
             raise ConflictError(f"the definition of the table changed after version {base.version}")
         for winner in winners:
-            _check_untouched(run, winner)
+            check_untouched(winner, base, run.spec, run.files, run.rule_outputs)
         placed = assign_groups(run.files, head)
         actions = processing_actions(run.rule_outputs, head, winners, placed)
         if adds_deletes:
@@ -206,29 +204,6 @@ def _commit(table: OpenTable, run: _Run) -> JobResult:
         at_once=True,
     )
     return log.commit(base, proposal)
-
-
-def _check_untouched(run: _Run, winner: Commit) -> None:
-    """Raise ConflictError if a winner's rows have keys of the statement's rows."""
-    runs = [file for output in run.rule_outputs.outputs for file in output.runs]
-    touched = rows_touched(runs, winner, run.rule_outputs.writer)
-    if not len(touched.segment):
-        return
-    keys = _keys_of(run, touched.segment, touched.offset)
-    raise ConflictError(
-        f"version {winner.version} changed {count_text(len(touched.segment), 'row')} of the same "
-        f"keys, for example {', '.join(keys)}"
-    )
-
-
-def _keys_of(run: _Run, segment: Int64Array, offset: Int32Array) -> list[str]:
-    """Return the keys of some rows that the statement wrote, as JSON."""
-    file_of = {file.segments[0]: file for file in run.files}
-    first = int(segment[0])
-    offsets = np.sort(offset[segment == first])[:EXAMPLES].astype(np.int64)
-    names = [key.physical for key in run.spec.keys]
-    rows = read_places(run.base.storage, file_of[first], run.spec, names, offsets)
-    return json_texts(to_fields(rows, run.spec, run.spec.keys))
 
 
 def _result(table: OpenTable, run: _Run, version: int | None = None) -> JobResult:

@@ -23,6 +23,7 @@ from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.rule.metagen import entries_of_rows
 from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_probes, process_slot
 from opal_lake.rule.statement import StatementFaults, statement_faults
+from opal_lake.write.commit_time import with_commit_time
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_layers
 
 FAULTS = ("repeated", "existing", "moved", "outlasted")
@@ -53,7 +54,13 @@ class _Rows:
 
 
 def write_statement_slot(
-    batches: Batches, attempt: Attempt, *, spec: TableSpec, writer: SlotWriter, slots: int
+    batches: Batches,
+    attempt: Attempt,
+    *,
+    spec: TableSpec,
+    writer: SlotWriter,
+    slots: int,
+    commit_us: int | None = None,
 ) -> StatementOutput:
     """Write the rows of a range of the key hash, and apply the rule to them."""
     slot = Slot(
@@ -69,7 +76,9 @@ def write_statement_slot(
             task=slot.number,
             attempt=attempt.name,
         )
-        ingested, rows = _written(batches, task)
+        # An update has the time of the row that it replaces
+        timed = with_commit_time(batches, spec, commit_us, replaces=True)
+        ingested, rows = _written(timed, task)
         return _applied(ingested, rows, replace(writer, storage=store), slot)
 
 

@@ -60,6 +60,11 @@ class OpalWriter(DataSourceArrowWriter):
         self.table = Table.open(path, storage)
         self.asked = Ingest(path, metadata="inline", token=token)
         spec = self.table.snapshot_at().spec
+        if spec.orders_by_commit:
+            raise InvalidInputError(
+                f"format('opal') cannot append to {path}, because it orders rows by the time of "
+                "their jobs; use OpalTable.upsert(rows)"
+            )
         self.positions = _positions(schema, spec)
         self.deletes = delete_condition(spec)
         self.claimed: ClaimedWrite | None = None

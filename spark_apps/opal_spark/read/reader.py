@@ -26,6 +26,7 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.partition_net import plan_net
 from opal_lake.read.read import ReadPlan, plan_read
+from opal_lake.read.result_columns import chosen_fields
 from opal_lake.read.view import View
 from opal_lake.read.where import where_predicate
 from opal_spark.engine.columns import quoted, read_columns, spark_schema
@@ -58,9 +59,9 @@ def read(spark: SparkSession, view: View) -> DataFrame:
         rows = visible_rows(spark, read_plan)
     if view.condition is not None:
         rows = filtered(rows, view.condition)
-    if view.columns is None:
+    if view.columns is None and not spec.orders_by_commit:
         return rows
-    columns = [quoted(spec.schema.field(name).name) for name in view.columns]
+    columns = [quoted(field.name) for field in chosen_fields(spec, view.columns)]
     return rows.select(*columns)
 
 

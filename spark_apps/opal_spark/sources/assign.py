@@ -61,7 +61,7 @@ def fields_given(
             loss = misfit(types[name], field.type, field.name)
             if loss is not None:
                 losing.append(loss)
-        elif not spec.schema.is_added(field):
+        elif not spec.schema.is_optional(field):
             missing.append(field.name)
     problems = [f"unknown column {name!r}" for name in unknown]
     problems += [f"missing column {name!r}" for name in missing]

@@ -77,7 +77,9 @@ def _may_be_rejected(spec: TableSpec) -> Column:
 
     `opal_lake.data.rejects` also rejects text that is not UTF-8; such a row gets no position.
     """
-    required = columns_named(column.name for column in (*spec.keys, spec.delta))
+    # The built-in delta is filled later
+    given = [column for _, column in spec.required if column.id != spec.schema.commit_id]
+    required = columns_named(column.name for column in given)
     reasons = [F.col(BAD).isNotNull()]
     reasons += [column.isNull() for column in required]
     key_texts = [key for key in spec.keys if _is_text_or_binary(key)]

@@ -18,7 +18,7 @@ from opal_lake.definition.conditions.condition import condition
 from opal_lake.definition.conditions.faults import DELETES
 from opal_lake.definition.conditions.parser import parse
 from opal_lake.definition.conditions.tree import Column, nodes_of
-from opal_lake.definition.schema import Schema, schema_of_arrow
+from opal_lake.definition.schema import COMMIT, Schema, schema_of_arrow
 from opal_lake.definition.sql_schema import arrow_of_sql
 from opal_lake.definition.table_spec import check_role
 from opal_lake.errors import InvalidInputError
@@ -48,6 +48,9 @@ def column_findings(table: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
         given = table.get(role) or []
         columns = [given] if isinstance(given, str) else given
         for column in columns:
+            if (role, column) == ("delta", COMMIT):
+                # The table fills the built-in column itself
+                continue
             misfit = None if column in unread else _misfit(schema, role, column)
             if misfit is not None:
                 yield (role,), misfit

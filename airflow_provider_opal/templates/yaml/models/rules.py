@@ -33,7 +33,7 @@ from airflow_provider_opal.templates.yaml.text.problem import (
 from opal_folder.properties import arguments_of
 from opal_lake.arguments.declared import nothing_open
 from opal_lake.errors import InvalidInputError
-from opal_lake.operations.create import COLUMN_ROLES
+from opal_lake.operations.create import BUILT_IN_DELTA, COLUMN_ROLES
 
 if TYPE_CHECKING:
     import jinja2
@@ -237,7 +237,8 @@ def _columns(table: TableModel) -> Iterator[Finding]:
         else:
             columns = {("table", role, number): column for number, column in enumerate(given)}
         for keys, column in columns.items():
-            if column not in known:
+            is_built_in = (role, column) == ("delta", BUILT_IN_DELTA)
+            if column not in known and not is_built_in:
                 yield keys, _no_column(column, known)
 
 

@@ -102,6 +102,10 @@ class RenameColumn(Change):
     def applied(self, spec: TableSpec) -> TableSpec:
         target = target_of(spec.schema, self.column)
         _refuse_part(target, "renamed")
+        if target.field.id == spec.schema.commit_id:
+            raise InvalidInputError(
+                f"column {target.text!r} cannot be renamed: the table fills it under this name"
+            )
         name = self._new_name()
         if name == target.field.name:
             return spec

@@ -85,7 +85,7 @@ def _atomic_columns(spec: TableSpec) -> dict[str, Atomic]:
         if isinstance(column.type, Atomic):
             types[column.name] = column.type
         # A nested column that was added to the table later is null
-        elif not spec.schema.is_added(column):
+        elif not spec.schema.is_optional(column):
             nested.append(column.name)
     if nested:
         raise InvalidInputError(

@@ -73,7 +73,7 @@ def read_header(
     fields = [field for field in spec.schema.fields if field.name.casefold() not in folder_names]
     # Older files lack the columns that were added to the table later
     older_fields = fields[: len(cells)] if cells else fields
-    if all(spec.schema.is_added(field) for field in fields[len(older_fields) :]):
+    if all(spec.schema.is_optional(field) for field in fields[len(older_fields) :]):
         fields = older_fields
     return Header(cells=tuple(field.name for field in fields), folders=folders)
 
@@ -153,7 +153,7 @@ def _misfits(names: Sequence[str], spec: TableSpec, *, ignore: bool = False) -> 
         unknown = [name for name in names if name and name.casefold() not in columns]
         problems += [f"unknown column {name!r}{_nearest(name, spec)}" for name in unknown]
     for field in spec.schema.fields:
-        if field.name.casefold() not in counts and not spec.schema.is_added(field):
+        if field.name.casefold() not in counts and not spec.schema.is_optional(field):
             problems.append(f"missing column {field.name!r}")
     return problems
 
