@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 import opal_spark
 from opal_lake import layout
 from opal_lake.log.commit import decode_commit, encode_commit
@@ -112,6 +113,23 @@ except ValueError as error:
     assert "do not have the function rand()" in str(error)
 else:
     raise AssertionError("a condition that does not read the row decided")
+table = OpalTable.create(spark, f"{sys.argv[1]}-s", rows.schema, keys=["sku"], delta="at")
+table.insert(rows)
+table.update({"price": "price * 1.5"}, where="sku = 'a'")
+table.update({"price": F.col("t.price") + 1}, where=F.col("price") > 16)
+source = spark.createDataFrame([("a", 2, 1), ("c", 2, 3)], rows.schema)
+for on in ("t.sku = s.sku", "t.sku = s.sku AND t.at <= s.at"):
+    merge = table.merge(source, on=on, duplicates="latest")
+    merge = merge.when_matched_update({"price": "t.price + s.price", "at": "s.at"})
+    merge.when_not_matched_insert_all().execute()
+expected = [("a", 2, 17), ("b", 1, 21), ("c", 2, 6)]
+assert sorted(map(tuple, table.read().collect())) == expected
+try:
+    table.update({"price": "3000000000"})
+except ValueError as error:
+    assert "cannot hold" in str(error)
+else:
+    raise AssertionError("a value that the column cannot hold was stored")
 print("all well")
 spark.stop()
 """

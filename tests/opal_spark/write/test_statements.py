@@ -11,7 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake.errors import InvalidInputError
+from opal_lake.read.statement import Clause, StatementPlan
 from opal_spark import OpalTable
+from opal_spark.read.statement import statement_rows
 from tests.opal_spark.build import content, create, frame
 from tests.opal_spark.twin import arrow_of
 
@@ -188,6 +190,49 @@ def test_keys_of_other_types_match_as_in_spark(spark: SparkSession, tmp_path: Pa
     assert [(row[0], row[2]) for row in rows] == [(1, "A"), (2, "B")]
     with pytest.raises(InvalidInputError, match="1099511627776"):
         table.merge(wide, on="t.id = s.id").when_not_matched_insert_all().execute()
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_columns_of_all_types_stay_as_they_were(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
+    rows = spark.sql(
+        "SELECT id, id AS at, CAST(id AS DECIMAL(20, 3)) AS amount, current_timestamp() AS seen, "
+        "TIMESTAMP_NTZ '1890-01-01 00:00:00.000001' AS local, DATE '0101-01-01' AS day, "
+        "array(id, NULL) AS list, named_struct('a b', id, 'seen', current_timestamp()) AS parts, "
+        "map('k', current_timestamp()) AS pairs, unhex('00FF') AS bytes, CAST(id AS FLOAT) AS real "
+        "FROM range(3)"
+    ).localCheckpoint()
+    layout: Any = {"keys": ["id"], "delta": "at", "file_format": file_format}
+    table = OpalTable.create(spark, str(tmp_path / "t"), rows.schema, **layout)
+    table.insert(rows)
+    before = table.read().drop("amount").orderBy("id").collect()
+    assert before == rows.drop("amount").orderBy("id").collect()
+    source = spark.range(2)
+    table.merge(source, on="t.id = s.id").when_matched_update({"amount": "t.amount + 1"}).execute()
+    table.update({"amount": "amount + 1"}, where="id = 2")
+    table.update({"amount": "amount + 1"}, where="id >= 0 AND real >= 0")
+    assert table.read().drop("amount").orderBy("id").collect() == before
+    assert [float(row.amount) for row in table.read().orderBy("id").collect()] == [2, 3, 4]
+
+
+def test_merge_on_keys_and_a_condition_on_keys_scan_no_file(
+    spark: SparkSession, table: OpalTable
+) -> None:
+    source = changes(spark, ("ax", 2, 1))
+    scans: dict[str, bool] = {}
+    for on in ("t.sku = s.sku", "t.sku <=> s.sku"):
+        clauses = [Clause(when="matched", action="delete")]
+        plan = StatementPlan(
+            snapshot=table.log.head(), cache=table.cache, clauses=clauses, source=source, on=on
+        )
+        scans[on] = bool(statement_rows(spark, plan).inputFiles())
+    assert [*scans.values()] == [False, True]
+    for where in ("sku = 'ax'", "price > 1000", "sku = 'ax' OR price = 1000"):
+        clauses = [Clause(when="matched", action="delete", where=where)]
+        plan = StatementPlan(snapshot=table.log.head(), cache=table.cache, clauses=clauses)
+        scans[where] = bool(statement_rows(spark, plan).inputFiles())
+    assert [*scans.values()][2:] == [False, False, True]
 
 
 def test_wrong_texts_are_errors_and_change_nothing(spark: SparkSession, table: OpalTable) -> None:
