@@ -342,64 +342,6 @@ def _check_roles(spec: TableSpec) -> None:
     _check_commit_column(spec)
 
 
-def spec_differences(made: TableSpec, requested: TableSpec) -> list[str]:
-    """Return the differences between a table and a requested spec, each as a text.
-
-    Properties are compared if they are requested and are not properties of maintenance. Columns
-    that were added later are not compared, so that a writer may request the table as it was
-    created.
-    """
-    differences: list[str] = []
-    requested_roles = _roles(requested)
-    for role, own in _roles(made).items():
-        other = requested_roles[role]
-        if own != other:
-            differences.append(f"{role} is {own!r}, not {other!r}")
-    for name, other in requested.properties.items():
-        # `opal set` changes properties of maintenance while pipelines still request the first ones
-        if PROPERTIES[name].maintenance:
-            continue
-        own = made.properties.get(name, default_of(name))
-        if own != other:
-            differences.append(f"property {name} is {own!r}, not {other!r}")
-    return differences + _column_differences(made.schema, requested.schema)
-
-
-def _column_differences(made: Schema, requested: Schema) -> list[str]:
-    own_types = {column.name: column.type for column in made.fields}
-    requested_types = {column.name: column.type for column in requested.fields}
-    missing = [name for name in requested_types if name not in own_types]
-    differences = [f"column {name!r} is missing" for name in missing]
-    created = [column.name for column in made.fields if not made.is_optional(column)]
-    own_only = [name for name in created if name not in requested_types]
-    differences += [f"column {name!r} is in the table only" for name in own_only]
-    for name, kind in own_types.items():
-        if name not in requested_types:
-            continue
-        own_name, requested_name = type_name(kind), type_name(requested_types[name])
-        if own_name != requested_name:
-            differences.append(f"column {name!r} is {own_name}, not {requested_name}")
-    return differences
-
-
-def refuse_another_spec(
-    uri: str, made: TableSpec, columns: pa.Schema | None, layout: TableLayout
-) -> None:
-    """Raise InvalidInputError if an existing table differs from the requested one.
-
-    Without columns, those of the table are accepted.
-    """
-    if columns is None:
-        columns = arrow_schema(replace(made.schema, fields=made.schema.own_fields))
-    requested = plan_spec(columns, layout)
-    differences = spec_differences(made, requested)
-    if differences:
-        raise InvalidInputError(
-            f"{uri} exists already, but {'; '.join(differences)}. "
-            "Use the existing definition, or choose another path"
-        )
-
-
 def _check_commit_column(spec: TableSpec) -> None:
     """Raise ValueError for a built-in column that is not the delta, or has tie-breaks."""
     if not spec.orders_by_commit:
@@ -409,15 +351,3 @@ def _check_commit_column(spec: TableSpec) -> None:
         raise ValueError(
             "the built-in column is not the delta column, or not a timestamp, or has tie-breaks"
         )
-
-
-def _roles(spec: TableSpec) -> dict[str, object]:
-    """Return the parts of a spec that never change, by argument."""
-    return {
-        "keys": [field.name for field in spec.keys],
-        "delta": spec.delta.name if spec.has_keys else None,
-        "tie_break": [field.name for field in spec.tie_break],
-        "deletes": spec.deletes,
-        "partition_by": [field.name for field in spec.partition_by],
-        "file_format": spec.file_format,
-    }

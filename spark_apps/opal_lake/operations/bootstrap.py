@@ -48,7 +48,8 @@ class Bootstrap(NewTable, Job):
 
     def with_columns(self, columns: "pa.Schema | None", target: "Place") -> JobResult:
         """Run with columns of Arrow instead of SQL; None stands for the source's columns."""
-        from opal_lake.definition.table_spec import TableLayout, refuse_another_spec
+        from opal_lake.definition.requested_spec import refuse_another_spec
+        from opal_lake.definition.table_spec import TableLayout
         from opal_lake.write.bootstrap import refuse_overlap, source_table
         from opal_lake.write.bootstrap_job import bootstrap
 

@@ -97,7 +97,7 @@ class Create(NewTable, Job):
 
         Only `if_absent` accepts an existing table. Its columns are compared if a schema is given.
         """
-        from opal_lake.definition.table_spec import refuse_another_spec
+        from opal_lake.definition.requested_spec import refuse_another_spec
 
         if not self.if_absent:
             return None
@@ -121,7 +121,7 @@ class Create(NewTable, Job):
 
         With a schema nothing is checked here: only the job can parse all of SQL's types.
         """
-        from opal_lake.definition.table_spec import refuse_another_spec
+        from opal_lake.definition.requested_spec import refuse_another_spec
 
         if self.schema is None:
             refuse_another_spec(uri, spec, None, self._layout)

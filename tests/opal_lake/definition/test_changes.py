@@ -8,7 +8,8 @@ import pytest
 from opal_lake.definition.changes.apply import changed, changes_of, changes_to_json
 from opal_lake.definition.changes.columns import AddColumn, MoveColumn, RenameColumn, WidenColumn
 from opal_lake.definition.changes.paths import path_of, path_text
-from opal_lake.definition.schema import schema_from_json, schema_to_json, type_name
+from opal_lake.definition.requested_spec import refuse_another_spec
+from opal_lake.definition.schema import arrow_schema, schema_from_json, schema_to_json, type_name
 from opal_lake.definition.table_spec import (
     TableLayout,
     TableSpec,
@@ -240,3 +241,43 @@ def test_stored_schemas_with_impossible_earlier_types_are_refused() -> None:
         data["fields"][0]["earlier"] = wrong
         with pytest.raises(ValueError):
             schema_from_json(data)
+
+
+def test_a_pipeline_may_request_the_table_as_it_was_created() -> None:
+    made = after(
+        {"rename": "id", "to": "key"},
+        {"rename": "op", "to": "kind"},
+        {"rename": "n", "to": "number"},
+        {"widen": "key", "type": "bigint"},
+        {"drop": "price"},
+        {"add": "place.zip", "type": "int"},
+        {"drop": "place.tags.element.n"},
+        {"widen": "place.by_key.value.v", "type": "double"},
+    )
+    created = {"deletes": "op = 'D' or place.city='x'", "properties": {"zorder": "n,day"}}
+    first = TableLayout(keys=["id"], delta="at", **created)
+    now = TableLayout(keys=["key"], delta="at", deletes=made.deletes)
+    columns = arrow_schema(made.schema)
+    for layout in (first, now):
+        for requested in (None, COLUMNS, columns):
+            refuse_another_spec("lake/t", made, requested, layout)
+
+
+@pytest.mark.parametrize(
+    "columns, problem",
+    [
+        ({"id": pa.string()}, "column 'key' is BIGINT, not STRING"),
+        ({"id": pa.int16()}, "column 'key' is BIGINT, not SMALLINT"),
+        ({"more": pa.int16()}, "column 'more' is missing"),
+        ({"place": pa.struct([("city", pa.int32())])}, "column 'place' is STRUCT"),
+        ({"n": pa.int32()}, "column 'n' is BIGINT, not INT"),
+    ],
+)
+def test_a_request_for_columns_that_never_were_is_refused(
+    columns: dict[str, pa.DataType], problem: str
+) -> None:
+    made = after({"rename": "id", "to": "key"}, {"widen": "key", "type": "bigint"})
+    given = dict(zip(COLUMNS.names, COLUMNS.types, strict=True))
+    layout = TableLayout(keys=["id"], delta="at", deletes=made.deletes)
+    with pytest.raises(InvalidInputError, match=problem):
+        refuse_another_spec("lake/t", made, pa.schema({**given, **columns}), layout)

@@ -174,8 +174,9 @@ def _other_columns(
 
 
 def _spec_differences(table: TableModel, existing: "TableSpec") -> list[str]:
+    from opal_lake.definition.requested_spec import spec_differences
     from opal_lake.definition.schema import arrow_schema
-    from opal_lake.definition.table_spec import TableLayout, plan_spec, spec_differences
+    from opal_lake.definition.table_spec import TableLayout, plan_spec
 
     given = table.model_dump(by_alias=True, exclude={"name", "schema_"}, exclude_none=True)
     return spec_differences(

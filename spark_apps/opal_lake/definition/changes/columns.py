@@ -111,6 +111,8 @@ class RenameColumn(Change):
             return spec
         spec = with_new_name(spec, target, name)
         schema = with_field(spec.schema, target, replace(target.field, name=name))
+        if not target.is_top:
+            schema = altered(schema)
         siblings = schema.fields if target.is_top else _members_at(schema, target)
         check_names(sibling.name for sibling in siblings)
         if target.is_top:

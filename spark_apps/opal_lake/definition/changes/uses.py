@@ -88,7 +88,7 @@ def renamed_condition(text: str, use: Use, schema: Schema, target: Target, name:
                 path[position] = name
         return replace(column, path=tuple(path))
 
-    tree = _with_columns(parse(text, use), renamed)
+    tree = with_columns(parse(text, use), renamed)
     written = text_of(tree)
     # What is stored must mean the same: the printer's text has to be read as the same tree
     if parse(written, use) != tree:
@@ -99,7 +99,7 @@ def renamed_condition(text: str, use: Use, schema: Schema, target: Target, name:
     return written
 
 
-def _with_columns(node: Node, change: Callable[[Column], Column]) -> Node:
+def with_columns(node: Node, change: Callable[[Column], Column]) -> Node:
     """Return a tree with changed columns."""
     if isinstance(node, Column):
         return change(node)
@@ -107,9 +107,9 @@ def _with_columns(node: Node, change: Callable[[Column], Column]) -> Node:
     for member in fields(node):
         value = getattr(node, member.name)
         if is_dataclass(value):
-            parts[member.name] = _with_columns(value, change)  # type: ignore[arg-type]  # each dataclass in a tree is a node
+            parts[member.name] = with_columns(value, change)  # type: ignore[arg-type]  # each dataclass in a tree is a node
         elif isinstance(value, tuple):
-            parts[member.name] = tuple(_with_columns(part, change) for part in value)
+            parts[member.name] = tuple(with_columns(part, change) for part in value)
     return replace(node, **parts)
 
 
