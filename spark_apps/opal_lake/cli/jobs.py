@@ -131,7 +131,7 @@ def _add_read(verbs: Verbs) -> argparse.ArgumentParser:
     add_flags(
         past.add_mutually_exclusive_group(), ShowRows, "version", "timestamp", "business_snapshot"
     )
-    add_flags(past, ShowRows, "event_time")
+    add_flags(past, ShowRows, "event_time", "newest_columns")
     add_flags(parser.add_argument_group("part of the rows"), ShowRows, "partition_key", "net")
     add_flags(parser.add_argument_group("export"), ShowRows, "to", "format", "overwrite")
     return parser

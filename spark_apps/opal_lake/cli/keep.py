@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from opal_lake.cli.alter import add_alter
 from opal_lake.cli.command import (
     KEEP,
     Verb,
@@ -47,6 +48,7 @@ def commands(verbs: Verbs) -> None:
     """Register the verbs."""
     _add_set(verbs)
     _add_columns(verbs)
+    add_alter(verbs)
     _add_savepoint(verbs)
     _add_finish(verbs)
     _add_discard(verbs)

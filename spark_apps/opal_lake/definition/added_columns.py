@@ -1,6 +1,6 @@
 """Columns that a table gets after its creation."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
@@ -69,6 +69,26 @@ def unknown_columns(schema: Schema, columns: pa.Schema) -> pa.Schema:
     existing = {name.casefold() for name in schema.names}
     unknown = [field for field in columns if field.name.casefold() not in existing]
     return pa.schema([_plain(field) for field in unknown])
+
+
+def refuse_former(schema: Schema, names: Iterable[str], *, dropped: bool = True) -> None:
+    """Raise InvalidInputError for a column of a source that the table had under this name.
+
+    Its values would get lost, or into a new column. Without `dropped` only columns that were
+    renamed are refused.
+    """
+    for name in names:
+        column = schema.former(name)
+        if column is not None:
+            raise InvalidInputError(
+                f"the rows have a column {name!r}, which the table calls {column.name!r} since it "
+                f"was renamed; rename it in the source, or rename the table's column back"
+            )
+        if dropped and schema.had(name):
+            raise InvalidInputError(
+                f"the rows have a column {name!r}, which was dropped from the table; leave it out "
+                "with on_new_columns='ignore', or add it again with `opal add-columns`"
+            )
 
 
 def _plain(field: pa.Field) -> pa.Field:

@@ -184,6 +184,18 @@ class Schema:
         number = self._ids_of_former_names.get(name.casefold())
         return None if number is None else self._by_id.get(number)
 
+    @property
+    def is_in_order(self) -> bool:
+        """True if columns were added at the end only, so that rows may lack names.
+
+        An id without a column was a dropped column's.
+        """
+        numbers = [field.id for field in self.fields]
+        if self.created_id is None and not self.former_names:
+            return numbers == sorted(numbers)
+        known = sum(1 for _ in all_fields(self.fields))
+        return numbers == sorted(numbers) and known == self.last_id
+
     def had(self, name: str) -> bool:
         """Return whether a column with this name was renamed or dropped."""
         return name.casefold() in self._ids_of_former_names

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from opal_lake.data.columns import with_nulls
 from opal_lake.data.rejects import BAD
-from opal_lake.definition.added_columns import unknown_columns
+from opal_lake.definition.added_columns import refuse_former, unknown_columns
 from opal_lake.definition.schema import DELETED, RESERVED_PREFIX, arrow_type, type_name
 from opal_lake.definition.table_spec import TableSpec, delete_condition
 from opal_lake.engine.executor import ReadAs
@@ -81,7 +81,9 @@ class ArrowRows:
         rows = self._table(spec)
         names = spec.schema.names
         if self.ignores_new_columns:
-            rows = rows.drop_columns(self.new_columns(spec).names)
+            new_names = self.new_columns(spec).names
+            refuse_former(spec.schema, new_names, dropped=False)
+            rows = rows.drop_columns(new_names)
         given = frozenset(rows.column_names)
         _refuse_other_case(given, names)
         unknown = given - {DELETED, *names}
@@ -89,6 +91,7 @@ class ArrowRows:
         absent = [field for field in spec.schema.fields if field.name not in given]
         missing = [field.name for field in absent if not spec.schema.is_optional(field)]
         if unknown or missing:
+            refuse_former(spec.schema, sorted(unknown))
             raise InvalidInputError(_misfit(sorted(unknown), missing))
         return with_nulls(rows, absent)
 

@@ -20,6 +20,7 @@ from opal_lake.definition.job_names import (
     check_token,
 )
 from opal_lake.definition.positions import Advance, fenced_error
+from opal_lake.definition.schema import all_fields
 from opal_lake.errors import ConflictError, FormatError
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.snapshot import Root, Snapshot, newest_first
@@ -96,8 +97,10 @@ def _check_schema(operation: str, base: Root, winner: Commit) -> None:
     """Raise ConflictError for an ingest if a winner dropped a column of its base."""
     if operation != "ingest" or winner.actions.spec is None:
         return
-    remaining = {field.id for field in winner.actions.spec.schema.fields}
-    dropped = [field.name for field in base.spec.schema.fields if field.id not in remaining]
+    # Other changes do no harm: a file has the columns of its base, and readers convert them
+    remaining = {field.id for field in all_fields(winner.actions.spec.schema.fields)}
+    fields = all_fields(base.spec.schema.fields)
+    dropped = [field.name for field in fields if field.id not in remaining]
     if dropped:
         raise ConflictError(
             f"version {winner.version} dropped the columns {', '.join(dropped)} while the ingest "

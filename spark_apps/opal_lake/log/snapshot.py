@@ -257,6 +257,15 @@ class Snapshot:
                 after.__dict__[attribute] = items
         return after
 
+    def read_as(self, spec: TableSpec) -> "Snapshot":
+        """Return the same version, whose rows are read with another version's columns."""
+        if spec is self.spec:
+            return self
+        state = Snapshot(self.storage, replace(self.root, spec=spec), self.sections, self.commits)
+        # Lists that are loaded stay loaded
+        state.__dict__.update({**self.__dict__, "root": state.root})
+        return state
+
     def stored_as(self, sections: Sections) -> "Snapshot":
         """Return the same version, based on a checkpoint with these sections."""
         state = Snapshot(self.storage, self.root, sections, ())

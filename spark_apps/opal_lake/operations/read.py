@@ -32,7 +32,8 @@ class Read(RowsOperation):
     selects the rows that were ingested under it, and `after` the rows that became visible after a
     version. `partition_key` with `net` selects all rows of this partition key that no later row of
     the same partition key replaced or deleted, whatever other partition keys brought. `where`
-    selects rows that meet a condition: files without such rows are skipped where possible.
+    selects rows that meet a condition: files without such rows are skipped where possible. An older
+    version has the columns that it had; with `newest_columns` it has those of the newest version.
     """
 
     name: ClassVar[str] = "read"
@@ -54,6 +55,9 @@ class Read(RowsOperation):
         bool,
         Help("with a partition key: also its rows that other partition keys replaced or deleted"),
     ] = False
+    newest_columns: Annotated[
+        bool, Help("with the columns of the newest version, instead of the version's own")
+    ] = False
 
     def run(self, table: "OpenTable") -> Any:
         """Choose the version now; return the engine's frame, which reads the rows."""
@@ -65,6 +69,8 @@ class Read(RowsOperation):
         from opal_lake.read.view import view_of
 
         snapshot = table.snapshot_at(self.version, self.timestamp, self.business_snapshot)
+        if self.newest_columns:
+            snapshot = snapshot.read_as(table.log.head().spec)
         check_columns(snapshot.spec, self.columns)
         return view_of(
             table.log,

@@ -299,7 +299,11 @@ def plan_changes(
         spans = _without_unchanged(spans, first, state)
     elif is_net and any(span.deleted for span in spans):
         has_pairs = False
-    reading = [span.reading(predicate) for span in spans]
+    # Rows of all versions are read with the same columns
+    reading = [
+        replace(span, snapshot=span.snapshot.read_as(head.spec)).reading(predicate)
+        for span in spans
+    ]
     with_files = tuple(span for span in reading if span.files)
     return ChangePlan(
         spec=head.spec,

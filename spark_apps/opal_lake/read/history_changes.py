@@ -272,7 +272,8 @@ def _rows_of(
     for index, side in enumerate(sides):
         positions = np.flatnonzero(side_of_row == index)
         if len(positions):
-            rows = rows_of_entries(side.snapshot, times.rows.take(positions), fields)
+            state = side.snapshot.read_as(spec)
+            rows = rows_of_entries(state, times.rows.take(positions), fields)
             tables.append(rows.select(existing_names(physical, rows.schema)))
             positions_read.append(positions)
     rows = pa.concat_tables(tables, promote_options="default")

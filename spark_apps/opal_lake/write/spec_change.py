@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from opal_lake.arguments.values import ON_NEW_COLUMNS
-from opal_lake.definition.added_columns import NewColumns, arrow_of_columns, plan_added
+from opal_lake.definition.added_columns import (
+    NewColumns,
+    arrow_of_columns,
+    plan_added,
+    refuse_former,
+)
 from opal_lake.definition.changes.apply import changed, counts_of
 from opal_lake.definition.changes.change import Change
 from opal_lake.definition.properties import PROPERTIES, Given, check_properties, plain_properties
@@ -148,6 +153,8 @@ def with_new_columns(
     if on_new_columns != "add" or new_columns is None:
         return base
     while new := new_columns(base.spec):
+        # The source does not know that a column has another name now, or was given up
+        refuse_former(base.spec.schema, new.names)
         try:
             add_columns(log, dict(zip(new.names, new.types, strict=True)))
         except InvalidInputError:

@@ -4,6 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from opal_lake.definition.added_columns import refuse_former
 from opal_lake.definition.schema import (
     RESERVED_PREFIX,
     schema_of_arrow,
@@ -49,6 +50,7 @@ def fields_given(
     own = _own(schema)
     if ignore:
         left_out = set(unknown_fields(schema, spec).names)
+        refuse_former(spec.schema, sorted(left_out), dropped=False)
         own = [field for field in own if field.name not in left_out]
     given = {field.name.casefold(): field for field in own}
     expected = {field.name.casefold(): field for field in spec.schema.fields}
@@ -67,6 +69,7 @@ def fields_given(
     problems += [f"missing column {name!r}" for name in missing]
     problems += losing
     if problems:
+        refuse_former(spec.schema, unknown)
         step = "select and cast the columns to these"
         if unknown:
             step += ", or ingest unknown ones with on_new_columns='add' or 'ignore'"

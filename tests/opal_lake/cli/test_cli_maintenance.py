@@ -57,6 +57,31 @@ def test_columns_are_added_by_name_and_type(uri: str, capsys: pytest.CaptureFixt
         assert problem in capsys.readouterr().err
 
 
+def test_columns_are_changed_in_the_order_of_the_flags(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--add", "note struct<a: int> first", "--rename", "note = `my note`"]
+    flags += ["--add", "`my note`.b decimal(10, 2)", "--add", "x int AFTER `my note`"]
+    assert main(["alter", uri, *flags, "--move", "`my note` after x", "--token", "t"]) == OK
+    shown = capsys.readouterr().out
+    assert "changed: 3 added, 1 renamed, 1 moved, version 4" in shown
+    assert "note  renamed column 'note' to '`my note`'" in shown
+    spec = reopen(open_storage(uri)).snapshot_at().spec
+    assert spec.schema.names[:2] == ["x", "my note"]
+    assert main(["alter", uri, "--widen", "x bigint", "--drop", "my note"]) == INPUT
+    assert "opal alter: --drop 'my note' is not valid; write --drop 'note'" in (
+        capsys.readouterr().err
+    )
+    assert main(["alter", uri]) == INPUT
+    assert "needs a change: one of --add, --rename" in capsys.readouterr().err
+    assert main(["alter", uri, "--drop", "nope"]) == INPUT
+    assert "no column 'nope'; the table has 'x', 'my note'" in capsys.readouterr().err
+    assert main(["alter", uri, "--move", "x first"]) == OK
+    assert "nothing to do" in capsys.readouterr().out
+    assert main(["history", uri]) == OK
+    assert "alter" in capsys.readouterr().out
+
+
 def test_a_savepoint_is_set_listed_and_released(
     uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

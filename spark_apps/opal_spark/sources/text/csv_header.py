@@ -69,6 +69,12 @@ def read_header(
                 f"{'; '.join(problems)}"
             )
         return Header(cells=source.columns, folders=folders)
+    if not spec.schema.is_in_order:
+        raise InvalidInputError(
+            f"the CSV files {list(source.paths)} have no header, and columns of the table were "
+            "dropped, moved or added between others, so the order of the cells is not known; "
+            "name the columns of the files: columns=[...]"
+        )
     folder_names = {name.casefold() for name in folders}
     fields = [field for field in spec.schema.fields if field.name.casefold() not in folder_names]
     # Older files lack the columns that were added to the table later
@@ -151,13 +157,17 @@ def _misfits(names: Sequence[str], spec: TableSpec, *, ignore: bool = False) -> 
             problems.append(f"column {name!r} occurs {times} times")
     if not ignore:
         unknown = [name for name in names if name and name.casefold() not in columns]
-        problems += [f"unknown column {name!r}{_nearest(name, spec)}" for name in unknown]
+        problems += [f"unknown column {name!r}{_advice(name, spec)}" for name in unknown]
     for field in spec.schema.fields:
         if field.name.casefold() not in counts and not spec.schema.is_optional(field):
             problems.append(f"missing column {field.name!r}")
     return problems
 
 
-def _nearest(name: str, spec: TableSpec) -> str:
+def _advice(name: str, spec: TableSpec) -> str:
+    """Return what became of a column with this name, or a similar name."""
+    fate = spec.schema.fate(name)
+    if fate:
+        return fate
     close = get_close_matches(name, spec.schema.names, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

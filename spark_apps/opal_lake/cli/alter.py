@@ -1,0 +1,97 @@
+"""`opal alter`: changes of columns, one flag each, in the order in which they are given."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from opal_lake.cli.command import KEEP, Verb, Verbs, add_command, store_options
+from opal_lake.cli.flags import add_token
+from opal_lake.errors import InvalidInputError
+
+_PATH = r"(?:`(?:[^`]|``)+`|[^`\s=])+"
+_PLACE = rf"(?:\s+(?:(?P<first>first)|after\s+(?P<after>{_PATH})))"
+# For each flag: the form of its text, the help and an example
+_FLAGS: dict[str, tuple[re.Pattern[str], str, str]] = {
+    "add": (
+        re.compile(rf"(?P<add>{_PATH})\s+(?P<type>.+?){_PLACE}?", re.IGNORECASE | re.DOTALL),
+        "add a column, or a member of a struct",
+        "discount decimal(10,2) after price",
+    ),
+    "rename": (
+        re.compile(rf"(?P<rename>{_PATH})\s*=\s*(?P<to>{_PATH})"),
+        "give a column another name",
+        "a.b=c",
+    ),
+    "drop": (re.compile(rf"(?P<drop>{_PATH})"), "drop a column", "note"),
+    "move": (
+        re.compile(rf"(?P<move>{_PATH}){_PLACE}", re.IGNORECASE),
+        "move a column to the front or behind another one",
+        "price after id",
+    ),
+    "widen": (
+        re.compile(rf"(?P<widen>{_PATH})\s+(?P<type>.+)", re.DOTALL),
+        "give a column a wider type",
+        "n bigint",
+    ),
+}
+
+
+def add_alter(verbs: Verbs) -> None:
+    """Register the verb."""
+    example = "opal alter lake/users --rename mail=email --drop fax --add 'age int after email'"
+    summary = "add, rename, drop, move or widen columns, without a rewrite of files"
+    parser = add_command(
+        verbs, Verb(name="alter", group=KEEP, summary=summary, example=example, run=alter)
+    )
+    for verb, (_, help_text, form) in _FLAGS.items():
+        parser.add_argument(
+            f"--{verb}",
+            dest="changes",
+            action=_Append,
+            metavar="CHANGE",
+            help=f"{help_text}: '{form}'",
+        )
+    add_token(parser, "changes")
+
+
+class _Append(argparse.Action):
+    """An action that collects the changes of all flags in one list, in their order."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        changes = getattr(namespace, self.dest) or []
+        verb = str(option_string).removeprefix("--")
+        setattr(namespace, self.dest, [*changes, (verb, str(values))])
+
+
+def alter(args: argparse.Namespace) -> None:
+    from opal_lake.cli.keep import show_result
+    from opal_lake.table import Table
+
+    if not args.changes:
+        flags = ", ".join(f"--{verb}" for verb in _FLAGS)
+        raise InvalidInputError(f"opal alter needs a change: one of {flags}; repeat for more")
+    changes = [change_of_flag(verb, text) for verb, text in args.changes]
+    table = Table.open(args.table, store_options(args))
+    show_result(args, table.alter(changes, token=args.token), "changed:")
+
+
+def change_of_flag(verb: str, text: str) -> dict[str, Any]:
+    """Return the change that the text of a flag means, as a JSON object."""
+    pattern, _, form = _FLAGS[verb]
+    match = pattern.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInputError(
+            f"opal alter: --{verb} {text!r} is not valid; write --{verb} '{form}'"
+        )
+    change: dict[str, Any] = {}
+    for name, value in match.groupdict().items():
+        if value is not None:
+            change[name] = True if name == "first" else value
+    return change
