@@ -14,8 +14,8 @@ def make_table(opal: OpalHook, name: str, new: "NewTable") -> bool:
     Raises InvalidInputError, with the differences, for an existing table of another spec.
     """
     from opal_lake.arguments.declared import given_fields
-    from opal_lake.definition.sql_schema import arrow_of_sql
     from opal_lake.definition.requested_spec import refuse_another_spec
+    from opal_lake.definition.sql_schema import arrow_of_sql
     from opal_lake.definition.table_spec import TableLayout, plan_spec
     from opal_lake.errors import NotFoundError, TableExistsError
     from opal_lake.storage import open_storage

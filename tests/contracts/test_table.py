@@ -209,6 +209,9 @@ def test_ingest_applies_a_token_once_and_adds_columns(engine: Engine, table: Tab
     table.add_columns({"amount": "decimal(10,2)"})
     assert table.describe()["columns"][-1] == {"id": 5, "name": "amount", "type": "decimal(10,2)"}
     assert {row for (row,) in engine.rows(table.read(), "amount")} == {None}
+    table.alter([{"rename": "amount", "to": "total"}, {"widen": "total", "type": "decimal(20,2)"}])
+    assert table.describe()["columns"][-1] == {"id": 5, "name": "total", "type": "decimal(20,2)"}
+    assert {row for (row,) in engine.rows(table.read(), "total")} == {None}
     table.set_properties({"group_rows": 100})
     assert table.describe()["properties"] == {"group_rows": 100}
 

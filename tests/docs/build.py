@@ -15,6 +15,7 @@ TABLE_PAGES = (
     "docs/tutorials/table.md",
     "docs/how-to/business-snapshots.md",
     "docs/how-to/changes.md",
+    "docs/how-to/columns.md",
     "docs/how-to/from-delta-or-iceberg.md",
     "docs/how-to/ingest.md",
     "docs/how-to/maintenance.md",

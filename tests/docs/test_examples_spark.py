@@ -170,6 +170,13 @@ def time_travel(spark: SparkSession, folder: Path) -> None:
     run_console("docs/how-to/time-travel.md", {})
 
 
+def change_columns(spark: SparkSession, folder: Path) -> None:
+    run_page("docs/how-to/columns.md", {}, {"orders": new_orders(spark, str(folder / "orders"))})
+    users = new_orders(spark, str(Path.cwd() / "lake" / "users"))
+    run_console("docs/how-to/columns.md", {})
+    assert users.read().columns == ["note", "order_id", "amount", "op", "updated_at"]
+
+
 def business_snapshots(spark: SparkSession, folder: Path) -> None:
     names = run_page(
         "docs/how-to/business-snapshots.md",
@@ -235,6 +242,7 @@ SCRIPTS: dict[str, Callable[[SparkSession, Path], None]] = {
     "docs/tutorials/table.md": tutorial,
     "docs/how-to/business-snapshots.md": business_snapshots,
     "docs/how-to/changes.md": read_changes,
+    "docs/how-to/columns.md": change_columns,
     "docs/how-to/from-delta-or-iceberg.md": move_from,
     "docs/how-to/ingest.md": ingest,
     "docs/how-to/maintenance.md": maintenance,

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -544,7 +545,10 @@ def stored_column(path: str, stored: pa.Table, name: str, kind: pa.DataType) -> 
 
 
 def logical_rows(path: str, stored: pa.Table, spec: dict) -> pa.Table:
-    """Return the rows under logical names and types; an added column may be null."""
+    """Return the rows under logical names and types; an added column may be null.
+
+    A file from before a change of columns has the columns of that time (section 5).
+    """
     definition = spec["schema"]
     created_id = definition.get("created_id", definition["last_id"])
     replaced = ORC_TYPES if path.endswith(".orc") else {}
@@ -555,11 +559,61 @@ def logical_rows(path: str, stored: pa.Table, spec: dict) -> pa.Table:
         if column["id"] > created_id and physical.name not in stored.schema.names:
             chunks = [pa.nulls(len(stored), logical.type)]
         else:
-            values = stored_column(path, stored, physical.name, physical.type)
-            # Both types have the same layout, so another view of the values is enough.
-            chunks = [chunk.view(logical.type) for chunk in values.chunks]
+            if stored.schema.names.count(physical.name) != 1:
+                raise DamagedError(f"{path} has no column {physical.name}")
+            values = stored.column(physical.name)
+            if not may_be_stored(values.type, column, replaced):
+                raise DamagedError(f"{path} has a column {physical.name} of type {values.type}")
+            if values.type == physical.type:
+                # Both types have the same layout, so another view of the values is enough.
+                chunks = [chunk.view(logical.type) for chunk in values.chunks]
+            else:
+                plain = [current(value, column["type"]) for value in values.to_pylist()]
+                chunks = [pa.array(plain, logical.type)]
         columns.append(pa.chunked_array(chunks, logical.type))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def may_be_stored(stored: pa.DataType, column: dict, replaced: dict[str, pa.DataType]) -> bool:
+    """Return whether a file may have a field with this type: its own, or one from before (I10)."""
+    kind = column["type"]
+    if isinstance(kind, str):
+        names = [*column.get("earlier", []), kind]
+        return stored in [arrow_type(name, "physical", replaced) for name in names]
+    if "array" in kind:
+        return pa.types.is_list(stored) and may_be_stored(
+            stored.value_type, kind["array"], replaced
+        )
+    if "map" in kind:
+        key, value = kind["map"]
+        return (
+            pa.types.is_map(stored)
+            and may_be_stored(stored.key_type, key, replaced)
+            and may_be_stored(stored.item_type, value, replaced)
+        )
+    if not pa.types.is_struct(stored):
+        return False
+    types = {member.name: member.type for member in stored}
+    known = [member for member in kind["struct"] if member["physical"] in types]
+    return all(may_be_stored(types[member["physical"]], member, replaced) for member in known)
+
+
+def current(value: Any, kind: Any) -> Any:
+    """Return a stored value in the type that its column has now."""
+    if value is None:
+        return None
+    if isinstance(kind, str):
+        is_midnight = kind == "timestamp_ntz" and type(value) is date
+        return datetime.combine(value, time()) if is_midnight else value
+    if "array" in kind:
+        return [current(element, kind["array"]["type"]) for element in value]
+    if "map" in kind:
+        key, item = kind["map"]
+        return [(current(first, key["type"]), current(last, item["type"])) for first, last in value]
+    members = kind["struct"]
+    return {
+        member["name"]: current(value.get(member["physical"]), member["type"]) for member in members
+    }
 
 
 # -- Types and order words (section 5) -------------------------------------------------------------

@@ -203,3 +203,52 @@ def test_second_reader_equals_table_read_of_nested_columns(
             table.zorder(columns=["id", "price"])
     times = [START + timedelta(seconds=seconds) for seconds in (10, 50)]
     assert compare(table, tmp_path / "table", times) > 20
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_second_reader_equals_table_read_across_changes_of_columns(
+    file_format: str, tmp_path: Path
+) -> None:
+    address = pa.struct([("city", pa.string()), ("n", pa.int16()), ("gone", pa.int32())])
+    columns = {
+        "id": pa.int32(),
+        "at": pa.int16(),
+        "price": pa.decimal128(5, 2),
+        "name": pa.string(),
+        "day": pa.date32(),
+        "places": pa.list_(address),
+        "by": pa.map_(pa.string(), address),
+    }
+    first = {
+        "at": 1,
+        "price": Decimal("1.50"),
+        "name": "a",
+        "day": date(2026, 1, 2),
+        "places": [{"city": "x", "n": 3, "gone": 4}, None],
+        "by": [("k", {"city": "y", "n": None, "gone": 5}), ("none", None)],
+    }
+    uri = str(tmp_path / "table")
+    table = Table.create(uri, pa.schema(columns), keys=["id"], delta="at", file_format=file_format)
+    rows = [{"id": 1, **first}, {"id": 2, **dict.fromkeys(first), "at": 1}]
+    table.ingest(pa.Table.from_pylist(rows, pa.schema(columns)), metadata="inline")
+    changes: list[dict[str, Any]] = [
+        {"rename": "name", "to": "title"},
+        {"drop": "price"},
+        {"add": "price", "type": "string", "first": True},
+        {"widen": "id", "type": "bigint"},
+        {"widen": "at", "type": "int"},
+        {"rename": "places.element.city", "to": "town"},
+        {"drop": "by.value.gone"},
+        {"add": "by.value.gone", "type": "timestamp", "first": True},
+        {"widen": "places.element.n", "type": "bigint"},
+    ]
+    if file_format == "parquet":
+        changes.append({"widen": "day", "type": "timestamp_ntz"})
+    table.alter(changes)
+    assert compare(table, tmp_path / "table", [1]) > 1
+    later = table.read().slice(0, 1).to_pylist()[0] | {"id": 1 << 40, "price": "new"}
+    table.ingest(pa.Table.from_pylist([later], table.read().schema), metadata="inline")
+    assert compare(table, tmp_path / "table", [1]) > 2
+    table.compact()
+    table.add_columns({"more": "struct<a: int>"})
+    assert compare(table, tmp_path / "table", [1]) > 3

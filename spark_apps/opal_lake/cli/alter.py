@@ -5,8 +5,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from opal_lake.cli.command import KEEP, Verb, Verbs, add_command, store_options
-from opal_lake.cli.flags import add_token
 from opal_lake.errors import InvalidInputError
 
 _PATH = r"(?:`(?:[^`]|``)+`|[^`\s=])+"
@@ -37,13 +35,8 @@ _FLAGS: dict[str, tuple[re.Pattern[str], str, str]] = {
 }
 
 
-def add_alter(verbs: Verbs) -> None:
-    """Register the verb."""
-    example = "opal alter lake/users --rename mail=email --drop fax --add 'age int after email'"
-    summary = "add, rename, drop, move or widen columns, without a rewrite of files"
-    parser = add_command(
-        verbs, Verb(name="alter", group=KEEP, summary=summary, example=example, run=alter)
-    )
+def add_changes(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of changes, which may be repeated."""
     for verb, (_, help_text, form) in _FLAGS.items():
         parser.add_argument(
             f"--{verb}",
@@ -52,7 +45,6 @@ def add_alter(verbs: Verbs) -> None:
             metavar="CHANGE",
             help=f"{help_text}: '{form}'",
         )
-    add_token(parser, "changes")
 
 
 class _Append(argparse.Action):
@@ -70,19 +62,15 @@ class _Append(argparse.Action):
         setattr(namespace, self.dest, [*changes, (verb, str(values))])
 
 
-def alter(args: argparse.Namespace) -> None:
-    from opal_lake.cli.keep import show_result
-    from opal_lake.table import Table
-
+def changes_of(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the changes of all flags as JSON objects, in their order."""
     if not args.changes:
         flags = ", ".join(f"--{verb}" for verb in _FLAGS)
         raise InvalidInputError(f"opal alter needs a change: one of {flags}; repeat for more")
-    changes = [change_of_flag(verb, text) for verb, text in args.changes]
-    table = Table.open(args.table, store_options(args))
-    show_result(args, table.alter(changes, token=args.token), "changed:")
+    return [_change_of(verb, text) for verb, text in args.changes]
 
 
-def change_of_flag(verb: str, text: str) -> dict[str, Any]:
+def _change_of(verb: str, text: str) -> dict[str, Any]:
     """Return the change that the text of a flag means, as a JSON object."""
     pattern, _, form = _FLAGS[verb]
     match = pattern.fullmatch(text.strip())

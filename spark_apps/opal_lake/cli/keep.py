@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from opal_lake.cli.alter import add_alter
+from opal_lake.cli.alter import add_changes, changes_of
 from opal_lake.cli.command import (
     KEEP,
     Verb,
@@ -48,7 +48,7 @@ def commands(verbs: Verbs) -> None:
     """Register the verbs."""
     _add_set(verbs)
     _add_columns(verbs)
-    add_alter(verbs)
+    _add_alter(verbs)
     _add_savepoint(verbs)
     _add_finish(verbs)
     _add_discard(verbs)
@@ -142,6 +142,21 @@ def add_columns(args: argparse.Namespace) -> None:
             )
         columns[name] = kind
     show_result(args, _table(args).add_columns(columns, token=args.token), "added")
+
+
+def _add_alter(verbs: Verbs) -> None:
+    example = "opal alter lake/users --rename mail=email --drop fax --add 'age int after email'"
+    summary = "add, rename, drop, move or widen columns, without a rewrite of files"
+    parser = add_command(
+        verbs, Verb(name="alter", group=KEEP, summary=summary, example=example, run=alter)
+    )
+    add_changes(parser)
+    add_token(parser, "changes")
+
+
+def alter(args: argparse.Namespace) -> None:
+    changes = changes_of(args)
+    show_result(args, _table(args).alter(changes, token=args.token), "changed:")
 
 
 def _add_savepoint(verbs: Verbs) -> None:

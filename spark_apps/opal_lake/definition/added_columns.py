@@ -72,7 +72,7 @@ def unknown_columns(schema: Schema, columns: pa.Schema) -> pa.Schema:
 
 
 def refuse_former(schema: Schema, names: Iterable[str], *, dropped: bool = True) -> None:
-    """Raise InvalidInputError for a column of a source that the table had under this name.
+    """Raise InvalidInputError for names of a source that columns of the table had.
 
     Its values would get lost, or into a new column. Without `dropped` only columns that were
     renamed are refused.

@@ -156,7 +156,7 @@ def _new_names(names: Sequence[str], schema: Schema) -> Sequence[str]:
 
 def _new_name(name: str, schema: Schema) -> str:
     """Return the name that a renamed column has now; other names stay."""
-    field = schema.former(name) if isinstance(name, str) else None
+    field = schema.former(name)
     return name if field is None else field.name
 
 

@@ -25,7 +25,6 @@ from opal_lake.definition.schema import (
     Atomic,
     Field,
     Schema,
-    arrow_schema,
     atomic_type_name,
     decimal_parts,
     schema_from_json,

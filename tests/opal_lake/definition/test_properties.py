@@ -3,8 +3,8 @@
 import pytest
 
 from opal_lake.definition.properties import PROPERTIES, default_of
-from opal_lake.definition.schema import DELETED
 from opal_lake.definition.requested_spec import refuse_another_spec
+from opal_lake.definition.schema import DELETED
 from opal_lake.definition.table_spec import TableLayout
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.ingest import Ingest

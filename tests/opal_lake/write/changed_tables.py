@@ -37,7 +37,21 @@ WIDER = {
     "date": ["timestamp_ntz"],
 }
 NEW_TYPES = ["smallint", "int", "float", "decimal(5,2)", "string", "date"]
-ROLES = ("id", "at", "op")  # by their first names
+# For each type a value of it that no narrower type holds
+VALUES: dict[str, Callable[[int], Any]] = {
+    "smallint": lambda small: small,
+    "int": lambda small: small << 20,
+    "bigint": lambda small: small << 45,
+    "float": lambda small: small / 2,
+    "double": lambda small: small / 2 + 2**-40,
+    "decimal(5,2)": lambda small: Decimal(small).scaleb(-2),
+    "decimal(9,2)": lambda small: Decimal(small * 10_000).scaleb(-2),
+    "decimal(30,2)": lambda small: Decimal(small * 10**25).scaleb(-2),
+    "date": lambda small: date(2000, 1, 1 + abs(small) % 28),
+    "timestamp_ntz": lambda small: datetime(2000, 1, 1 + abs(small) % 28, 3, 4, 5, 6),
+    "string": lambda small: f"text {small}",
+}
+NAMES = ("f", "price", "day", "a", "b", "p", "q", "x y")
 KEYS, DELTAS = range(1, 6), range(1, 30_000)
 
 
@@ -102,13 +116,8 @@ class State:
             is_later = row.key not in last or last[row.key].delta < row.delta
             if (at is None or row.delta <= at) and is_later:
                 last[row.key] = row
-        shown = []
-        for key in sorted(last):
-            if not last[key].deletes:
-                values = last[key].values
-                nodes = columns or self.columns
-                shown.append({node.name: node.shown(values.get(node.number)) for node in nodes})
-        return shown
+        visible = [last[key] for key in sorted(last) if not last[key].deletes]
+        return [shown_row(row, columns or self.columns) for row in visible]
 
 
 class Program:
@@ -206,7 +215,7 @@ class Program:
                     values[node.number] = known[node.role]
             rows.append(Row(key, delta, deletes, values))
         schema = pa.schema([(node.name, node.arrow()) for node in given])
-        shown = [{node.name: node.shown(row.values[node.number]) for node in given} for row in rows]
+        shown = [shown_row(row, given) for row in rows]
         return rows, pa.Table.from_pylist(shown, schema)
 
     def value(self, node: Node) -> Any:
@@ -217,29 +226,7 @@ class Program:
         if node.type == "list":
             members = [{part.number: self.value(part) for part in node.parts}, None]
             return members[: self.random.randint(0, 2)]
-        small = self.random.randint(-99, 99)
-        match node.type:
-            case "smallint":
-                return small
-            case "int":
-                return small << 20
-            case "bigint":
-                return small << 45
-            case "float":
-                return small / 2
-            case "double":
-                return small / 2 + 2**-40
-            case "decimal(5,2)":
-                return Decimal(small).scaleb(-2)
-            case "decimal(9,2)":
-                return Decimal(small * 10_000).scaleb(-2)
-            case "decimal(30,2)":
-                return Decimal(small * 10**25).scaleb(-2)
-            case "date":
-                return date(2000, 1, 1 + abs(small) % 28)
-            case "timestamp_ntz":
-                return datetime(2000, 1, 1 + abs(small) % 28, 3, 4, 5, 6)
-        return f"text {small}"
+        return VALUES[node.type](self.random.randint(-99, 99))
 
     def ingest(self) -> None:
         rows, table = self.batch(self.now.columns)
@@ -314,7 +301,7 @@ class Program:
         inner = f"{node.name}.element." if node.type == "list" else f"{node.name}."
         return inner, node.parts
 
-    def place(self, siblings: list[Node], node: Node) -> dict[str, Any]:
+    def put(self, siblings: list[Node], node: Node) -> dict[str, Any]:
         """Put a node at a random place, and return the place as a change has it."""
         if not siblings or self.random.random() < 0.3:
             siblings.insert(0, node)
@@ -325,9 +312,8 @@ class Program:
 
     def free_name(self, siblings: list[Node]) -> str:
         """Return a name that no sibling has; often one that another column had."""
-        names = [name for name in ("f", "price", "day", "a", "b", "p", "q", "x y") if name]
-        taken = {node.name.casefold() for node in siblings}
-        free = [name for name in names if name not in taken]
+        used = {node.name for node in siblings}
+        free = [name for name in NAMES if name not in used]
         return self.random.choice(free) if free else f"n{next(self.names)}"
 
     def add(self, columns: list[Node]) -> dict[str, Any]:
@@ -338,7 +324,7 @@ class Program:
         if self.random.random() < 0.5:
             siblings.append(node)
             return change
-        return {**change, **self.place(siblings, node)}
+        return {**change, **self.put(siblings, node)}
 
     def rename(self, columns: list[Node]) -> dict[str, Any]:
         path, siblings = self.siblings(columns)
@@ -360,7 +346,7 @@ class Program:
         if len(siblings) == 1:
             return None
         siblings.remove(node)
-        return {"move": f"{path}{node.name}", **self.place(siblings, node)}
+        return {"move": f"{path}{node.name}", **self.put(siblings, node)}
 
     def widen(self, columns: list[Node]) -> dict[str, Any] | None:
         path, siblings = self.siblings(columns)
@@ -420,17 +406,19 @@ class Program:
                 bound = datetime(2000, 1, 14) if node.type == "timestamp_ntz" else day
                 shown = f"{node.type.upper()} '{bound}'"
             rows = self.table.read(where=f"`{node.name}` > {shown}")
-            expected = []
-            for row in self.now.view():
-                if row[node.name] is not None and row[node.name] > bound:
-                    expected.append(row)
-            assert self.shown(rows, key) == expected
+            known = [row for row in self.now.view() if row[node.name] is not None]
+            assert self.shown(rows, key) == [row for row in known if row[node.name] > bound]
 
     def key(self, state: State) -> str:
         return next(node.name for node in state.columns if node.role == "id")
 
     def shown(self, rows: pa.Table, key: str) -> list[dict[str, Any]]:
         return sorted(rows.to_pylist(), key=lambda row: row[key])
+
+
+def shown_row(row: Row, nodes: list[Node]) -> dict[str, Any]:
+    """Return the values of a row by the names of columns."""
+    return {node.name: node.shown(row.values.get(node.number)) for node in nodes}
 
 
 def numbers_of(nodes: list[Node]) -> set[int]:

@@ -82,7 +82,7 @@ def test_an_ingest_that_began_before_a_change_fails_only_for_a_drop(
     outputs, rule_outputs = write_inline(table, rows(1), run)
     make().alter(changes)
     if fails:
-        with pytest.raises(ConflictError, match="version 1 dropped the columns (name|n) while"):
+        with pytest.raises(ConflictError, match=r"version 1 dropped the columns (name|n) while"):
             commit_ingest(table.log, run, outputs, rule_outputs)
         return
     assert commit_ingest(table.log, run, outputs, rule_outputs).version == 2
