@@ -21,6 +21,7 @@ TABLE_PAGES = (
     "docs/how-to/maintenance.md",
     "docs/how-to/plain-folders.md",
     "docs/how-to/read.md",
+    "docs/how-to/statements.md",
     "docs/how-to/time-travel.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

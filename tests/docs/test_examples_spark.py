@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import lit
 from pyspark.sql.types import StructType
 
 from opal_lake.cli import main
@@ -158,6 +159,16 @@ def read_changes(spark: SparkSession, folder: Path) -> None:
     assert {(row["order_id"], row["change"]) for row in rows} == {(1, "insert")}
 
 
+def statements(spark: SparkSession, folder: Path) -> None:
+    orders = new_orders(spark, str(folder / "orders"))
+    new = changes(spark).withColumn("order_id", lit(2).cast("long"))
+    later = changes(spark).withColumn("updated_at", lit("2026-11-02 09:00:00Z").cast("timestamp"))
+    deleted = later.withColumn("op", lit("D"))
+    names = {"orders": orders, "new_rows": new, "rows": deleted}
+    run_page("docs/how-to/statements.md", {}, names)
+    assert [row["order_id"] for row in orders.read().collect()] == [2]
+
+
 def time_travel(spark: SparkSession, folder: Path) -> None:
     orders = new_orders(spark, str(folder / "orders"))
     run_page(
@@ -248,6 +259,7 @@ SCRIPTS: dict[str, Callable[[SparkSession, Path], None]] = {
     "docs/how-to/maintenance.md": maintenance,
     "docs/how-to/plain-folders.md": mutate,
     "docs/how-to/read.md": read,
+    "docs/how-to/statements.md": statements,
     "docs/how-to/time-travel.md": time_travel,
 }
 # The pages that a newcomer runs first; the tests of all others are marked as slow
