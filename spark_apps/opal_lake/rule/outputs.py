@@ -162,9 +162,14 @@ def rows_touched(own: Sequence[RunFile], winner: Commit, writer: SlotWriter) -> 
 
 def _has_key_of(rows: Entries, others: Entries) -> BoolArray:
     """Return which rows have the key of one of the others."""
-    keys = set(zip(others.high.tolist(), others.low.tolist(), strict=True))
-    own = zip(rows.high.tolist(), rows.low.tolist(), strict=True)
-    return np.array([key in keys for key in own], np.bool_)
+    has_key = np.isin(rows.high, others.high)
+    # Few rows are left, so that they may be compared one by one
+    positions = np.flatnonzero(has_key)
+    near = others.take(np.isin(others.high, rows.high[positions]))
+    keys = set(zip(near.high.tolist(), near.low.tolist(), strict=True))
+    for position in positions.tolist():
+        has_key[position] = (int(rows.high[position]), int(rows.low[position])) in keys
+    return has_key
 
 
 def _overlap(run: RunFile, other: RunFile) -> bool:
