@@ -45,7 +45,7 @@ for file_format, metadata in (("parquet", "batch"), ("orc", "batch"), ("parquet"
     assert content(table.read()) == latest([FIRST, SECOND]), file_format
     assert content(table.read(version=2)) == latest([FIRST]), file_format
     assert content(table.read(event_time=1)) == latest([FIRST, SECOND], 1), file_format
-    assert check_table(table.table) == [], file_format
+    assert check_table(table) == [], file_format
 table = prepared("s3a://lake/spark/dry", "parquet")
 dry = DriverStore(table.storage)
 upsert(spark, dry, "batch")
