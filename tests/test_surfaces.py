@@ -82,6 +82,7 @@ SURFACES: Mapping[str, tuple[set[str], str, set[str]]] = {
     "opal discard": (flags("discard") | {"token"}, "discard", set()),
     "opal restore": (flags("restore"), "restore", set()),
     "opal retain": (flags("retain"), "retain", set()),
+    "opal erase": (flags("erase"), "erase", set()),
     "opal maintain": (flags("maintain"), "maintain", {"keep_files", "delete"}),
     "opal mutate": (flags("mutate"), "mutate", {"paths", "increments", "properties"}),
 }

@@ -29,6 +29,7 @@ from opal_lake.log.store_clock import writer_now_us
 from opal_lake.log.tuning import DEFAULT_TUNING, Tuning
 from opal_lake.operations.compact import Compact
 from opal_lake.operations.discard import Discard
+from opal_lake.operations.erase import Erase
 from opal_lake.operations.ingest import Ingest, Upsert
 from opal_lake.operations.look import (
     Check,
@@ -89,6 +90,7 @@ class Table(OpenTable, Framed[Frame]):
     compact = verb(Compact)
     zorder = verb(ZOrder)
     retain = verb(Retain)
+    erase = verb(Erase)
     maintain = verb(Maintain)
     rebuild_key_store = verb(RebuildKeyStore)
 

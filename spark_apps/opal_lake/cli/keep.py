@@ -36,6 +36,7 @@ from opal_lake.cli.result_pages import took_text
 from opal_lake.cli.table_pages import counts_text
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.discard import Discard
+from opal_lake.operations.erase import Erase
 from opal_lake.operations.restore import Restore
 from opal_lake.operations.retain import Retain
 from opal_lake.result import JobResult
@@ -54,6 +55,7 @@ def commands(verbs: Verbs) -> None:
     _add_discard(verbs)
     _add_restore(verbs)
     _add_retain(verbs)
+    _add_erase(verbs)
     _add_repair_clock(verbs)
 
 
@@ -272,6 +274,22 @@ def retain(args: argparse.Namespace) -> None:
         result = job.run_with(table, at_file)
     done = "would delete" if job.dry_run else "deleted"
     show_result(args, result, done, partial(_garbage, result))
+
+
+def _add_erase(verbs: Verbs) -> None:
+    example = "opal erase lake/users --where 'id = 7' --dry-run"
+    summary = "remove all rows of some keys from every file; older versions become unreadable"
+    parser = add_command(
+        verbs, Verb(name="erase", group=KEEP, summary=summary, example=example, run=erase)
+    )
+    add_flags(parser, Erase)
+    add_token(parser)
+
+
+def erase(args: argparse.Namespace) -> None:
+    job = operation_of(args, Erase)
+    done = "would erase" if job.dry_run else "erased"
+    show_result(args, job.run(_table(args)), done)
 
 
 def _add_repair_clock(verbs: Verbs) -> None:

@@ -18,6 +18,7 @@ _DONE = {
     "bootstrap": "took over",
     "compact": "compacted",
     "zorder": "put into Z-order",
+    "erase": "erased",
     "maintain": "maintained",
     "mutate": "merged",
 }

@@ -19,6 +19,7 @@ from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import BitmapBase, base_to_json
 from opal_lake.events.segment_log import Events
 from opal_lake.log.commit import (
+    ERASE,
     FORMAT_VERSION,
     Commit,
     canonical_json,
@@ -186,9 +187,9 @@ def _plan_list(snapshot: Snapshot, name: str, *, is_touched: bool) -> ListPlan:
     """
     standing = list(snapshot.sections.get(name, ()))
     kind = LISTS[name]
-    if standing and not is_touched:
-        return ListPlan(standing=tuple(standing))
-    if name in RESTORED_LISTS and _has_restore(snapshot):
+    is_restored = is_touched and _has_restore(snapshot)
+    # An older part still has the bounds of files that an erasure removed (I34)
+    if name in RESTORED_LISTS and (is_restored or _has_erasure(snapshot)):
         # A restore brings back items that an older part lists. If they are removed again, the new
         # part would leave them out, as items that came and went since the older part: a reader
         # would still find them there. So the list is written as a whole.
@@ -196,6 +197,8 @@ def _plan_list(snapshot: Snapshot, name: str, *, is_touched: bool) -> ListPlan:
         for key, value in list_items(snapshot, name).items():
             whole[key] = canonical_json(kind.to_json(key, value))
         return ListPlan(standing=(), lines=whole)
+    if standing and not is_touched:
+        return ListPlan(standing=tuple(standing))
     lines = _changed_lines(snapshot, name, kind)
     while standing and _is_merged(standing[-1], len(lines)):
         part_bytes, source = snapshot.part_bytes(standing.pop())
@@ -213,6 +216,10 @@ def _plan_list(snapshot: Snapshot, name: str, *, is_touched: bool) -> ListPlan:
 
 def _has_restore(snapshot: Snapshot) -> bool:
     return any(commit.actions.restored is not None for commit in snapshot.commits)
+
+
+def _has_erasure(snapshot: Snapshot) -> bool:
+    return any(commit.operation == ERASE for commit in snapshot.commits)
 
 
 def _changed_lines(snapshot: Snapshot, name: str, kind: ListKind) -> Lines:

@@ -32,7 +32,7 @@ from opal_lake.errors import (
 )
 from opal_lake.ids import IdSource
 from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint, write_checkpoint
-from opal_lake.log.commit import Commit, decode_commit, encode_readable
+from opal_lake.log.commit import ERASE, Commit, decode_commit, encode_readable
 from opal_lake.log.conflict import Draft, Proposal, Verdict, check_positions, judge
 from opal_lake.log.pages import (
     MAX_VERSIONS,
@@ -595,7 +595,7 @@ class CommitLog:
             notes=notes,
         )
         epoch = head.root.epoch
-        if draft.actions.restored is not None:
+        if draft.actions.restored is not None or proposal.operation == ERASE:
             epoch += 1
         first_row_id = head.root.next_row_id if draft.actions.gives_row_ids else None
         return Commit(
@@ -673,8 +673,8 @@ class CommitLog:
         with self.derived():
             state = head.followed_by([link])
             is_due = link.version % head.spec.integer("checkpoint_commits") == 0
-            is_restore = link.actions.restored is not None
-            if is_due or is_restore:
+            is_new_epoch = link.epoch != head.root.epoch
+            if is_due or is_new_epoch:
                 events = EventReader(self.storage)
                 # The page comes first: if a writer dies in between, the next page takes its commits
                 self._write_page(state, events)

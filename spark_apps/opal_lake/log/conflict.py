@@ -22,7 +22,7 @@ from opal_lake.definition.job_names import (
 from opal_lake.definition.positions import Advance, fenced_error
 from opal_lake.definition.schema import all_fields
 from opal_lake.errors import ConflictError, FormatError
-from opal_lake.log.commit import Actions, Commit
+from opal_lake.log.commit import ERASE, Actions, Commit
 from opal_lake.log.snapshot import Root, Snapshot, newest_first
 from opal_lake.result import JobResult
 
@@ -82,8 +82,9 @@ def judge(operation: str, base: Root, winners: Iterable[Commit]) -> Verdict:
     verdict = Verdict.CLEAR
     for winner in winners:
         if winner.epoch != base.epoch:
+            change = "erased rows" if winner.operation == ERASE else "restored an older state"
             raise ConflictError(
-                f"version {winner.version} restored an older state while this {operation} ran; "
+                f"version {winner.version} {change} while this {operation} ran; "
                 f"run the {operation} again"
             )
         _check_schema(operation, base, winner)

@@ -65,10 +65,7 @@ def commit_rewrite(log: CommitLog, run: RewriteRun, outputs: Sequence[Rewritten]
             return None
         rewrite = plan_rewrite_action(head, winning)
         gone[:] = rewrite.gone
-        listed = len(rewrite.add) + len(rewrite.remove)
-        if listed > log.tuning.rewrite_max_files:
-            side = _write_side(log, run.number, next(tries), rewrite)
-            rewrite = replace(rewrite, add=(), remove=(), side=side, side_rows=rewrite.added_rows)
+        rewrite = with_side_file(log, run.number, next(tries), rewrite)
         actions = Actions(rewrite=rewrite if winning else None, floor=floor)
         result = JobResult(operation=run.operation, table=log.storage.uri, counts=_counts(winning))
         return Draft(actions=actions, result=result)
@@ -163,6 +160,14 @@ def _counts(outputs: Sequence[Rewritten]) -> dict[str, int]:
         "rows": sum(file.rows for file in written),
         "rows_dropped": sum(output.dropped_rows for output in outputs),
     }
+
+
+def with_side_file(log: CommitLog, number: int, attempt: int, rewrite: Rewrite) -> Rewrite:
+    """Return a rewrite that fits into a commit: many files are listed in a side file."""
+    if len(rewrite.add) + len(rewrite.remove) <= log.tuning.rewrite_max_files:
+        return rewrite
+    side = _write_side(log, number, attempt, rewrite)
+    return replace(rewrite, add=(), remove=(), side=side, side_rows=rewrite.added_rows)
 
 
 def _write_side(log: CommitLog, number: int, attempt: int, rewrite: Rewrite) -> SideFile:

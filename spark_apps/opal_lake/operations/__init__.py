@@ -28,6 +28,7 @@ _DECLARED = {
     "compact": ("compact", "Compact"),
     "zorder": ("zorder", "ZOrder"),
     "retain": ("retain", "Retain"),
+    "erase": ("erase", "Erase"),
     "maintain": ("maintain", "Maintain"),
     "set_properties": ("spec_changes", "SetProperties"),
     "add_columns": ("spec_changes", "AddColumns"),

@@ -74,7 +74,8 @@ class LogView:
     """The input of a retention.
 
     `state` is that of the version that is to become the oldest one. `checkpoints` are the paths of
-    the checkpoints, newest first.
+    the checkpoints, newest first. With `is_cut`, the log and the checkpoints are needed from the
+    state's own version on, although jobs and readers may have begun with an earlier checkpoint.
     """
 
     log: CommitLog
@@ -82,6 +83,7 @@ class LogView:
     state: Snapshot
     digest: LogDigest
     checkpoints: tuple[str, ...]
+    is_cut: bool = False
 
     @property
     def root_versions(self) -> dict[str, int]:
@@ -104,7 +106,9 @@ def find_needed(view: LogView, claims: Iterable[int], given_up: frozenset[int]) 
     root = replace(head.root, oldest_version=oldest)
     root_versions = view.root_versions
     begin = 0
-    if oldest:
+    if view.is_cut:
+        begin = oldest
+    elif oldest:
         checkpointed = log_begin(root, root_versions.values(), view.digest.entries)
         begin = oldest if checkpointed is None else checkpointed
     needed_roots = [path for path, version in root_versions.items() if version >= begin]

@@ -9,26 +9,38 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 
 from opal_lake import layout
 from opal_lake.duration import Duration, parse_duration
 from opal_lake.errors import (
+    ConflictError,
     ExpiredError,
     FormatError,
     NoSpaceError,
     NotFoundError,
     count_text,
 )
-from opal_lake.log.checkpoint import checkpoint_paths, ensure_checkpoint, read_lists
+from opal_lake.log.checkpoint import (
+    checkpoint_paths,
+    ensure_checkpoint,
+    read_checkpoint,
+    read_lists,
+)
 from opal_lake.log.commit import Actions, Commit, unseal
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import Ages, clock_bound_us, clock_notes, store_now_us
-from opal_lake.log.version_window import cutoff_us, oldest_kept, serving_checkpoint
+from opal_lake.log.version_window import (
+    cutoff_us,
+    oldest_kept,
+    savepoints_text,
+    serving_checkpoint,
+)
 from opal_lake.result import JobResult
 from opal_lake.retention.garbage import LEFT_OVERS, Garbage, find_garbage, left_over_garbage
 from opal_lake.retention.live_files import LogView, Needed, find_needed
@@ -142,6 +154,90 @@ def _retain(log: CommitLog, keep: Keep, at_file: AtFile, *, dry_run: bool) -> Jo
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The outcome of a cut: the deleted files, and the older ones that remain."""
+
+    deleted_files: int
+    remaining_files: int
+    notes: tuple[str, ...]
+
+
+def cut(log: CommitLog, oldest: int, *, grace: Duration) -> Cut:
+    """Make a version the oldest one and delete all older files, after the grace.
+
+    Before that, nothing is changed: jobs and readers that began earlier may still need the files.
+    If a cut dies, a repeat does its remaining steps.
+    """
+    try:
+        return _cut(log, oldest, grace)
+    except NotFoundError as error:
+        log.head()  # raises a better error if the table is missing
+        raise ExpiredError(
+            f"another retention deleted files meanwhile ({error}); run the erase again"
+        ) from error
+
+
+def _cut(log: CommitLog, oldest: int, grace: Duration) -> Cut:
+    started_us = log.clock.now_us()
+    head = log.head()
+    if oldest < head.root.oldest_version:
+        return Cut(deleted_files=0, remaining_files=0, notes=())
+    _refuse_restored(log, oldest)
+    claims = _claims(log.storage)
+    now_us = store_now_us(log.storage, log.clock)
+    digest = read_digest(log, head)
+    keep = Keep(window=grace, grace=grace)
+    planned = plan_expiry(head, digest, claims, keep, now_us)
+    entry = digest.entries[oldest]
+    is_due = planned.grace_us == 0 or planned.oldest >= oldest
+    cut_us = CommitTimes(head).corrected(oldest, entry.timestamp_us)
+    # A job that began before the erasure may still write files with erased rows
+    unused = planned.claims - digest.numbers() - head.root.abandoned
+    earlier = {number for number in unused if number < (entry.number or 0)}
+    expiry = replace(planned, oldest=oldest, cutoff_us=cut_us, stale=planned.stale | earlier)
+    if not is_due:
+        view = _view(log, head, digest, oldest)
+        needed = find_needed(replace(view, is_cut=True), expiry.claims, expiry.stale)
+        remaining = len(_garbage(head, needed, expiry))
+        due = datetime.fromtimestamp((cut_us + expiry.grace_us) / 1_000_000, UTC)
+        note = (
+            f"{count_text(remaining, 'file')} of older versions still exist, because jobs and "
+            f"readers may need them until {due.isoformat(timespec='seconds')}; run the same erase "
+            "again after that, and it deletes them"
+        )
+        return Cut(deleted_files=0, remaining_files=remaining, notes=(note,))
+    _secure(_view(log, head, digest, oldest), exactly=True)
+    if expiry.stale or expiry.oldest > head.root.oldest_version:
+        _commit(log, head, expiry, started_us, is_cut=True)
+        head = log.refresh(head)
+        digest = completed(log, head, digest)
+    # The state is read from its own checkpoint: older ones list files with erased values
+    checkpoint = read_checkpoint(log.storage, oldest)
+    view = replace(_view(log, head, digest, oldest, checkpoint), is_cut=True)
+    needed = find_needed(view, expiry.claims, frozenset())
+    trim_pages(log.storage, head.root.table_id, needed.oldest)
+    deleted = _delete(log, needed, _garbage(head, needed, expiry), no_progress)
+    files = deleted.total() - deleted["bytes"]
+    in_flight = len(needed.numbers.in_flight)
+    notes = [
+        f"all files of versions before {oldest} are deleted",
+        _readable_note(oldest, head.version),
+    ]
+    gathered = sum(1 for _ in log.storage.list(layout.GATHERED))
+    if gathered:
+        notes.append(
+            f"{count_text(gathered, 'gathered file')} of streams are not committed yet: rows "
+            "of the keys in them come with the stream's next commit"
+        )
+    if in_flight:
+        notes.append(
+            f"{count_text(in_flight, 'job')} began after the erasure and still run: their "
+            "files stay"
+        )
+    return Cut(deleted_files=files, remaining_files=0, notes=tuple(notes))
+
+
 def _expire(
     view: LogView, expiry: Expiry, started_us: int, at_file: AtFile
 ) -> tuple[JobResult, Counter[str]]:
@@ -234,14 +330,17 @@ def _view(
     )
 
 
-def _secure(view: LogView) -> None:
+def _secure(view: LogView, *, exactly: bool = False) -> None:
     """Ensure that the oldest version can be read without the log below it.
 
-    I22: a checkpoint serves it, and its lists can be read.
+    I22: a checkpoint serves it, and its lists can be read. With `exactly`, it is the version's own
+    checkpoint.
     """
     state = view.state
     root = replace(view.head.root, oldest_version=state.version)
-    if state.version > 0 and serving_checkpoint(root, view.root_versions.values()) is None:
+    serving = serving_checkpoint(root, view.root_versions.values())
+    is_served = serving == state.version if exactly else serving is not None
+    if state.version > 0 and not is_served:
         ensure_checkpoint(view.log.storage, state, tuning=view.log.tuning)
     read_lists(state)
 
@@ -298,8 +397,12 @@ def _claimed_us(storage: Storage, number: int) -> int | None:
         return None
 
 
-def _commit(log: CommitLog, base: Snapshot, expiry: Expiry, started_us: int) -> JobResult:
+def _commit(
+    log: CommitLog, base: Snapshot, expiry: Expiry, started_us: int, *, is_cut: bool = False
+) -> JobResult:
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
+        if is_cut:
+            _refuse_older_savepoints(head, expiry.oldest)
         # Another retention, or a job that was thought dead, may have been faster
         used = {commit.number for commit in head.commits if commit.version > base.version}
         stale = tuple(sorted(expiry.stale - used - head.root.abandoned))
@@ -313,6 +416,28 @@ def _commit(log: CommitLog, base: Snapshot, expiry: Expiry, started_us: int) -> 
 
     proposal = Proposal(operation="retain", number=None, build=build, started_us=started_us)
     return log.commit(base, proposal)
+
+
+def _refuse_restored(log: CommitLog, erased: int) -> None:
+    """Raise ConflictError if a restore brought back the rows of an erasure."""
+    for commit in log.commits_after(erased):
+        restored = commit.actions.restored
+        if restored is not None and restored.version < erased:
+            raise ConflictError(
+                f"{log.storage.uri}: version {commit.version} restored version {restored.version}, "
+                f"which shows the rows that version {erased} erased; erase again with a new token"
+            )
+
+
+def _refuse_older_savepoints(head: Snapshot, oldest: int) -> None:
+    """Raise ConflictError if savepoints keep versions before the one of an erasure."""
+    older = {name: at for name, at in head.root.savepoints.items() if at < oldest}
+    if older:
+        raise ConflictError(
+            f"{head.storage.uri}: savepoints {savepoints_text(older)} were made before rows were "
+            f"erased in version {oldest}, and keep versions that may show the rows; release them "
+            "with `opal release`, then erase again"
+        )
 
 
 def _delete(

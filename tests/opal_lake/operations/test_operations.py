@@ -33,6 +33,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "bootstrap": {"keys": ["id"], "delta": "at", "source": "old", "format": "parquet"},
     "zorder": {"columns": ["a", "b"]},
     "restore": {"version": 7},
+    "erase": {"where": "id = 7"},
     "mutate": {"increments": ["incr"], "ids": ["id"]},
     "add_columns": {"columns": {"discount": "double"}},
     "alter": {"changes": [{"rename": "a", "to": "b"}]},

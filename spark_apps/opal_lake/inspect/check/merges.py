@@ -30,7 +30,7 @@ from opal_lake.key_store.entries import (
     sort_order,
     sorted_entries,
 )
-from opal_lake.log.commit import Commit
+from opal_lake.log.commit import ERASE, Commit
 from opal_lake.log.snapshot import Snapshot
 
 _REBUILD = "rebuild_key_store"  # an operation that reads no run, as they may be damaged
@@ -65,7 +65,7 @@ class MergeCheck:
             events = [log.events for log in (*removed_logs, *actions.add_logs)]
             if self._fits(events):
                 self._compare_logs(commit, removed_logs)
-        if removed_runs and commit.operation != _REBUILD:
+        if removed_runs and commit.operation not in (_REBUILD, ERASE):
             entries = [run.entries for run in (*removed_runs, *actions.add_runs)]
             if self._fits(entries):
                 self._compare_runs(commit, removed_runs, floor)
