@@ -342,6 +342,15 @@ def test_alter_changes_columns_and_no_row(engine: Engine, table: Table[Any]) -> 
     assert table.describe()["keys"] == ["item"]
 
 
+def test_erase_removes_all_rows_of_a_key(engine: Engine, table: Table[Any]) -> None:
+    fill(table, engine)
+    other_rows = [row for row in NOW if row[0] != NOW[0][0]]
+    table.erase(where=f"sku = '{NOW[0][0]}'", grace="0s", token="e")
+    assert engine.rows(table.read()) == other_rows
+    assert table.erase(where=f"sku = '{NOW[0][0]}'", grace="0s", token="e").repeated
+    assert table.check(all=True) == []
+
+
 def test_every_verb_has_a_contract() -> None:
     verbs = {name for name in dir(Table) if not name.startswith("_")} - NO_VERBS
     assert verbs - called_by_tests() == set()
