@@ -76,7 +76,7 @@ def write_statement_slot(
             task=slot.number,
             attempt=attempt.name,
         )
-        # An update has the time of the row that it replaces
+        # An update's row comes with the time of the row that it ends: this job's time replaces it
         timed = with_commit_time(batches, spec, commit_us, replaces=True)
         ingested, rows = _written(timed, task)
         return _applied(ingested, rows, replace(writer, storage=store), slot)

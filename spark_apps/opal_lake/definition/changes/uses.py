@@ -107,7 +107,7 @@ def with_columns(node: Node, change: Callable[[Column], Column]) -> Node:
     for member in fields(node):
         value = getattr(node, member.name)
         if is_dataclass(value):
-            parts[member.name] = with_columns(value, change)  # type: ignore[arg-type]  # each dataclass in a tree is a node
+            parts[member.name] = with_columns(value, change)  # type: ignore[arg-type]  # a node
         elif isinstance(value, tuple):
             parts[member.name] = tuple(with_columns(part, change) for part in value)
     return replace(node, **parts)
