@@ -215,6 +215,22 @@ def test_bases_in_parts_hide_the_same_rows_as_the_logs(ratio: float) -> None:
     assert check_table(reopen(storage)) == []
 
 
+def test_check_names_a_damaged_base_and_not_those_that_follow_it() -> None:
+    tuning = Tuning(inline_bytes=0, base_merge_ratio=0.9, fold_at_logs=2, small_base_bytes=0)
+    storage = MemoryStorage()
+    table = create(storage, checkpoint_commits=3, group_rows=100_000, tuning=tuning)
+    table.ingest(*rows([(f"k{number}", 0, 0) for number in range(5_000)]), metadata="inline")
+    for turn in range(1, 30):
+        changed = range(turn - 1, 5_000, turn * 50)
+        table.ingest(*rows([(f"k{number}", turn, turn) for number in changed]), metadata="inline")
+    damaged, *followers = reopen(storage).snapshot_at().bases
+    assert damaged.after is None
+    assert any(base.after == damaged.version for base in followers)
+    storage.delete([damaged.path])
+    storage.put_if_absent(damaged.path, b"damaged")
+    assert {finding.path for finding in check_table(reopen(storage))} == {damaged.path}
+
+
 class Counting(MemoryStorage):
     """Knows what was read."""
 

@@ -334,12 +334,18 @@ def _check_marks(
 
     A base that cannot be read becomes a finding. `bases` has the bases of a group in the order of
     their versions. A base marks the rows of its group together with the bases before it: they are
-    its chain.
+    its chain. What follows a base that cannot be read is not checked.
     """
     chain_of_group: dict[int, tuple[Bitmaps, ...]] = {}
+    cut_groups: set[int] = set()  # their newest base cannot be read, or follows such a base
     decoded: dict[BitmapBase, Bitmaps] = {}
     unchecked: list[tuple[BitmapBase, tuple[Bitmaps, ...]]] = []
     for base in bases:
+        if base.after is None:
+            cut_groups.discard(base.group)
+        elif base.group in cut_groups:
+            continue
+        cut_groups.add(base.group)
         with events.findings.going_on("I8", base.path):
             marks = events.decoded.get(base)
             if marks is None:
@@ -348,6 +354,7 @@ def _check_marks(
             before = () if base.after is None else chain_of_group.get(base.group, ())
             chain = (*before, marks)
             chain_of_group[base.group] = chain
+            cut_groups.discard(base.group)
             if base not in marked.checked:
                 unchecked.append((base, chain))
     # Kept for the next checkpoint, which has most of these bases again
