@@ -81,9 +81,9 @@ def maintenance_dag(
     """Return a DAG that maintains a table by its own schedule.
 
     It has one run at a time, and does not catch up missed runs. The task `maintain` does what is
-    due. With `approve` it deletes nothing: `would_go` lists the files that retention would delete,
-    `approve` shows the list to a human, and `retain` deletes them. `task` holds arguments of all
-    Spark tasks: connections, retries, pool, Spark's settings.
+    due. With `approve` it deletes nothing: `list_old_files` lists the files that retention would
+    delete, `approve` shows the list to a human, and `retain` deletes them. `task` holds arguments
+    of all Spark tasks: connections, retries, pool, Spark's settings.
     """
     chosen = maintenance_of(maintenance) or Maintenance()
     common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, **dag_kwargs}
@@ -102,12 +102,12 @@ def _approved(maintain: MaintenanceOperator, chosen: Maintenance, given: Mapping
     from airflow_provider_opal.templates.approval import RetentionApproval
 
     span: Any = {"window": chosen.window, "grace": chosen.grace}
-    would_go = RetentionOperator(task_id="would_go", dry_run=True, **span, **given)
+    list_old_files = RetentionOperator(task_id="list_old_files", dry_run=True, **span, **given)
     approve = RetentionApproval(
         task_id="approve",
         table=maintain.table,
-        listed_by=would_go.task_id,
+        listed_by=list_old_files.task_id,
         answer_within=chosen.answer_within,
         retries=0,  # an answer is final
     )
-    maintain >> would_go >> approve >> RetentionOperator(task_id="retain", **span, **given)
+    maintain >> list_old_files >> approve >> RetentionOperator(task_id="retain", **span, **given)

@@ -473,7 +473,7 @@ class CommitLog:
             check_positions(head, proposal.positions, self.read_commit)
             if proposal.number in head.root.abandoned:
                 raise ConflictError(
-                    f"retention gave up job {proposal.number} , which ran longer than the grace of "
+                    f"retention gave up job {proposal.number}, which ran longer than the grace of "
                     "the retention; run the job again"
                 )
             winners = self._winners(base, head, proposal.operation)

@@ -349,13 +349,13 @@ def old_table(root: Path) -> Table:
     return table
 
 
-def test_a_dry_run_of_retention_needs_no_spark_deletes_nothing_and_lists_what_would_go(
+def test_a_dry_run_of_retention_needs_no_spark_deletes_nothing_and_lists_what_it_would_delete(
     commands: Commands, lake: Path
 ) -> None:
     commands.spark_submit()
     table = old_table(lake)
     files = list(table.storage.list(""))
-    task = RetentionOperator(task_id="would_go", table="old", window="1d", dry_run=True)
+    task = RetentionOperator(task_id="list_old_files", table="old", window="1d", dry_run=True)
     result = task.execute(context(task))
     assert (result["operation"], result["version"], commands.notes()) == ("retain", None, [])
     assert list(table.storage.list("")) == files
@@ -507,8 +507,8 @@ def test_default_args_reach_them_as_any_task() -> None:
 
 def approval(dry_run: JobResult | None) -> Any:
     """Return an approval, and a context with the result of the dry run before it."""
-    task = RetentionApproval(task_id="approve", table="shop.orders", listed_by="would_go")
-    results = {"would_go": None if dry_run is None else json.loads(dry_run.to_json())}
+    task = RetentionApproval(task_id="approve", table="shop.orders", listed_by="list_old_files")
+    results = {"list_old_files": None if dry_run is None else json.loads(dry_run.to_json())}
     return task, {"ti": SimpleNamespace(xcom_pull=lambda task_ids: results[task_ids])}
 
 

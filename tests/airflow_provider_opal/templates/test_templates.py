@@ -379,7 +379,7 @@ def test_maintenance_takes_what_all_tasks_of_the_pipeline_take() -> None:
     }
     more |= {"is_paused_upon_creation": False, "catchup": True, "max_active_runs": 4}
     dag = made(maintenance={"schedule": "@weekly", "approve": True}, **more)["orders.maintenance"]
-    for name in ("maintain", "would_go", "retain"):
+    for name in ("maintain", "list_old_files", "retain"):
         task: Any = dag.get_task(name)
         assert (task.retries, task.pool, task._executor_memory, task.opal_conn_id) == (
             5,
@@ -404,21 +404,21 @@ def test_with_approve_nothing_is_deleted_before_somebody_has_seen_the_list() -> 
         maintenance=Maintenance(window="3d", approve=True),
     )
     assert wires(dag) == {
-        "maintain": {"would_go"},
-        "would_go": {"approve"},
+        "maintain": {"list_old_files"},
+        "list_old_files": {"approve"},
         "approve": {"retain"},
         "retain": set(),
     }
     tasks: dict[str, Any] = dag.task_dict
     assert tasks["maintain"].arguments == {"window": "3d", "delete": False, "dry_run": False}
-    assert (tasks["would_go"].arguments, tasks["retain"].arguments) == (
+    assert (tasks["list_old_files"].arguments, tasks["retain"].arguments) == (
         {"window": "3d", "dry_run": True},
         {"window": "3d", "dry_run": False},
     )
     approve = tasks["approve"]
     assert isinstance(approve, RetentionApproval)
     assert (approve.listed_by, approve.response_timeout, approve.defaults) == (
-        "would_go",
+        "list_old_files",
         timedelta(hours=20),
         ["Reject"],
     )

@@ -561,7 +561,7 @@ def test_render_shows_dags_tasks_schedules_and_assets(
     ]
     assert tasks == [
         ("maintain", "MaintenanceOperator", []),
-        ("would_go", "RetentionOperator", []),
+        ("list_old_files", "RetentionOperator", []),
         ("approve", "RetentionApproval", []),
         ("retain", "RetentionOperator", []),
     ]

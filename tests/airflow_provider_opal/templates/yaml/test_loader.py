@@ -256,7 +256,7 @@ def check_maintenance(dag: Any) -> None:
         "delete": False,
         "dry_run": False,
     }
-    assert [dag.get_task(name).arguments for name in ("would_go", "retain")] == [
+    assert [dag.get_task(name).arguments for name in ("list_old_files", "retain")] == [
         {"window": "14d", "grace": "12h", "dry_run": True},
         {"window": "14d", "grace": "12h", "dry_run": False},
     ]
