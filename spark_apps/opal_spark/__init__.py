@@ -7,17 +7,30 @@ if TYPE_CHECKING:
     from opal_lake.source import Files, Jdbc
     from opal_spark.data_source.available_now import run_available
     from opal_spark.data_source.source import register
+    from opal_spark.spark_sql.catalog import catalog
+    from opal_spark.spark_sql.run import sql
     from opal_spark.table import Change, OpalTable
 
-__all__ = ["Change", "Files", "Jdbc", "OpalTable", "register", "run_available"]
+__all__ = [
+    "Change",
+    "Files",
+    "Jdbc",
+    "OpalTable",
+    "catalog",
+    "register",
+    "run_available",
+    "sql",
+]
 
 _MODULES = {
     "Change": "opal_spark.table",
     "Files": "opal_lake.source",
     "Jdbc": "opal_lake.source",
     "OpalTable": "opal_spark.table",
+    "catalog": "opal_spark.spark_sql.catalog",
     "register": "opal_spark.data_source.source",
     "run_available": "opal_spark.data_source.available_now",
+    "sql": "opal_spark.spark_sql.run",
 }
 
 

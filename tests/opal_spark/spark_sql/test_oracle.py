@@ -14,9 +14,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.sql.lexer import tokens
-from opal_spark.sql.parse import parse, split_script
-from opal_spark.sql.statements import (
+from opal_spark.spark_sql.lexer import tokens
+from opal_spark.spark_sql.parse import parse, split_script
+from opal_spark.spark_sql.statements import (
     Delete,
     InsertInto,
     InsertOverwrite,
@@ -27,7 +27,7 @@ from opal_spark.sql.statements import (
     Statement,
     Update,
 )
-from tests.opal_spark.sql.oracle_texts import Texts
+from tests.opal_spark.spark_sql.oracle_texts import Texts
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(90)]
 
