@@ -161,7 +161,7 @@ demo: venv  ## run STORY=shop (in an Airflow; PORT=8080), table (on Spark) or st
 	@$(ENVIRONMENT) "$(PY)" -m tests.demo.$(STORY) $(if $(filter-out table,$(STORY)),$(if $(EXIT),--exit)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 # The docs show figures of each bench, except of `parse`, whose figure CI compares.
-BENCHES = chime encodings hive mutate parse peers plan relay rewrite-memory row-ids rule small-commits stream stream-day table waiting
+BENCHES = chime encodings hive mutate parse peers plan relay rewrite-memory row-ids rule small-commits statements stream stream-day table waiting
 bench: venv  ## run a bench: NAME=table, peers, stream ..., ARGS=--help; without NAME, list the benches
 	@$(if $(filter $(NAME),$(BENCHES)),,echo "name one of the benches: make bench NAME=... with $(BENCHES)" >&2; exit 2;) \
 		$(ENVIRONMENT) "$(PY)" -m tests.bench.$(subst -,_,$(NAME)) $(ARGS)

@@ -14,9 +14,17 @@ from tests.bench.peers.catalog import SYSTEMS, USUAL
 from tests.bench.peers.figures import UNFILTERED, Case, Figure, Results, load_results
 from tests.bench.peers.limits import LIMITS, Limit, check_limits
 from tests.bench.peers.measures import merged_bytes
-from tests.bench.peers.options import FEED_SYSTEMS, MEASURES, SHORT_SYSTEMS, USUAL_MEASURES, parse
+from tests.bench.peers.options import (
+    FEED_SYSTEMS,
+    MEASURES,
+    SHORT_SYSTEMS,
+    STATEMENT_MEASURES,
+    STATEMENT_SYSTEMS,
+    USUAL_MEASURES,
+    parse,
+)
 from tests.bench.peers.ratios import all_ratios, ratio_table
-from tests.bench.peers.rows import BEGAN_MS, Batch, check_batch, hot_keys
+from tests.bench.peers.rows import BEGAN_MS, Batch, check_batch, hot_keys, key_texts
 from tests.bench.peers.tables import growth, kind_of_file, medians
 
 UPSERT = Case(measure="upsert", rows=1000, batch=10)
@@ -73,6 +81,18 @@ def test_growth_is_relative_to_the_smallest_table() -> None:
     )
     assert computed["growth 1% of 10,000: delta / itself at 1,000"] == 4.5
     assert computed["growth 1% of 10,000: opal-inline / itself at 1,000"] == pytest.approx(1.2)
+
+
+def test_a_merge_into_growing_tables_is_relative_to_the_smallest_one() -> None:
+    sizes = [Case(measure="merge-growth", rows=rows, batch=100) for rows in (1000, 10_000)]
+    computed = ratios(figures(sizes[0], opal_local=1), figures(sizes[1], opal_local=1.1))
+    name = "merge-growth 1% of 10,000: opal-local / itself at 1,000"
+    assert computed == {name: pytest.approx(1.1)}
+
+
+def test_keys_of_statements_are_distinct_and_in_the_table() -> None:
+    keys = [*key_texts(1000, 0, 400), *key_texts(1000, 400, 600)]
+    assert {*keys} == {f"user-{number:012d}" for number in range(0, 2000, 2)}
 
 
 def test_without_peers_or_plain_there_is_nothing_to_divide() -> None:
@@ -229,9 +249,11 @@ def test_a_batch_whose_keys_would_repeat_is_refused() -> None:
 def test_options_of_the_command_line_are_parsed(capsys: pytest.CaptureFixture[str]) -> None:
     whole = parse([])
     assert (whole.systems, whole.only, whole.name) == (USUAL, USUAL_MEASURES, "peers-10000000")
-    assert {*SYSTEMS} - {*USUAL} == {"delta-cdf", "iceberg-cow"}
-    assert {*MEASURES} - {*USUAL_MEASURES} == {"feed"}
+    assert {*SYSTEMS} - {*USUAL} == {"delta-cdf", "iceberg-cow", "opal-local"}
+    assert {*MEASURES} - {*USUAL_MEASURES} == {"feed", *STATEMENT_MEASURES}
     assert parse(["--only", "feed"]).systems == FEED_SYSTEMS
+    assert parse(["--only", "conflicts"]).systems == STATEMENT_SYSTEMS
+    assert parse(["--only", "conflicts,get"]).systems == USUAL
     short = parse(["--short", "--rows", "10000000"])
     assert (short.systems, short.rows, short.check, short.name) == (
         SHORT_SYSTEMS,

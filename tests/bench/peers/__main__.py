@@ -24,8 +24,8 @@ from tests.bench.peers.ratios import all_ratios, as_rows, ratio_table
 from tests.bench.peers.tables import LeftOutError, Run
 
 
-def main() -> int:
-    options = parse()
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
     if options.redraw is not None:
         return _report(options, load_results(options.redraw))
     signal.signal(signal.SIGTERM, _as_interrupt)

@@ -29,8 +29,9 @@ class SystemSpec:
     conf: Mapping[str, str] = field(default_factory=dict)
     pyspark: str | None = None
     rewrites: bool = True  # whether `systems` knows how to compact and cluster it
-    # The same system again, set up so that it can report changes; only the measure `feed` needs it
-    for_feeds: bool = False
+    # The same system again, set up in another way, which only the measures of reads or of
+    # statements need
+    is_variant: bool = False
 
     def settings(self, folder: str) -> dict[str, str]:
         settings = {name: value.replace("{folder}", folder) for name, value in self.conf.items()}
@@ -57,6 +58,7 @@ _SPECS = (
         name="opal-inline-rocksdb", kind="opal", conf={"spark.opal.cache.backend": "rocksdb"}
     ),
     SystemSpec(name="opal-inline-orc", kind="opal"),
+    SystemSpec(name="opal-local", kind="opal", is_variant=True, rewrites=False),
     SystemSpec(name="delta", kind="peer", packages=DELTA, conf=_DELTA_CONF),
     SystemSpec(
         name="delta-cdf",
@@ -66,11 +68,11 @@ _SPECS = (
             **_DELTA_CONF,
             "spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true",
         },
-        for_feeds=True,
+        is_variant=True,
     ),
     SystemSpec(name="iceberg", kind="peer", packages=ICEBERG, conf=_ICEBERG_CONF),
     SystemSpec(
-        name="iceberg-cow", kind="peer", packages=ICEBERG, conf=_ICEBERG_CONF, for_feeds=True
+        name="iceberg-cow", kind="peer", packages=ICEBERG, conf=_ICEBERG_CONF, is_variant=True
     ),
     SystemSpec(
         name="hudi",
@@ -91,7 +93,7 @@ _SPECS = (
 SYSTEMS: Mapping[str, SystemSpec] = {spec.name: spec for spec in _SPECS}
 
 
-USUAL = tuple(spec.name for spec in _SPECS if not spec.for_feeds)
+USUAL = tuple(spec.name for spec in _SPECS if not spec.is_variant)
 
 
 def names_of(kind: Kind) -> list[str]:

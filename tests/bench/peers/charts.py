@@ -20,6 +20,7 @@ TITLES = {
     "opal-inline-rocksdb": "Opal, inline, RocksDB",
     "opal-inline-orc": "Opal, inline, ORC",
     "opal-batch": "Opal, batch",
+    "opal-local": "Opal, in one process",
     "delta": "Delta",
     "delta-cdf": "Delta, change feed",
     "iceberg": "Iceberg",

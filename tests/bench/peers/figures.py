@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 UNFILTERED = "unfiltered"
+GROWING = ("growth", "merge-growth")  # measures of tables of several sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class Case:
             self.keys if self.measure == "upsert" or self.keys != "uniform" else "",
         ]
         parts += [
-            f"of {self.rows:,}" if self.measure == "growth" else "",
+            f"of {self.rows:,}" if self.measure in GROWING else "",
             f"after {self.upserts}" if self.measure == "scan" else "",
         ]
         return " ".join(filter(None, (*parts, self.columns, self.view)))

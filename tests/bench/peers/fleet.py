@@ -96,6 +96,13 @@ class Fleet:
         self.stager.ask({"do": "stage", "batch": batch, "path": str(path)}, self.timeout_s)
         return sum(part.stat().st_size for part in path.glob("part-*"))
 
+    def stage_keys(self, rows: int, first: int, count: int, path: Path) -> None:
+        """Write a file of keys."""
+        if self.stager is None:
+            raise ChildError("the process that writes the batches is not running")
+        command = {"rows": rows, "first": first, "count": count, "path": str(path)}
+        self.stager.ask({"do": "stage-keys", **command}, self.timeout_s)
+
     def in_turns(self) -> Iterator[str]:
         """Ask every system once; the order changes from time to time."""
         names = list(self.children)

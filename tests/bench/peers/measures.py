@@ -7,6 +7,11 @@ from dataclasses import replace
 from tests.bench.peers.figures import UNFILTERED, Case
 from tests.bench.peers.maintenance import measure_clustering, measure_compaction
 from tests.bench.peers.reads import feed_rounds, measure_feed, measure_get
+from tests.bench.peers.statements import (
+    measure_conflicts,
+    measure_merge_growth,
+    measure_statements,
+)
 from tests.bench.peers.tables import (
     WARM_UP_ROWS,
     BenchTable,
@@ -106,6 +111,9 @@ MEASURE: Mapping[str, Callable[[Run], None]] = {
     "clustering": measure_clustering,
     "feed": measure_feed,
     "get": measure_get,
+    "statements": measure_statements,
+    "merge-growth": measure_merge_growth,
+    "conflicts": measure_conflicts,
 }
 
 

@@ -18,10 +18,15 @@ MEASURES = (
     "clustering",
     "feed",
     "get",
+    "statements",
+    "merge-growth",
+    "conflicts",
 )
+STATEMENT_MEASURES = ("statements", "merge-growth", "conflicts")
 RESULTS = Path(__file__).parents[1] / "results"
-USUAL_MEASURES = tuple(name for name in MEASURES if name != "feed")
+USUAL_MEASURES = tuple(name for name in MEASURES if name not in ("feed", *STATEMENT_MEASURES))
 FEED_SYSTEMS = ("opal-inline", "delta", "delta-cdf", "iceberg-cow", "plain")
+STATEMENT_SYSTEMS = ("opal-inline", "opal-local", "delta", "iceberg", "iceberg-cow")
 SHORT_SYSTEMS = ("opal-batch", "opal-inline", "delta", "iceberg", "plain")
 
 
@@ -49,6 +54,9 @@ class Options:
     cluster_mb: int
     feed_upserts: int
     get_keys: int
+    statement_rows: tuple[int, ...]
+    merge_rows: tuple[int, ...]
+    writers: int
     memory: str
     cores: int
     timeout_s: float
@@ -67,6 +75,8 @@ def parse(arguments: list[str] | None = None) -> Options:
     options = Options(**asked)
     if options.only == ("feed",) and options.systems == USUAL:
         options = replace(options, systems=FEED_SYSTEMS)
+    if options.systems == USUAL and not {*options.only} - {*STATEMENT_MEASURES}:
+        options = replace(options, systems=STATEMENT_SYSTEMS)
     options = _shortened(options) if short else options
     unknown = [
         *(set(options.systems) - set(SYSTEMS)),
@@ -157,6 +167,19 @@ def _parser() -> argparse.ArgumentParser:
         help="upserts of 1%% that the measure 'feed' makes, and reads the changes of (20)",
     )
     add("--get-keys", type=int, default=1000, help="keys that the measure 'get' looks up (1000)")
+    add(
+        "--statement-rows",
+        type=_counts,
+        default=(1_000, 100_000),
+        help="rows that a statement of the measure 'statements' changes (1000,100000)",
+    )
+    add(
+        "--merge-rows",
+        type=_counts,
+        default=(100_000, 1_000_000, 10_000_000),
+        help="tables of the measure 'merge-growth', into which 1,000 rows are merged",
+    )
+    add("--writers", type=int, default=8, help="writers of the measure 'conflicts' (8)")
     add("--memory", default="3g", help="driver memory of each system (3g)")
     add("--cores", type=int, default=2, help="local[N] of each system (2)")
     add(

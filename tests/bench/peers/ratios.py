@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from tests.bench.peers.catalog import SYSTEMS, names_of
-from tests.bench.peers.figures import UNFILTERED, Case, Figure
+from tests.bench.peers.figures import GROWING, UNFILTERED, Case, Figure
 
 PLAIN = "plain"
 Values = Mapping[str, float]
@@ -42,7 +42,7 @@ def _case_ratios(case: Case, values: Values, by_case: Mapping[Case, Values]) -> 
         yield from _plain_ratios(case, values)
     if case.measure == "scan" and case.upserts:
         yield from _own_scan_ratios(case, values, by_case)
-    if case.measure == "growth":
+    if case.measure in GROWING:
         yield from _growth_ratios(case, values, by_case)
 
 
@@ -94,7 +94,7 @@ def _own_scan_ratios(case: Case, values: Values, by_case: Mapping[Case, Values])
 
 def _growth_ratios(case: Case, values: Values, by_case: Mapping[Case, Values]) -> Iterator[Ratio]:
     smallest = min(
-        (other for other in by_case if (other.measure, other.view) == ("growth", case.view)),
+        (o for o in by_case if (o.measure, o.view) == (case.measure, case.view)),
         key=lambda other: other.rows,
     )
     if smallest != case:

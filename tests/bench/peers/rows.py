@@ -78,6 +78,21 @@ def batch_rows(spark: SparkSession, batch: Batch) -> DataFrame:
     )
 
 
+def key_rows(spark: SparkSession, rows: int, first: int, count: int) -> DataFrame:
+    """Return keys that a table of `rows` rows began with, scattered evenly.
+
+    Ranges of numbers that do not overlap have different keys.
+    """
+    ids = spark.range(first, first + count, 1, 2)
+    number = (F.col("id") * STRIDE % rows * 2).cast("bigint")
+    return ids.select(F.format_string("user-%012d", number).alias("key"))
+
+
+def key_texts(rows: int, first: int, count: int) -> list[str]:
+    """Return the same keys as texts."""
+    return [f"user-{number * STRIDE % rows * 2:012d}" for number in range(first, first + count)]
+
+
 def _hash(batch: Batch, column: int) -> Column:
     return F.xxhash64("number", F.lit(batch.seed), F.lit(column))
 

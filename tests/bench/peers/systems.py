@@ -7,7 +7,8 @@ import math
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -27,6 +28,11 @@ MERGE INTO {table} t USING batch s ON t.key = s.key
 WHEN MATCHED AND s.mod_time >= t.mod_time THEN UPDATE SET *
 WHEN NOT MATCHED THEN INSERT *
 """
+
+
+# What a statement does with the rows that it finds
+_SET = {"update": "UPDATE {table} SET v2 = v2 + 1", "delete": "DELETE FROM {table}"}
+_THEN = {"update": "UPDATE SET v2 = t.v2 + 1", "delete": "DELETE"}
 
 
 class System(ABC):
@@ -90,8 +96,39 @@ class System(ABC):
         """Return the column v2 of the rows of these keys, all columns being read."""
         return [row["v2"] for row in self.current().where(F.col("key").isin(list(keys))).collect()]
 
+    def change(self, kind: str, where: str) -> Parts:
+        """Update or delete the rows that meet a condition, in one try."""
+        raise NotImplementedError
+
+    def change_keys(self, kind: str, path: str) -> Parts:
+        """Update or delete the rows whose keys are in a file."""
+        raise NotImplementedError
+
+    def merge(self, path: str) -> Parts:
+        """Merge the rows of a file by key."""
+        return self.upsert(self.spark.read.schema(SCHEMA).parquet(path))
+
     def drop(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class SqlSystem(System):
+    """A system whose tables have a name in Spark's SQL."""
+
+    def sql_name(self) -> str:
+        raise NotImplementedError
+
+    def change(self, kind: str, where: str) -> Parts:
+        self.spark.sql(f"{_SET[kind].format(table=self.sql_name())} WHERE {where}").collect()
+        return {}
+
+    def change_keys(self, kind: str, path: str) -> Parts:
+        self.spark.read.parquet(path).createOrReplaceTempView("given")
+        self.spark.sql(
+            f"MERGE INTO {self.sql_name()} t USING given s ON t.key = s.key "
+            f"WHEN MATCHED THEN {_THEN[kind]}"
+        ).collect()
+        return {}
 
 
 class Plain(System):
@@ -253,9 +290,76 @@ class Opal(System):
     def in_box(self, box: Box) -> DataFrame:
         return self.table.read(where=box_sql(box) if box else None)
 
+    def change(self, kind: str, where: str) -> Parts:
+        if kind == "delete":
+            self._table().delete(where, tries=1)
+        else:
+            self._table().update({"v2": "v2 + 1"}, where=where, tries=1)
+        return {}
 
-class Delta(System):
+    def change_keys(self, kind: str, path: str) -> Parts:
+        merge = self._table().merge(self._given(path), on="t.key = s.key")
+        if kind == "delete":
+            merge.when_matched_delete().execute()
+        else:
+            merge.when_matched_update({"v2": "t.v2 + 1"}).execute()
+        return {}
+
+    def merge(self, path: str) -> Parts:
+        merge = self._table().merge(self._given(path), on="t.key = s.key")
+        merge = merge.when_matched_update_all(where="s.mod_time >= t.mod_time")
+        merge.when_not_matched_insert_all().execute()
+        return {}
+
+    def _table(self) -> Any:
+        """Return the table as one writer of several has it."""
+        from opal_spark import OpalTable
+
+        return OpalTable.for_path(self.spark, str(self.folder))
+
+    def _given(self, path: str) -> Any:
+        """Return the rows of a file, as the engine takes them."""
+        return self.spark.read.parquet(path)
+
+
+class OpalLocal(Opal):
+    """An Opal table whose statements run in this process, without Spark."""
+
+    def change_keys(self, kind: str, path: str) -> Parts:
+        return self._counted(partial(super().change_keys, kind, path))
+
+    def merge(self, path: str) -> Parts:
+        return self._counted(partial(super().merge, path))
+
+    def _counted(self, run: Callable[[], object]) -> Parts:
+        """Run a statement; return its requests to the store by kind."""
+        self.store.requests.clear()
+        run()
+        return dict(self.store.requests)
+
+    def _table(self) -> Any:
+        from opal_lake.table import table_on
+
+        return table_on(self.store)
+
+    def _given(self, path: str) -> Any:
+        import pyarrow.parquet as pq
+
+        return pq.read_table(path)
+
+    @cached_property
+    def store(self) -> Any:
+        from opal_lake.storage.open import open_storage
+        from tests.bench.peers.counting import CountingStore
+
+        return CountingStore(inner=open_storage(str(self.folder)))
+
+
+class Delta(SqlSystem):
     """Delta Lake: MERGE with deletion vectors."""
+
+    def sql_name(self) -> str:
+        return f"delta.`{self.folder}`"
 
     def bootstrap(self, rows: DataFrame) -> Parts:
         rows.write.format("delta").save(str(self.folder))
@@ -298,7 +402,7 @@ class DeltaFeed(Delta):
         return reader.load(str(self.folder))
 
 
-class Iceberg(System):
+class Iceberg(SqlSystem):
     """Iceberg, format version 3: MERGE, merge-on-read, hence deletion vectors."""
 
     MODE, VERSION = "merge-on-read", "3"
@@ -306,6 +410,9 @@ class Iceberg(System):
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         super().__init__(spark, folder.parent / "bench" / folder.name)
         self.name = f"lake.bench.`{folder.name}`"
+
+    def sql_name(self) -> str:
+        return self.name
 
     def bootstrap(self, rows: DataFrame) -> Parts:
         writer = (
@@ -445,7 +552,8 @@ class Hudi(System):
 
 def open_system(name: str, spark: SparkSession, folder: Path) -> System:
     if name.startswith("opal-"):
-        return Opal(
+        system = OpalLocal if name == "opal-local" else Opal
+        return system(
             spark,
             folder,
             inline=name != "opal-batch",

@@ -7,17 +7,19 @@ python -m tests.bench.peers.worker SYSTEM FOLDER MEMORY CORES
 
 import json
 import os
+import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.bench.peers.catalog import SYSTEMS
-from tests.bench.peers.rows import NAMES, SCHEMA, Batch, batch_rows
+from tests.bench.peers.rows import NAMES, SCHEMA, Batch, batch_rows, key_rows
 from tests.bench.peers.systems import System, open_system
 
 SCANS = {
@@ -25,6 +27,8 @@ SCANS = {
     "2 columns": ("count(*)", "sum(v1)", "sum(v2)"),
 }
 Answer = dict[str, Any]
+# The errors of a statement that lost against another one: Delta's, Iceberg's and ours
+_CONFLICT = re.compile(r"Concurrent|CommitFailed|ValidationException|ConflictError")
 
 
 class Worker:
@@ -39,6 +43,7 @@ class Worker:
     def do(self, command: Mapping[str, Any]) -> Answer:
         commands: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
             "stage": self.stage,
+            "stage-keys": self.stage_keys,
             "bootstrap": self.bootstrap,
             "upsert": self.upsert,
             "scan": self.scan,
@@ -48,6 +53,9 @@ class Worker:
             "query": self.query,
             "feed": self.feed,
             "get": self.get,
+            "change": self.change,
+            "merge": self.merge,
+            "contend": self.contend,
             "fingerprint": self.fingerprint,
             "drop": self.drop,
             "rest": self.rest,
@@ -56,6 +64,11 @@ class Worker:
 
     def stage(self, command: Mapping[str, Any]) -> Answer:
         batch_rows(self.spark, Batch(**command["batch"])).write.parquet(command["path"])
+        return {}
+
+    def stage_keys(self, command: Mapping[str, Any]) -> Answer:
+        rows = key_rows(self.spark, command["rows"], command["first"], command["count"])
+        rows.write.parquet(command["path"])
         return {}
 
     def bootstrap(self, command: Mapping[str, Any]) -> Answer:
@@ -140,6 +153,46 @@ class Worker:
         began = time.perf_counter()
         values = self._open.get(command["keys"])
         return {"seconds": time.perf_counter() - began, "rows": len(values), "sum": sum(values)}
+
+    def change(self, command: Mapping[str, Any]) -> Answer:
+        """Update or delete rows: those that meet a condition, or those of the keys in a file."""
+        kind, where = command["kind"], command.get("where")
+        began = time.perf_counter()
+        if where is None:
+            parts = self._open.change_keys(kind, command["path"])
+        else:
+            parts = self._open.change(kind, where)
+        return {"seconds": time.perf_counter() - began, "parts": dict(parts)}
+
+    def merge(self, command: Mapping[str, Any]) -> Answer:
+        began = time.perf_counter()
+        parts = self._open.merge(command["path"])
+        return {"seconds": time.perf_counter() - began, "parts": dict(parts)}
+
+    def contend(self, command: Mapping[str, Any]) -> Answer:
+        """Run the statements of each writer, all writers at once; count those that run again."""
+        began = time.perf_counter()
+        with ThreadPoolExecutor(len(command["writers"])) as pool:
+            repeats = [*pool.map(self._updated, command["writers"])]
+        return {"seconds": time.perf_counter() - began, "repeats": sum(repeats)}
+
+    def _updated(self, conditions: Sequence[str]) -> int:
+        """Run updates one after the other; return how often one failed and ran again."""
+        repeats = 0
+        for where in conditions:
+            while not self._is_updated(where):
+                repeats += 1
+        return repeats
+
+    def _is_updated(self, where: str) -> bool:
+        """Run an update once; return False if another writer kept it from committing."""
+        try:
+            self._open.change("update", where)
+        except Exception as error:
+            if not _CONFLICT.search(f"{type(error).__name__} {error}"):
+                raise
+            return False
+        return True
 
     def fingerprint(self, _: Mapping[str, Any]) -> Answer:
         """Rows, sum of v2, and a checksum over whole rows in no order."""
