@@ -25,6 +25,7 @@ DIGESTS = META + "digests/"
 LOG_PAGES = META + "log_pages/"
 GATHERED = META + "gathered/"
 TRAFFIC = META + "traffic/"
+DROPPED = META + "dropped.json"  # it exists while a drop deletes the table's files
 
 _VERSION_DIGITS = 20
 # Retention deletes commits in turns: first the versions that are multiples of 4096, then those of

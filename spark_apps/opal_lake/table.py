@@ -6,7 +6,7 @@ them on Spark.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -25,6 +25,8 @@ from opal_lake.ids import IdSource, RandomIds
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.conflict import Draft, Proposal
+from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import writer_now_us
 from opal_lake.log.tuning import DEFAULT_TUNING, Tuning
 from opal_lake.operations.compact import Compact
@@ -59,6 +61,7 @@ from opal_lake.operations.zorder import ZOrder
 from opal_lake.result import JobResult
 from opal_lake.storage import Storage, open_storage
 
+CREATE = "create"
 # How many files below a new table's root are searched for another table: three requests of S3.
 MAX_LOOKED_AT = 3_000
 
@@ -210,15 +213,23 @@ def create_on(
     cache: CacheSettings | None = None,
     *,
     tuning: Tuning = DEFAULT_TUNING,
+    token: str | None = None,
+    unfinished: bool = False,
 ) -> Table[pa.Table]:
     """Create a table by writing version 0; raise TableExistsError if it exists.
 
-    If two writers create a table at the same time, one fails.
+    If two writers create a table at the same time, one fails. An `unfinished` table does not exist
+    for readers before its next version.
     """
     delete_condition(spec)  # raises before anything is written
     table = table_on(storage, clock, ids, cache, tuning=tuning)
     # An existing table may lack version 0, since retention deletes it. So the log is listed before
     # the commit, and the checkpoints after it.
+    if any(storage.list(layout.DROPPED)):
+        raise InvalidInputError(
+            f"the drop of the table that was at {storage.uri} still runs or was killed; drop it "
+            "again, then create the new table"
+        )
     if any(storage.list(layout.LOG)):
         raise _exists(storage)
     _refuse_within_a_table(storage)
@@ -230,15 +241,57 @@ def create_on(
         write_id=table.log.ids.new_id(),
         previous_write_id=None,
         timestamp_us=writer_now_us(own_us, storage.now_us(), spec, storage.uri),
-        operation="create",
+        operation=CREATE,
+        token=token,
         changes_view=True,
-        result=JobResult(operation="create", table=storage.uri, version=0).to_dict(),
-        actions=Actions(spec=spec),
+        result=JobResult(operation=CREATE, table=storage.uri, version=0, token=token).to_dict(),
+        actions=Actions(spec=spec, unfinished=unfinished),
     )
     if not table.log.put(commit) or any(storage.list(layout.CHECKPOINTS)):
         raise _exists(storage)
-    notify_of_commit(table.log, table.log.head)
+    if not unfinished:
+        notify_of_commit(table.log, table.log.head)
     return table
+
+
+def begin_with_rows(
+    storage: Storage,
+    spec: TableSpec,
+    cache: CacheSettings | None = None,
+) -> Table[pa.Table]:
+    """Return a new table that waits for its first rows, for the job that writes them.
+
+    For others the table does not exist before its version 1, which this table's next job commits.
+    If a killed job has begun a table with the same definition, this one goes on with it. Raises
+    TableExistsError if the table exists.
+    """
+    try:
+        table = create_on(storage, spec, cache=cache, unfinished=True)
+    except TableExistsError:
+        table = table_on(storage, cache=cache)
+        head = table.log.newest()
+        if not head.root.unfinished:
+            raise
+        if head.spec != spec:
+            raise InvalidInputError(
+                f"{storage.uri} has an unfinished table with another definition, whose creation "
+                "still runs or was killed; drop it first"
+            ) from None
+    return replace(table, log=replace(table.log, creates=True))
+
+
+def finish_without_rows(table: OpenTable, token: str | None = None) -> JobResult:
+    """Commit version 1 of a table that waits for rows, and gets none."""
+    log = table.log
+    base = log.head()
+
+    def build(_: Snapshot, __: Sequence[Commit]) -> Draft:
+        return Draft(actions=Actions(), result=JobResult(operation=CREATE, table=log.storage.uri))
+
+    proposal = Proposal(
+        operation=CREATE, number=None, build=build, started_us=log.clock.now_us(), token=token
+    )
+    return log.commit(base, proposal)
 
 
 def _refuse_within_a_table(storage: Storage) -> None:

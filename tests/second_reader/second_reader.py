@@ -206,6 +206,7 @@ class State:
     floor: int | None = None
     oldest_version: int = 0
     savepoints: dict[str, int] = field(default_factory=dict)
+    unfinished: bool = False
     lists: dict[str, dict] = field(default_factory=lambda: {name: {} for name in LISTS})
     bases: list[list] = field(default_factory=list)
 
@@ -220,6 +221,8 @@ def open_head(folder: Folder) -> State:
     matches = [COMMIT_NAME.fullmatch(name) for name in folder.names(LOG)]
     if any(match and int(match[1]) > state.version for match in matches):
         raise DamagedError(f"commit {state.version + 1} is missing, but a later one exists")
+    if state.unfinished:
+        raise UnreadableError("the table waits for its first rows, so that it does not exist yet")
     return state
 
 
@@ -317,6 +320,7 @@ def apply_commit(folder: Folder, state: State) -> None:
     state.table_id = commit["table_id"]
     state.epoch = commit["epoch"]
     state.spec = actions.get("spec", state.spec)
+    state.unfinished = actions.get("unfinished", False)
     state.floor = actions.get("floor", state.floor)
     state.oldest_version = actions.get("oldest_version", state.oldest_version)
 

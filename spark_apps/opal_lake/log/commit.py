@@ -133,9 +133,11 @@ class Actions:
     - `replaced_tokens` are the tokens of earlier tries that had not committed. If such a try still
       runs, it cannot commit: its token is used.
     - `finished` names a business snapshot that accepts no more rows.
+    - `unfinished` is true in a version 0 whose table does not exist before version 1 has its rows.
     """
 
     spec: TableSpec | None = None
+    unfinished: bool = False
     ingested: tuple[DataFile, ...] = ()
     ingested_side: SideFile | None = None
     processed: tuple[Segment, ...] = ()
@@ -380,6 +382,7 @@ def actions_to_json(actions: Actions) -> dict[str, Any]:
     side = actions.ingested_side
     parts: dict[str, Any] = {
         "spec": spec_to_json(actions.spec) if actions.spec else None,
+        "unfinished": actions.unfinished,
         "ingested": [file_to_json(file) for file in actions.ingested],
         "ingested_side": side_to_json(side) if side else None,
         "processed": [segment_to_json(segment) for segment in actions.processed],
@@ -409,6 +412,7 @@ def actions_to_json(actions: Actions) -> dict[str, Any]:
 def actions_from_json(data: Mapping[str, Any]) -> Actions:
     return Actions(
         spec=checked.if_present(data, "spec", spec_from_json),
+        unfinished=checked.flag(data.get("unfinished", False)),
         ingested=tuple(map(new_file_from_json, data.get("ingested", ()))),
         ingested_side=checked.if_present(data, "ingested_side", side_from_json),
         processed=_processed_from_json(checked.listed(data.get("processed", []))),

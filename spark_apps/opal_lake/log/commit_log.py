@@ -29,6 +29,7 @@ from opal_lake.errors import (
     NotWrittenError,
     OpalError,
     StorageError,
+    TableExistsError,
 )
 from opal_lake.ids import IdSource
 from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint, write_checkpoint
@@ -65,9 +66,13 @@ _FOLLOWED = 64
 
 @dataclass(slots=True)
 class Written:
-    """The version that this process wrote last. A copy for another process is empty."""
+    """The version that this process wrote last. A copy for another process is empty.
+
+    `has_committed` is true once this process has committed.
+    """
 
     state: Snapshot | None = None
+    has_committed: bool = False
 
     def __reduce__(self) -> tuple[type["Written"], tuple[()]]:
         return Written, ()
@@ -75,12 +80,17 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitLog:
-    """A table's log, with the clock and the names that its writer uses."""
+    """A table's log, with the clock and the names that its writer uses.
+
+    `creates` is true for the job that creates a table with rows: it alone sees the table before it
+    is finished, and it commits version 1 or nothing.
+    """
 
     storage: Storage
     clock: Clock
     ids: IdSource
     tuning: Tuning = DEFAULT_TUNING
+    creates: bool = False
     on_derived_failure: Callable[[Exception], None] = field(default=lambda _: None)
     written: Written = field(default_factory=Written, compare=False, repr=False)
 
@@ -90,7 +100,26 @@ class CommitLog:
         If retention deletes the start of the log during the read, the read starts again from a
         newer checkpoint. With `to_commit`, a writer goes on from the version that it wrote, and the
         end of the log is not verified: the commit itself does that.
+
+        Raises NotFoundError for a table whose creation is not finished.
         """
+        head = self.newest(to_commit=to_commit)
+        if head.root.unfinished and not self.creates:
+            raise NotFoundError(
+                f"{self.storage.uri} is not an Opal table yet: the statement that creates it with "
+                "its rows still runs, or was killed; run it again to finish the table, or drop it"
+            )
+        if self.creates and head.version > 0 and not self.written.has_committed:
+            raise self._created_meanwhile()
+        return head
+
+    def _created_meanwhile(self) -> TableExistsError:
+        return TableExistsError(
+            f"{self.storage.uri} is an Opal table already: another job created it meanwhile"
+        )
+
+    def newest(self, *, to_commit: bool = False) -> Snapshot:
+        """Return the newest version, also of a table whose creation is not finished."""
         if to_commit:
             known = self._from_written()
             if known is not None:
@@ -257,6 +286,8 @@ class CommitLog:
     def _no_table(self, *, has_log: bool) -> str:
         """Return the message for a path at which no table can be read."""
         uri = self.storage.uri
+        if any(self.storage.list(layout.DROPPED)):
+            return f"{uri} is being dropped, or its drop was killed; drop it again to finish that"
         if has_log:
             return (
                 f"{uri}/{layout.commit_path(0)}, the first commit of the log, is missing, and no "
@@ -465,6 +496,8 @@ class CommitLog:
         for lost in range(_MAX_LOST_RACES):
             if lost > 0 or not proposal.at_once:
                 head = self.refresh(head)
+            if self.creates and base.version == 0 < head.version:
+                raise self._created_meanwhile()
             earlier = self.earlier_result(
                 head, proposal.operation, proposal.token, proposal.application
             )
@@ -669,6 +702,7 @@ class CommitLog:
     def _after(self, head: Snapshot, link: Commit) -> None:
         """Check a commit that was just written, and write the files that are due after it."""
         self.written.state = None
+        self.written.has_committed = True
         self._check_not_below_expired_log(head, link)
         with self.derived():
             state = head.followed_by([link])

@@ -32,6 +32,7 @@ class Root:
       compaction dropped rows.
     - `next_row_id` is the next outside row id. It never decreases, not even by a restore.
     - `vouchers` are write ids by version (FORMAT, §12).
+    - `unfinished` is true for a version 0 that waits for its rows; no checkpoint has it.
     """
 
     table_id: str
@@ -56,6 +57,7 @@ class Root:
     pending: int = 0
     events: int = 0
     vouchers: Mapping[int, str] = field(default_factory=dict)
+    unfinished: bool = False
 
 
 def first_root(commit: Commit) -> Root:
@@ -72,6 +74,7 @@ def first_root(commit: Commit) -> Root:
         timestamp_us=commit.timestamp_us,
         spec=commit.actions.spec,
         vouchers={commit.version: commit.write_id},
+        unfinished=commit.actions.unfinished,
     )
 
 
@@ -153,6 +156,7 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         pending=pending,
         events=events,
         vouchers=_vouchers_after(root.vouchers, commit),
+        unfinished=False,
     )
 
 

@@ -397,7 +397,8 @@ def read_rows(
             break
     if not parts:
         none = physical_schema(spec).empty_table()
-        empty = to_logical(none, spec, columns)
+        shown, _ = needed_names(spec, columns, where)
+        empty = to_logical(none, spec, shown)
         return _with_ids(empty, none) if with_ids else empty
     return pa.concat_tables(parts).slice(0, limit)
 

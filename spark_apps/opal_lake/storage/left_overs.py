@@ -39,6 +39,19 @@ class KeepsLeftOvers(Protocol):
         ...
 
 
+@runtime_checkable
+class HasFolders(Protocol):
+    """A store whose folders stay when their files are deleted."""
+
+    def remove_empty_folders(self) -> None: ...
+
+
+def remove_empty_folders(storage: Storage) -> None:
+    """Remove the empty folders of a store, and its root if nothing is in it."""
+    if isinstance(storage, HasFolders):
+        storage.remove_empty_folders()
+
+
 def find_left_overs(storage: Storage, least_age_us: int = 0) -> list[LeftOver]:
     """Return left-overs of at least this age whose writers are not at work."""
     if not isinstance(storage, KeepsLeftOvers):

@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from operator import itemgetter
@@ -101,6 +101,12 @@ class LocalStorage:
     def remove_left_overs(self, paths: Iterable[str]) -> None:
         with _store_errors(HIDDEN):
             remove_local_left_overs(self.root, paths)
+
+    def remove_empty_folders(self) -> None:
+        for folder, _, _ in os.walk(self.root, topdown=False):
+            # Another program may use the folder, or have put a file into it a moment ago
+            with suppress(OSError):
+                os.rmdir(folder)
 
     def parent(self) -> "LocalStorage | None":
         above = self.root.parent
