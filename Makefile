@@ -166,8 +166,8 @@ bench: venv  ## run a bench: NAME=table, peers, stream ..., ARGS=--help; without
 	@$(if $(filter $(NAME),$(BENCHES)),,echo "name one of the benches: make bench NAME=... with $(BENCHES)" >&2; exit 2;) \
 		$(ENVIRONMENT) "$(PY)" -m tests.bench.$(subst -,_,$(NAME)) $(ARGS)
 
-STRESSES = chime crash scale soak
-stress: venv  ## run NAME=crash (killed jobs), soak (parallel jobs), scale (large tables) or chime (killed consumers); ARGS=--help
+STRESSES = chime crash programs scale soak
+stress: venv  ## run NAME=crash (killed jobs), soak (parallel jobs), scale (large tables), programs (of statements) or chime (killed consumers); ARGS=--help
 	@$(if $(filter $(NAME),$(STRESSES)),,echo "name one of the stress tests: make stress NAME=... with $(STRESSES)" >&2; exit 2;) \
 		$(ENVIRONMENT) "$(PY)" -m tests.$(NAME) $(ARGS)
 

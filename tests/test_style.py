@@ -20,6 +20,7 @@ CLEAN_TESTS = (
     "kit",
     "lakechime",
     "opal_lake",
+    "programs",
     "raced",
     "scale",
     "second_reader",

@@ -22,7 +22,7 @@ class ModelRow:
     deleted: bool
     processed: int | None = None
     partition_key: str | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[Any, Any] = field(default_factory=dict)
 
     @property
     def order(self) -> tuple[Any, ...]:

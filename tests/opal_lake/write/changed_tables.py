@@ -120,14 +120,90 @@ class State:
         return [shown_row(row, columns or self.columns) for row in visible]
 
 
-class Program:
-    """One table and its model; `run` does random steps and compares."""
+class ColumnChanges:
+    """Random changes of columns, made to the model; each is returned as `alter` takes it."""
 
-    def __init__(self, seed: int, file_format: str) -> None:
-        self.random = Random(seed)
+    def __init__(self, random: Random, file_format: str) -> None:
+        self.random = random
         self.file_format = file_format
         self.numbers = iter(range(1, 10_000))
         self.names = iter(range(1, 10_000))
+        self.zorder: int | None = None
+
+    def node(self, name: str, kind: str, role: str = "", **more: Any) -> Node:
+        return Node(number=next(self.numbers), name=name, type=kind, role=role, **more)
+
+    def siblings(self, columns: list[Node]) -> tuple[str, list[Node]]:
+        """Return the path and the columns of a random level."""
+        nested = [node for node in columns if node.parts]
+        if not nested or self.random.random() < 0.6:
+            return "", columns
+        node = self.random.choice(nested)
+        inner = f"{node.name}.element." if node.type == "list" else f"{node.name}."
+        return inner, node.parts
+
+    def put(self, siblings: list[Node], node: Node) -> dict[str, Any]:
+        """Put a node at a random place, and return the place as a change has it."""
+        if not siblings or self.random.random() < 0.3:
+            siblings.insert(0, node)
+            return {"first": True}
+        other = self.random.choice(siblings)
+        siblings.insert(siblings.index(other) + 1, node)
+        return {"after": other.name}
+
+    def free_name(self, siblings: list[Node]) -> str:
+        """Return a name that no sibling has; often one that another column had."""
+        used = {node.name for node in siblings}
+        free = [name for name in NAMES if name not in used]
+        return self.random.choice(free) if free else f"n{next(self.names)}"
+
+    def add(self, columns: list[Node]) -> dict[str, Any]:
+        path, siblings = self.siblings(columns)
+        types = [kind for kind in NEW_TYPES if kind != "date" or self.file_format == "parquet"]
+        node = self.node(self.free_name(siblings), self.random.choice(types), is_added=True)
+        change = {"add": f"{path}{node.name}", "type": node.type}
+        if self.random.random() < 0.5:
+            siblings.append(node)
+            return change
+        return {**change, **self.put(siblings, node)}
+
+    def rename(self, columns: list[Node]) -> dict[str, Any]:
+        path, siblings = self.siblings(columns)
+        node = self.random.choice(siblings)
+        old, node.name = node.name, self.free_name(siblings)
+        return {"rename": f"{path}{old}", "to": node.name}
+
+    def drop(self, columns: list[Node]) -> dict[str, Any] | None:
+        path, siblings = self.siblings(columns)
+        node = self.random.choice(siblings)
+        if node.role or node.number == self.zorder or len(siblings) == 1:
+            return None
+        siblings.remove(node)
+        return {"drop": f"{path}{node.name}"}
+
+    def move(self, columns: list[Node]) -> dict[str, Any] | None:
+        path, siblings = self.siblings(columns)
+        node = self.random.choice(siblings)
+        if len(siblings) == 1:
+            return None
+        siblings.remove(node)
+        return {"move": f"{path}{node.name}", **self.put(siblings, node)}
+
+    def widen(self, columns: list[Node]) -> dict[str, Any] | None:
+        path, siblings = self.siblings(columns)
+        nodes = [node for node in siblings if node.type in WIDER]
+        if not nodes:
+            return None
+        node = self.random.choice(nodes)
+        node.type = self.random.choice(WIDER[node.type])
+        return {"widen": f"{path}{node.name}", "type": node.type}
+
+
+class Program(ColumnChanges):
+    """One table and its model; `run` does random steps and compares."""
+
+    def __init__(self, seed: int, file_format: str) -> None:
+        ColumnChanges.__init__(self, Random(seed), file_format)
         self.deltas = self.random.sample(DELTAS, 400)
         columns = [
             self.node("id", "smallint", "id"),
@@ -153,11 +229,8 @@ class Program:
         create_on(self.storage, plan_spec(schema, layout), self.clock, self.ids)
         log = CommitLog(storage=self.storage, clock=self.clock, ids=self.ids)
         self.table: Table[pa.Table] = Table(log=log, cache=MemoryRuns(storage=self.storage))
-        self.zorder: int | None = columns[3].number
+        self.zorder = columns[3].number
         self.log_of_steps: list[str] = []
-
-    def node(self, name: str, kind: str, role: str = "", **more: Any) -> Node:
-        return Node(number=next(self.numbers), name=name, type=kind, role=role, **more)
 
     @property
     def now(self) -> State:
@@ -291,71 +364,6 @@ class Program:
         self.table.alter(changes)
         if self.has_committed:
             self.commit(columns=columns)
-
-    def siblings(self, columns: list[Node]) -> tuple[str, list[Node]]:
-        """Return the path and the columns of a random level."""
-        nested = [node for node in columns if node.parts]
-        if not nested or self.random.random() < 0.6:
-            return "", columns
-        node = self.random.choice(nested)
-        inner = f"{node.name}.element." if node.type == "list" else f"{node.name}."
-        return inner, node.parts
-
-    def put(self, siblings: list[Node], node: Node) -> dict[str, Any]:
-        """Put a node at a random place, and return the place as a change has it."""
-        if not siblings or self.random.random() < 0.3:
-            siblings.insert(0, node)
-            return {"first": True}
-        other = self.random.choice(siblings)
-        siblings.insert(siblings.index(other) + 1, node)
-        return {"after": other.name}
-
-    def free_name(self, siblings: list[Node]) -> str:
-        """Return a name that no sibling has; often one that another column had."""
-        used = {node.name for node in siblings}
-        free = [name for name in NAMES if name not in used]
-        return self.random.choice(free) if free else f"n{next(self.names)}"
-
-    def add(self, columns: list[Node]) -> dict[str, Any]:
-        path, siblings = self.siblings(columns)
-        types = [kind for kind in NEW_TYPES if kind != "date" or self.file_format == "parquet"]
-        node = self.node(self.free_name(siblings), self.random.choice(types), is_added=True)
-        change = {"add": f"{path}{node.name}", "type": node.type}
-        if self.random.random() < 0.5:
-            siblings.append(node)
-            return change
-        return {**change, **self.put(siblings, node)}
-
-    def rename(self, columns: list[Node]) -> dict[str, Any]:
-        path, siblings = self.siblings(columns)
-        node = self.random.choice(siblings)
-        old, node.name = node.name, self.free_name(siblings)
-        return {"rename": f"{path}{old}", "to": node.name}
-
-    def drop(self, columns: list[Node]) -> dict[str, Any] | None:
-        path, siblings = self.siblings(columns)
-        node = self.random.choice(siblings)
-        if node.role or node.number == self.zorder or len(siblings) == 1:
-            return None
-        siblings.remove(node)
-        return {"drop": f"{path}{node.name}"}
-
-    def move(self, columns: list[Node]) -> dict[str, Any] | None:
-        path, siblings = self.siblings(columns)
-        node = self.random.choice(siblings)
-        if len(siblings) == 1:
-            return None
-        siblings.remove(node)
-        return {"move": f"{path}{node.name}", **self.put(siblings, node)}
-
-    def widen(self, columns: list[Node]) -> dict[str, Any] | None:
-        path, siblings = self.siblings(columns)
-        nodes = [node for node in siblings if node.type in WIDER]
-        if not nodes:
-            return None
-        node = self.random.choice(nodes)
-        node.type = self.random.choice(WIDER[node.type])
-        return {"widen": f"{path}{node.name}", "type": node.type}
 
     # Comparisons
 
