@@ -55,7 +55,16 @@ from opal_lake.operations.savepoints import (
     Savepoint,
 )
 from opal_lake.operations.spec_changes import AddColumns, Alter, SetProperties
-from opal_lake.operations.statements import Delete, Insert, Merge, MergeBuilder, Update
+from opal_lake.operations.statements import (
+    TRIES,
+    Delete,
+    DropPartition,
+    Insert,
+    Merge,
+    MergeBuilder,
+    Overwrite,
+    Update,
+)
 from opal_lake.operations.verb import Frame, Framed, rows_verb, verb
 from opal_lake.operations.zorder import ZOrder
 from opal_lake.result import JobResult
@@ -83,6 +92,7 @@ class Table(OpenTable, Framed[Frame]):
     delete = verb(Delete)
     insert = verb(Insert)
     upsert = verb(Upsert)
+    overwrite = verb(Overwrite)
 
     read = rows_verb(Read)
     get = verb(Get)
@@ -139,6 +149,24 @@ class Table(OpenTable, Framed[Frame]):
             duplicates=duplicates,
         )
         return MergeBuilder(table=self, merge=merge)
+
+    def drop_partition(
+        self,
+        partition: Mapping[str, Any] | None = None,
+        *,
+        at: Any = None,
+        token: str | None = None,
+        tries: int = TRIES,
+        **values: Any,
+    ) -> JobResult:
+        """Delete the rows of a partition, such as `day="2026-01-01"`.
+
+        Rows of all partitions with these values of partition columns end, at `at` or at their own
+        delta; None stands for null. A column that is called like an argument is given in
+        `partition`.
+        """
+        given = {**(partition or {}), **values}
+        return DropPartition(given, at=at, token=token, tries=tries).run(self)
 
     def position(self, application: str) -> int | None:
         """Return the next position that an application has to read; None before its first."""

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
@@ -14,6 +15,7 @@ from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import ReadAs
 from opal_lake.errors import InvalidInputError
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT
+from opal_lake.read.region import RegionTest
 from opal_lake.read.statement import StatementPlan
 from opal_lake.read.view import ChangesPlan, HistoryPlan, View
 from opal_lake.source import Files, Jdbc
@@ -22,6 +24,11 @@ from opal_spark.engine.columns import arrow_of_spark, spark_schema
 from opal_spark.engine.executor import SparkTasks
 from opal_spark.read.changes import changes
 from opal_spark.read.history_view import history
+from opal_spark.read.overwrite import (
+    region_statement_rows,
+    spark_region_test,
+    touched_partitions,
+)
 from opal_spark.read.reader import read
 from opal_spark.read.statement import statement_rows
 from opal_spark.sources import source_errors
@@ -68,7 +75,15 @@ class SparkEngine(SparkTasks):
 
     def statement_rows(self, plan: StatementPlan) -> DataFrame:
         """Return a DataFrame of the rows; most are computed when it is used."""
+        if plan.region is not None:
+            return region_statement_rows(self.spark, plan)
         return statement_rows(self.spark, plan)
+
+    def touched_partitions(self, plan: StatementPlan) -> pa.Table:
+        return touched_partitions(self.spark, plan)
+
+    def region_test(self, plan: StatementPlan) -> RegionTest | None:
+        return spark_region_test(plan)
 
     def as_inserts(self, rows: DataFrame, version: int, committed_us: int) -> DataFrame:
         """Return the rows with the columns of a change feed."""

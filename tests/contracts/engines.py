@@ -20,14 +20,17 @@ class Engine:
 
     spark: Any = None
 
-    def create(self, path: Path, **properties: int | str) -> Table[Any]:
+    def create(
+        self, path: Path, *, partition_by: Sequence[str] = (), **properties: int | str
+    ) -> Table[Any]:
+        layout = {**LAYOUT, "partition_by": partition_by, "properties": properties}
         if self.spark is None:
-            return Table.create(str(path), SCHEMA, **LAYOUT, properties=properties)
+            return Table.create(str(path), SCHEMA, **layout)
         # Imported here: the tests of this process need no Spark
         from opal_spark import OpalTable
 
         schema = self.spark.createDataFrame([], "sku STRING, at BIGINT, price INT").schema
-        return OpalTable.create(self.spark, str(path), schema, **LAYOUT, properties=properties)
+        return OpalTable.create(self.spark, str(path), schema, **layout)
 
     def frame(self, values: Values, **more: Sequence[Any]) -> Any:
         """Return rows to ingest, with texts in more columns.

@@ -335,6 +335,47 @@ def test_merge_applies_clauses_to_pairs_and_to_other_rows(
     assert table.check(all=True) == []
 
 
+def test_overwrite_replaces_the_rows_of_a_condition_or_all(
+    engine: Engine, table: Table[Any]
+) -> None:
+    table.upsert(engine.frame([*DAY_1, ("d", 1, 40)]))
+    rows = engine.frame([("b", 1, 20), ("d", 2, 4), ("e", 1, 5)])
+    result = table.overwrite(rows, where="price < 30", token="o")
+    counts = [result.counts[name] for name in ("inserted", "updated", "deleted")]
+    assert counts == [1, 2, 2]
+    assert table.overwrite(rows, where="price < 30", token="o").repeated
+    assert engine.rows(table.read()) == [("b", 1, 20), ("d", 2, 4), ("e", 1, 5)]
+    outside = engine.frame([("e", 1, 5), ("f", 1, 30), ("g", 1, None)])
+    with pytest.raises(InvalidInputError, match="the overwrite changed nothing"):
+        table.overwrite(outside, where="price < 30")
+    with pytest.raises(InvalidInputError, match=r"lower delta.*d"):
+        table.overwrite(engine.frame([("d", 1, 4)]))
+    assert table.overwrite(engine.frame([("d", 2, 5)]), at=7).counts["deleted"] == 2
+    assert engine.rows(table.read()) == [("d", 2, 5)]
+    assert engine.rows(table.read(event_time=6)) == [("b", 1, 20), ("d", 2, 5), ("e", 1, 5)]
+    assert table.check(all=True) == []
+
+
+def test_overwrite_replaces_the_partitions_of_its_rows(engine: Engine, tmp_path: Path) -> None:
+    table = engine.create(tmp_path / "t", partition_by=["price"])
+    table.insert(engine.frame([("a", 1, 1), ("b", 1, 1), ("c", 1, None), ("d", 1, 2), ("e", 1, 3)]))
+    rows = engine.frame([("a", 1, 1), ("d", 1, None), ("f", 1, 4)])
+    result = table.overwrite(rows, partitions="dynamic")
+    counts = [result.counts[name] for name in ("inserted", "updated", "deleted")]
+    # The row of d moves from another partition
+    assert counts == [1, 2, 2]
+    shown = [("a", 1, 1), ("d", 1, None), ("e", 1, 3), ("f", 1, 4)]
+    assert engine.rows(table.read()) == shown
+    assert table.drop_partition(price=3).counts["deleted"] == 1
+    assert table.drop_partition({"price": None}, token="d").counts["deleted"] == 1
+    assert table.drop_partition(price=None, token="d").repeated
+    assert table.drop_partition(price=3).counts["deleted"] == 0
+    assert engine.rows(table.read()) == [("a", 1, 1), ("f", 1, 4)]
+    with pytest.raises(InvalidInputError, match="not a partition column"):
+        table.drop_partition(sku="a")
+    assert table.check(all=True) == []
+
+
 def test_alter_changes_columns_and_no_row(engine: Engine, table: Table[Any]) -> None:
     fill(table, engine)
     table.alter([{"rename": "sku", "to": "item"}])

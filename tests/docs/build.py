@@ -19,6 +19,7 @@ TABLE_PAGES = (
     "docs/how-to/from-delta-or-iceberg.md",
     "docs/how-to/ingest.md",
     "docs/how-to/maintenance.md",
+    "docs/how-to/overwrite.md",
     "docs/how-to/plain-folders.md",
     "docs/how-to/read.md",
     "docs/how-to/statements.md",

@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -101,10 +101,15 @@ def tutorial(spark: SparkSession, folder: Path) -> None:
     run_console("docs/tutorials/table.md", {"/lake/": f"{folder}/"})
 
 
-def new_orders(spark: SparkSession, uri: str) -> OpalTable:
+def new_orders(spark: SparkSession, uri: str, partition_by: Sequence[str] = ()) -> OpalTable:
     """Return a table of orders with one row, as the how-to guides take for granted."""
     orders = OpalTable.create(
-        spark, uri, changes(spark).schema, keys=["order_id"], delta="updated_at"
+        spark,
+        uri,
+        changes(spark).schema,
+        keys=["order_id"],
+        delta="updated_at",
+        partition_by=partition_by,
     )
     orders.ingest(changes(spark), metadata="inline")
     return orders
@@ -167,6 +172,16 @@ def statements(spark: SparkSession, folder: Path) -> None:
     names = {"orders": orders, "new_rows": new, "rows": deleted}
     run_page("docs/how-to/statements.md", {}, names)
     assert [row["order_id"] for row in orders.read().collect()] == [2]
+
+
+def overwrite(spark: SparkSession, folder: Path) -> None:
+    orders = new_orders(spark, str(folder / "orders"), partition_by=["country"])
+    belgian = changes(spark).withColumns({"order_id": lit(2).cast("long"), "country": lit("BE")})
+    orders.ingest(belgian, metadata="inline")
+    run_page("docs/how-to/overwrite.md", {}, {"orders": orders, "rows": changes(spark)})
+    assert orders.read().count() == 0
+    operations = [commit.operation for commit in orders.commits()]
+    assert operations[:2] == ["drop_partition", "overwrite"]
 
 
 def time_travel(spark: SparkSession, folder: Path) -> None:
@@ -259,6 +274,7 @@ SCRIPTS: dict[str, Callable[[SparkSession, Path], None]] = {
     "docs/how-to/maintenance.md": maintenance,
     "docs/how-to/plain-folders.md": mutate,
     "docs/how-to/read.md": read,
+    "docs/how-to/overwrite.md": overwrite,
     "docs/how-to/statements.md": statements,
     "docs/how-to/time-travel.md": time_travel,
 }

@@ -8,8 +8,10 @@ shift timestamps by the JVM's time zone, and rebase dates before 1582.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
+from opal_lake.arrays import Int64Array
 from opal_lake.definition.schema import (
     DELETED,
     HIDDEN_IDS,
@@ -414,3 +416,16 @@ def _load_orc(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
     if kind.name in ORC_STORAGE and array.type == ORC_STORAGE[kind.name]:
         return array.cast(arrow_type(kind))
     return _normalise(array, kind, path)
+
+
+def value_codes(columns: Sequence[pa.ChunkedArray]) -> Int64Array:
+    """Return a number for each row of columns; equal rows have the same number."""
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        # A null is a value like any other
+        coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        codes_of_column = np.asarray(coded.indices.to_numpy(), np.int64)
+        codes = codes * (len(coded.dictionary) + 1) + codes_of_column
+        # Numbered again from 0: the product of many columns must not overflow
+        _, codes = np.unique(codes, return_inverse=True)
+    return codes

@@ -228,11 +228,15 @@ def given_keys(
         labels = [f"key value {number}" for number in range(1, len(types) + 1)]
     arrays: list[pa.Array] = []
     for values, kind, label in zip(columns, types, labels, strict=True):
-        arrays.append(_key_column(values, kind, label))
+        arrays.append(given_values(values, kind, label))
     return arrays
 
 
-def _key_column(values: Sequence[Any], kind: Atomic, name: str) -> pa.Array:
+def given_values(values: Sequence[Any], kind: Atomic, name: str) -> pa.Array:
+    """Return values that a user gives for a column, none of them null.
+
+    `name` names the column in errors. Integers, dates and timestamps are order words.
+    """
     accepted = _ACCEPTED.get(kind.name)
     if accepted is not None:
         return _plain_key_column(values, kind, name, accepted)

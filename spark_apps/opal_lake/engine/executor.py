@@ -28,6 +28,7 @@ from opal_lake.storage.background_puts import background_puts
 from opal_lake.storage.protocol import Storage
 
 if TYPE_CHECKING:
+    from opal_lake.read.region import RegionTest
     from opal_lake.read.statement import StatementPlan
     from opal_lake.read.view import ChangesPlan, HistoryPlan, View  # tasks load this module
 
@@ -186,6 +187,14 @@ class Executor(Protocol):
 
         Besides the table's columns they have DELETED, ENDED_SEGMENT and ENDED_OFFSET.
         """
+        ...
+
+    def touched_partitions(self, plan: "StatementPlan") -> pa.Table:
+        """Return the partition columns of a statement's source, each partition once."""
+        ...
+
+    def region_test(self, plan: "StatementPlan") -> "RegionTest | None":
+        """Return the test of a statement's region; None if only the engine understands it."""
         ...
 
     def as_inserts(self, rows: Any, version: int, committed_us: int) -> Any:

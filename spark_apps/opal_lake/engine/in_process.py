@@ -46,11 +46,12 @@ from opal_lake.read.changed_rows import (
 from opal_lake.read.changes import plan_changes
 from opal_lake.read.history_changes import history_changes, history_fields
 from opal_lake.read.history_view import history_of_all, history_of_keys, view_fields
-from opal_lake.read.merge_rows import rows_of_merge
+from opal_lake.read.merge_rows import rows_of_merge, touched_partitions
 from opal_lake.read.partition_net import plan_net, read_net
 from opal_lake.read.read import plan_read, read_rows
+from opal_lake.read.region import RegionTest
 from opal_lake.read.statement import StatementPlan
-from opal_lake.read.statement_rows import rows_of_table
+from opal_lake.read.statement_rows import arrow_region_test, rows_of_table
 from opal_lake.read.view import ChangesPlan, HistoryPlan, View
 from opal_lake.read.where import matching, needed_names, where_predicate, without
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
@@ -123,6 +124,12 @@ class InProcess:
         if plan.source is None:
             return rows_of_table(plan)
         return rows_of_merge(plan)
+
+    def touched_partitions(self, plan: StatementPlan) -> pa.Table:
+        return touched_partitions(plan)
+
+    def region_test(self, plan: StatementPlan) -> RegionTest | None:
+        return arrow_region_test(plan)
 
     def as_inserts(self, rows: pa.Table, version: int, committed_us: int) -> pa.Table:
         """Return the rows with the columns of a change feed."""

@@ -30,6 +30,7 @@ _MAY_COMMIT_NOTHING = (
     "delete",
     "merge",
     "overwrite",
+    "drop_partition",
     "insert",
     "erase",
 )

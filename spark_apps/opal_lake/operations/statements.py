@@ -4,7 +4,7 @@ A statement reads the newest version and commits only if no other job changed ro
 meanwhile. Otherwise it runs again, `tries` times in all.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 TRIES = 3
 # A text, or a Column if the engine is Spark
 RowsWhere = Annotated[Any, Help("only rows that meet this condition", "CONDITION")]
+DeletedAt = Annotated[Any, Help("the delta of the deletes, such as a time", "VALUE")]
+Partitions = Annotated[
+    str, one_of("dynamic"), Help("replace the rows of the partitions that the new rows touch")
+]
 Duplicates = Annotated[str, one_of("fail", "latest")]
 Tries = Annotated[Count, Help("how often to run if other jobs change the rows meanwhile")]
 
@@ -77,7 +81,7 @@ class Delete(_Statement):
     name: ClassVar[str] = "delete"
 
     where: RowsWhere = field(default=None, kw_only=False)
-    at: Annotated[Any, Help("the delta of the deletes, such as a time", "VALUE")] = None
+    at: DeletedAt = None
 
     def run(self, table: "OpenTable") -> JobResult:
         """Read the rows, and commit their deletes."""
@@ -109,6 +113,87 @@ class Insert(_Statement):
             clause = Clause(when="not matched", action="insert")
             return StatementPlan(
                 snapshot=base, cache=table.cache, clauses=[clause], source=self.rows
+            )
+
+        return self._run(table, plan)
+
+
+@declaration
+class Overwrite(_Statement):
+    """Replace rows of the table by new ones, in one commit.
+
+    Without further arguments the new rows replace all rows. With `partitions="dynamic"` they
+    replace the rows of the partitions that they touch, and with `where` the rows that meet this
+    condition, which each new row has to meet as well. A new row replaces the row of its key
+    wherever that is. Rows that are not replaced end, as with `delete`: at `at`, or at their own
+    delta. A key that comes twice is an error, and so is a new row with a lower delta than the row
+    of its key, as it would stay invisible.
+    """
+
+    name: ClassVar[str] = "overwrite"
+
+    rows: Any = field(kw_only=False)
+    partitions: Partitions | None = None
+    where: RowsWhere = None
+    at: DeletedAt = None
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """Raise InvalidInputError for two regions."""
+        if given["partitions"] is not None and given["where"] is not None:
+            raise InvalidInputError(
+                "partitions and where exclude each other: give one of them, or none to replace "
+                "all rows"
+            )
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Look the keys up, read the rows to end, and commit."""
+        from opal_lake.read.region import Region, require_partitions
+        from opal_lake.read.statement import StatementPlan, overwrite_clauses
+
+        def plan(base: "Snapshot") -> "StatementPlan":
+            if self.partitions is not None:
+                require_partitions(base.spec)
+            return StatementPlan(
+                snapshot=base,
+                cache=table.cache,
+                clauses=overwrite_clauses(),
+                source=self.rows,
+                at=self.at,
+                region=Region(where=self.where, is_of_source=self.partitions is not None),
+            )
+
+        return self._run(table, plan)
+
+
+@declaration
+class DropPartition(_Statement):
+    """Delete the rows of a partition, or of several ones.
+
+    `partition` has values of partition columns, such as `{"day": "2026-01-01"}`; None stands for
+    null. Rows of all partitions with these values end, at `at` or at their own delta. Only files of
+    these partitions are read, and of them only keys, delta and tie-breaks.
+    """
+
+    name: ClassVar[str] = "drop_partition"
+
+    partition: Annotated[
+        Mapping[str, Any], Help("a partition column and its value; repeat for more", "NAME=VALUE")
+    ] = field(kw_only=False)
+    at: DeletedAt = None
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Read the keys of the partition, and commit their deletes."""
+        from opal_lake.read.region import Region, partitions_of_values
+        from opal_lake.read.statement import Clause, StatementPlan
+
+        def plan(base: "Snapshot") -> "StatementPlan":
+            return StatementPlan(
+                snapshot=base,
+                cache=table.cache,
+                clauses=[Clause(when="matched", action="delete")],
+                at=self.at,
+                region=Region(partitions=partitions_of_values(self.partition, base.spec)),
             )
 
         return self._run(table, plan)

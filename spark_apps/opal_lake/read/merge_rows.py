@@ -13,15 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.arrays import IndexArray, UInt64Array
+from opal_lake.data.rejects import EXAMPLES, json_texts
 from opal_lake.definition.conditions.condition import Condition
 from opal_lake.definition.conditions.evaluate import evaluate_value
 from opal_lake.definition.conditions.nodes import Every, Read, Test, Typed, all_of, may_fail
 from opal_lake.definition.key_hash import hash_keys
 from opal_lake.definition.ordering import to_order
-from opal_lake.definition.schema import Atomic, Field, arrow_type, schema_of_arrow
+from opal_lake.definition.schema import OFFSET, SEGMENT, Atomic, Field, arrow_type, schema_of_arrow
 from opal_lake.definition.table_spec import TableSpec
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import InvalidInputError, count_text
+from opal_lake.events.bitmap import Bitmaps, Marks, add_rows
 from opal_lake.read.get import visible_rows
+from opal_lake.read.region import RegionTest, distinct_rows, outside_region
 from opal_lake.read.statement import (
     ON,
     SidedColumns,
@@ -33,9 +36,11 @@ from opal_lake.read.statement import (
 from opal_lake.read.statement_rows import (
     BoundClause,
     applied,
+    arrow_region_test,
     bound,
     cast_column,
     concatenated,
+    rows_of_region,
     scanned,
     target_fields,
     with_side,
@@ -86,6 +91,8 @@ def rows_of_merge(plan: StatementPlan) -> pa.Table:
     """
     plan.check()
     merge = _bound_merge(plan)
+    if plan.region is not None:
+        return _rows_of_overwrite(merge)
     if plan.on is None:
         return concatenated(plan.spec, applied(plan, merge.not_matched, merge.source))
     target, pairs = _by_keys(merge) if merge.condition is None else _by_condition(merge)
@@ -98,8 +105,65 @@ def rows_of_merge(plan: StatementPlan) -> pa.Table:
     return concatenated(plan.spec, parts)
 
 
+def touched_partitions(plan: StatementPlan) -> pa.Table:
+    """Return the partitions of the source's rows."""
+    source = _source(plan)
+    names = {name.casefold(): name for name in source.column_names}
+    columns = {}
+    for field in plan.spec.partition_by:
+        columns[field.name] = cast_column(source[names[field.name.casefold()]], field)
+    return distinct_rows(pa.table(columns))
+
+
+def _rows_of_overwrite(merge: _Merge) -> pa.Table:
+    """Return the rows of an overwrite: the source's, and deletes of others."""
+    plan = merge.plan
+    test = arrow_region_test(plan)
+    target, pairs = _by_keys(merge)
+    parts = [
+        *applied(plan, merge.matched, _joined(target, merge.source, pairs)),
+        *applied(plan, merge.not_matched, _others(merge.source, pairs.source)),
+    ]
+    _check_in_region(plan, test, parts)
+    deletes = merge.not_matched_by_source
+    in_region = rows_of_region(plan, test, target_fields(plan, deletes))
+    marks: Bitmaps = {}
+    add_rows(marks, target[SEGMENT].to_numpy(), target[OFFSET].to_numpy())
+    is_replaced = Marks.of(marks).at(in_region[SEGMENT].to_numpy(), in_region[OFFSET].to_numpy())
+    parts += applied(plan, deletes, in_region.filter(pa.array(~is_replaced)))
+    return concatenated(plan.spec, parts)
+
+
+def _check_in_region(plan: StatementPlan, test: RegionTest, parts: Sequence[pa.Table]) -> None:
+    """Raise InvalidInputError for new rows that do not meet the condition."""
+    if test.condition is None:
+        return
+    outside = 0
+    examples: list[str] = []
+    keys = [key.name for key in plan.spec.keys]
+    for rows in parts:
+        names = plan.spec.schema.names
+        sided = rows.select(names).rename_columns([side_name(plan.target, n) for n in names])
+        others = rows.filter(pc.invert(test.holds(sided)))
+        outside += others.num_rows
+        missing = EXAMPLES - len(examples)
+        examples += json_texts(others.select(keys).slice(0, missing))
+    if outside:
+        raise outside_region(test.condition.text, count_text(outside, "new row"), examples)
+
+
+def _source(plan: StatementPlan) -> pa.Table:
+    """Return the source with columns that clauses can use."""
+    if not isinstance(plan.source, pa.Table):
+        raise InvalidInputError(
+            f"the source of the statement is a {type(plan.source).__name__}; pass a pyarrow Table"
+        )
+    plan.check_source(plan.source.column_names)
+    return plan.source
+
+
 def _bound_merge(plan: StatementPlan) -> _Merge:
-    source = plan.source
+    source = _source(plan)
     fields = {
         plan.target: plan.spec.schema.fields,
         plan.other: schema_of_arrow(source.schema).fields,
@@ -109,7 +173,6 @@ def _bound_merge(plan: StatementPlan) -> _Merge:
     condition = None
     if plan.on is not None and not is_on_keys(plan):
         condition = condition_of(plan.on, SidedColumns.of(fields, ON))
-    plan.check_source(source.column_names)
     if plan.latest:
         source = _latest(source, plan.spec)
     return _Merge(
@@ -167,13 +230,14 @@ def _by_keys(merge: _Merge) -> tuple[pa.Table, _Pairs]:
     positions = np.flatnonzero(has_key)
     known = [column.take(pa.array(positions)) for column in columns]
     hashes = hash_keys(known, _key_types(spec))
-    if merge.not_matched_by_source:
+    if merge.not_matched_by_source and plan.region is None:
         fields = list(dict.fromkeys([*merge.fields, *spec.keys]))
         target = scanned(plan, fields, None)
         keys = [target[side_name(plan.target, key.name)] for key in spec.keys]
         target_hashes = hash_keys(keys, _key_types(spec))
     else:
-        rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, merge.fields)
+        fields = target_fields(plan, merge.matched)
+        rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, fields)
         target = with_side(plan.target, rows, entries.segment, entries.offset)
         target_hashes = np.stack([entries.high, entries.low], axis=1)
     pairs = _equal_hashes(target_hashes, hashes)

@@ -22,6 +22,7 @@ from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.read.region import Region, RegionTest
 
 When = Literal["matched", "not matched", "not matched by source"]
 Action = Literal["update", "delete", "insert"]
@@ -51,6 +52,8 @@ class StatementPlan:
     - With `evolves`, the source may lack columns: an update leaves them, an insert has nulls.
     - With `latest`, of several rows of the source with one key only the latest counts.
     - Deletes have the delta of the row that they end, or `at`.
+    - With a `region`, only rows of the region end without a row of the source, and only they are
+      deleted by a plan without a source. The source is matched by the keys.
     """
 
     snapshot: Snapshot
@@ -63,6 +66,7 @@ class StatementPlan:
     latest: bool = False
     evolves: bool = False
     at: Any = None
+    region: Region | None = None
 
     @property
     def spec(self) -> TableSpec:
@@ -233,11 +237,33 @@ def conjuncts(tree: Node) -> Sequence[Node]:
     return tree.parts if isinstance(tree, And) else (tree,)
 
 
+def region_test(plan: StatementPlan, condition: Condition | None) -> RegionTest:
+    """Return the test of a plan's region; `condition` is its `where`, if it has one."""
+    assert plan.region is not None
+    return RegionTest(
+        side=plan.target,
+        condition=condition,
+        partitions=plan.region.partitions,
+        spec=plan.spec,
+    )
+
+
+def overwrite_clauses() -> list[Clause]:
+    """Return the clauses of an overwrite: rows of the source come, others end."""
+    return [
+        Clause(when="matched", action="update"),
+        Clause(when="not matched", action="insert"),
+        Clause(when="not matched by source", action="delete"),
+    ]
+
+
 def is_on_keys(plan: StatementPlan) -> bool:
     """Return whether rows match exactly if all their key columns are equal.
 
     Only the plain form is recognised: one equality for each key column, joined by AND.
     """
+    if plan.region is not None:
+        return True
     if not isinstance(plan.on, str):
         return False
     try:

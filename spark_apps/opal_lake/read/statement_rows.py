@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from opal_lake.data.prune import Predicate
 from opal_lake.definition.conditions.condition import Condition
 from opal_lake.definition.conditions.expression import Expression
 from opal_lake.definition.conditions.faults import WHERE
@@ -29,12 +30,14 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.get import hashes_of_keys, visible_rows
 from opal_lake.read.read import plan_read, read_rows
+from opal_lake.read.region import RegionTest
 from opal_lake.read.statement import (
     Clause,
     SidedColumns,
     StatementPlan,
     condition_of,
     keys_of_condition,
+    region_test,
     side_name,
     values_of,
 )
@@ -84,7 +87,11 @@ def rows_of_table(plan: StatementPlan) -> pa.Table:
     sides = {plan.target: plan.spec.schema.fields}
     clauses = [bound(clause, plan, sides) for clause in plan.of("matched")]
     needed = target_fields(plan, clauses)
-    rows = _target_rows(plan, clauses, needed)
+    if plan.region is not None:
+        rows = rows_of_region(plan, arrow_region_test(plan), needed)
+    else:
+        where = clauses[0].clause.where if len(clauses) == 1 else None
+        rows = _target_rows(plan, where, needed)
     return concatenated(plan.spec, applied(plan, clauses, rows))
 
 
@@ -138,14 +145,11 @@ def target_fields(plan: StatementPlan, clauses: Iterable[BoundClause]) -> list[F
     return [field for field in fields if side_name(plan.target, field.name) in needed]
 
 
-def _target_rows(
-    plan: StatementPlan, clauses: Sequence[BoundClause], fields: Sequence[Field]
-) -> pa.Table:
-    """Return the visible rows to which one of the clauses may apply.
+def _target_rows(plan: StatementPlan, where: Any, fields: Sequence[Field]) -> pa.Table:
+    """Return at least the visible rows that meet a condition.
 
     A condition that names keys is answered by the key store; another one skips files.
     """
-    where = clauses[0].clause.where if len(clauses) == 1 else None
     if where is None:
         return scanned(plan, fields, None)
     try:
@@ -161,10 +165,39 @@ def _target_rows(
     return scanned(plan, fields, condition)
 
 
-def scanned(plan: StatementPlan, fields: Sequence[Field], where: Condition | None) -> pa.Table:
-    """Return fields of all visible rows that meet a condition, with their row ids."""
+def arrow_region_test(plan: StatementPlan) -> RegionTest:
+    """Return the test of a plan's region; its `where` is a text."""
+    condition = None
+    if plan.region is not None and plan.region.where is not None:
+        sides = {plan.target: plan.spec.schema.fields}
+        condition = condition_of(plan.region.where, SidedColumns.of(sides, WHERE))
+    return region_test(plan, condition)
+
+
+def rows_of_region(plan: StatementPlan, test: RegionTest, fields: Sequence[Field]) -> pa.Table:
+    """Return fields of the visible rows of a region, with their row ids."""
+    needed = [*dict.fromkeys([*fields, *test.fields])]
+    if test.condition is not None:
+        rows = _target_rows(plan, test.condition.text, needed)
+    else:
+        rows = scanned(plan, needed, None, test.predicate)
+    return rows.filter(test.holds(rows))
+
+
+def scanned(
+    plan: StatementPlan,
+    fields: Sequence[Field],
+    where: Condition | None,
+    predicate: Predicate | None = None,
+) -> pa.Table:
+    """Return fields of all visible rows that meet a condition, with their row ids.
+
+    Files whose bounds do not meet the predicate are left out; without one it is the condition's.
+    """
     invalid = invalid_rows(plan.snapshot, None)
-    read = plan_read(plan.snapshot, None, where_predicate(where), invalid)
+    if predicate is None:
+        predicate = where_predicate(where)
+    read = plan_read(plan.snapshot, None, predicate, invalid)
     names = [field.name for field in fields] or [plan.spec.keys[0].name]
     rows = read_rows(read, names, where, with_ids=True)
     segment, offset = rows[SEGMENT], rows[OFFSET]

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opal_lake.data.columns import value_codes
 from opal_lake.data.shown_values import values_of
 from opal_lake.definition.table_spec import TableSpec
 
@@ -24,16 +25,8 @@ def split_by_partition(rows: pa.Table, spec: TableSpec) -> Iterator[pa.Table]:
 
 def partition_codes(rows: pa.Table, spec: TableSpec) -> npt.NDArray[np.int64]:
     """Return a number for each row; rows of one partition have the same number."""
-    codes = np.zeros(rows.num_rows, np.int64)
-    for column in spec.partition_by:
-        values = rows[column.name].combine_chunks()
-        # A null is a partition value like any other
-        coded = values.dictionary_encode(null_encoding="encode")
-        value_codes = np.asarray(coded.indices.to_numpy(), np.int64)
-        codes = codes * (len(coded.dictionary) + 1) + value_codes
-        # Numbered again from 0: the product of many columns must not overflow
-        _, codes = np.unique(codes, return_inverse=True)
-    return codes
+    columns = [rows[column.name] for column in spec.partition_by]
+    return value_codes(columns) if columns else np.zeros(rows.num_rows, np.int64)
 
 
 def partition_text(column: pa.ChunkedArray) -> str | None:

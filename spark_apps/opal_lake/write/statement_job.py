@@ -22,6 +22,7 @@ from opal_lake.log.commit import Commit
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.maintenance.fold_files import fold_if_due
+from opal_lake.read.region import Region
 from opal_lake.read.statement import StatementPlan
 from opal_lake.result import JobResult
 from opal_lake.rule.outputs import JobOutputs, rule_counts, slot_writer
@@ -29,7 +30,7 @@ from opal_lake.savepoints.business_snapshot import finish_what_is_over
 from opal_lake.write.commit_time import commit_time
 from opal_lake.write.ingest_job import assign_groups, processing_actions, with_files
 from opal_lake.write.statement_task import FAULTS, StatementOutput, write_statement_slot
-from opal_lake.write.touched import check_untouched
+from opal_lake.write.touched import check_region_untouched, check_untouched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class _Run:
 
     statement: Statement
     base: Snapshot
+    plan: StatementPlan
     spec: TableSpec
     number: int
     started_us: int
@@ -94,6 +96,9 @@ def _run_on(table: OpenTable, statement: Statement, base: Snapshot, started_us: 
     """Run a statement on the state of a version, and commit it."""
     base = finish_what_is_over(table.log, base)
     plan = statement.plan(base)
+    if plan.region is not None and plan.region.is_of_source:
+        touched = table.executor.touched_partitions(plan)
+        plan = replace(plan, region=Region(partitions=touched))
     spec = _with_deletes(base.spec, plan)
     # After the head was read: of equal deltas the greater number wins
     number = claim_number(table.storage, base.root, statement.operation, table.log.clock)
@@ -110,6 +115,7 @@ def _run_on(table: OpenTable, statement: Statement, base: Snapshot, started_us: 
     run = _Run(
         statement=statement,
         base=base,
+        plan=plan,
         spec=spec,
         number=number,
         started_us=started_us,
@@ -187,6 +193,9 @@ def _commit(table: OpenTable, run: _Run) -> JobResult:
             raise ConflictError(f"the definition of the table changed after version {base.version}")
         for winner in winners:
             check_untouched(winner, base, run.spec, run.files, run.rule_outputs)
+        if run.plan.region is not None:
+            test = table.executor.region_test(run.plan)
+            check_region_untouched(winners, head, test, run.statement.operation)
         placed = assign_groups(run.files, head)
         actions = processing_actions(run.rule_outputs, head, winners, placed)
         if adds_deletes:

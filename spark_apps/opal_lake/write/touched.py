@@ -13,6 +13,7 @@ from opal_lake.errors import ConflictError, count_text
 from opal_lake.key_store.entries import Entries
 from opal_lake.log.commit import Commit
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.read.region import RegionTest, region_rows_of_segments
 from opal_lake.rule.outputs import JobOutputs, rows_touched
 
 
@@ -52,3 +53,26 @@ def _keys_of(
     names = [key.physical for key in spec.keys]
     rows = read_places(base.storage, file_of[first], spec, names, offsets)
     return json_texts(to_fields(rows, spec, spec.keys))
+
+
+def check_region_untouched(
+    winners: Sequence[Commit], head: Snapshot, region: RegionTest | None, operation: str
+) -> None:
+    """Raise ConflictError if the winners brought rows into the region of a statement.
+
+    Without a test, each visible row of a winner may be in the region. Rows of keys that the
+    statement has written are another check's.
+    """
+    segments: set[int] = set()
+    for winner in winners:
+        segments |= winner.actions.processed_ids
+    if not segments:
+        return
+    test = region or RegionTest(side="t", spec=head.spec)
+    rows = region_rows_of_segments(test, head, frozenset(segments), EXAMPLES)
+    if rows.num_rows:
+        keys = ", ".join(json_texts(rows))
+        raise ConflictError(
+            f"versions up to {head.version} added rows among those that the {operation} replaces, "
+            f"for example {keys}"
+        )

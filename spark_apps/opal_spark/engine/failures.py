@@ -56,6 +56,9 @@ _DIVIDED = re.compile(
 # The end of the message that `opal_spark.engine.stored_values` raises for a value
 UNSTORABLE = "cannot hold it; write a value that fits"
 _UNSTORED = re.compile(rf"\[USER_RAISED_EXCEPTION\] ([\s\S]*?{UNSTORABLE})")
+# The end of the message that `opal_spark.read.overwrite` raises for a row outside of its region
+OUTSIDE = "outside of the rows that it replaces; leave it out, or widen the condition"
+_OUTSIDE = re.compile(rf"\[USER_RAISED_EXCEPTION\] ([\s\S]*?{OUTSIDE})")
 _UNWRITABLE = re.compile(
     r"Mkdirs failed to create \S+|Parent path is not a directory\S*|Read-only file system"
     r"|(?:Permission denied|AccessControlException|AccessDeniedException)[^\n]{0,200}"
@@ -125,7 +128,7 @@ def _row_problem(text: str) -> InvalidInputError | None:
 
 def _raised_problem(text: str) -> InvalidInputError | None:
     """Return the error that one of our expressions raised for a row."""
-    raised = _DIVIDED.search(text) or _UNSTORED.search(text)
+    raised = _DIVIDED.search(text) or _UNSTORED.search(text) or _OUTSIDE.search(text)
     return None if raised is None else InvalidInputError(raised[1])
 
 

@@ -36,7 +36,7 @@ from opal_spark.engine.conditions import constant
 from opal_spark.engine.stored_values import stored_value
 from opal_spark.read.statement_rows import LookUp, key_columns, rows_of_target
 
-_OF_SOURCE = "_opal_of_source"
+OF_SOURCE = "_opal_of_source"
 _LATEST, _PLACE = "_opal_latest", "_opal_place"
 _SIDES: Mapping[When, tuple[bool, bool]] = {
     "matched": (True, True),
@@ -55,8 +55,8 @@ def statement_rows(spark: SparkSession, plan: StatementPlan) -> DataFrame:
     plan.check()
     if plan.source is None:
         return _rows_of_table(spark, plan)
-    source = _source(spark, plan)
-    return _rows_of_pairs(plan, source, _paired(spark, plan, source))
+    source = source_rows(spark, plan)
+    return rows_of_pairs(plan, source, _paired(spark, plan, source))
 
 
 def _rows_of_table(spark: SparkSession, plan: StatementPlan) -> DataFrame:
@@ -65,13 +65,13 @@ def _rows_of_table(spark: SparkSession, plan: StatementPlan) -> DataFrame:
     rows = rows_of_target(spark, plan, first).alias(plan.target)
     if first is not None:
         # Spark skips parts of files by a filter, but not by a CASE
-        rows = rows.where(_condition(first))
+        rows = rows.where(condition_column(first))
         clauses = [Clause(when="matched", action=clauses[0].action, values=clauses[0].values)]
-    made = rows.select(_made(plan, clauses, rows, []).alias(DELETED))
+    made = rows.select(made_row(plan, clauses, rows, []).alias(DELETED))
     return made.where(F.col(DELETED).isNotNull()).select(f"{DELETED}.*")
 
 
-def _source(spark: SparkSession, plan: StatementPlan) -> DataFrame:
+def source_rows(spark: SparkSession, plan: StatementPlan) -> DataFrame:
     """Return the source of a merge as a DataFrame with the columns that clauses need."""
     source = plan.source
     if isinstance(source, pa.Table):
@@ -123,11 +123,11 @@ def _latest(source: DataFrame, plan: StatementPlan) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pairs:
+class Pairs:
     """Rows of both sides: pairs that match, and rows without a match.
 
     `target` and `source` have the columns of the sides, by their names in `rows`. A row of the
-    table has its row id, otherwise null; a row of the source is marked by `_OF_SOURCE`.
+    table has its row id, otherwise null; a row of the source is marked by `OF_SOURCE`.
     """
 
     rows: DataFrame
@@ -135,34 +135,34 @@ class _Pairs:
     source: Mapping[str, str]
 
 
-def _paired(spark: SparkSession, plan: StatementPlan, source: DataFrame) -> _Pairs:
+def _paired(spark: SparkSession, plan: StatementPlan, source: DataFrame) -> Pairs:
     of_source = {f"_opal_s{index}": name for index, name in enumerate(source.columns)}
     fields = _target_fields(plan)
     of_target = {f"_opal_t{index}": field.name for index, field in enumerate(fields)}
     if plan.on is None:
         rows = _named(source, of_source, plan.other)
         ids = [F.lit(None).cast("bigint").alias(SEGMENT), F.lit(None).cast("int").alias(OFFSET)]
-        return _Pairs(rows=rows.select("*", *ids), target={}, source=of_source)
+        return Pairs(rows=rows.select("*", *ids), target={}, source=of_source)
     keys = None
     if is_on_keys(plan) and not plan.of("not matched by source"):
         keys = key_columns(source, plan.spec)
     if keys is not None:
         fields_by_name = dict(zip(of_target, fields, strict=True))
         rows = LookUp(plan=plan, source=of_source, target=fields_by_name).rows(source, keys)
-        rows = rows.withColumn(_OF_SOURCE, F.lit(True))
-        return _Pairs(rows=rows, target=of_target, source=of_source)
+        rows = rows.withColumn(OF_SOURCE, F.lit(True))
+        return Pairs(rows=rows, target=of_target, source=of_source)
     target = rows_of_target(spark, plan, None).alias(plan.target)
-    marked = source.withColumn(_OF_SOURCE, F.lit(True)).alias(plan.other)
-    joined = target.join(marked, _condition(plan.on), _join_of(plan))
-    columns = [_column(plan.target, name).alias(joined) for joined, name in of_target.items()]
-    columns += [_column(plan.other, name).alias(joined) for joined, name in of_source.items()]
-    rows = joined.select(*columns, SEGMENT, OFFSET, _OF_SOURCE)
-    return _Pairs(rows=rows, target=of_target, source=of_source)
+    marked = source.withColumn(OF_SOURCE, F.lit(True)).alias(plan.other)
+    joined = target.join(marked, condition_column(plan.on), _join_of(plan))
+    columns = [side_column(plan.target, name).alias(joined) for joined, name in of_target.items()]
+    columns += [side_column(plan.other, name).alias(joined) for joined, name in of_source.items()]
+    rows = joined.select(*columns, SEGMENT, OFFSET, OF_SOURCE)
+    return Pairs(rows=rows, target=of_target, source=of_source)
 
 
 def _named(rows: DataFrame, names: Mapping[str, str], side: str) -> DataFrame:
-    columns = [_column(side, name).alias(joined) for joined, name in names.items()]
-    return rows.alias(side).select(*columns, F.lit(True).alias(_OF_SOURCE))
+    columns = [side_column(side, name).alias(joined) for joined, name in names.items()]
+    return rows.alias(side).select(*columns, F.lit(True).alias(OF_SOURCE))
 
 
 def _join_of(plan: StatementPlan) -> str:
@@ -205,7 +205,7 @@ def _target_fields(plan: StatementPlan) -> list[Field]:
     return fields
 
 
-def _rows_of_pairs(plan: StatementPlan, source: DataFrame, pairs: _Pairs) -> DataFrame:
+def rows_of_pairs(plan: StatementPlan, source: DataFrame, pairs: Pairs) -> DataFrame:
     rows = pairs.rows
     carried = rows.columns
     made: list[str] = []
@@ -220,10 +220,10 @@ def _rows_of_pairs(plan: StatementPlan, source: DataFrame, pairs: _Pairs) -> Dat
             sides[plan.other] = pairs.source
         scope = _with_sides(rows, sides)
         is_of_target = F.col(SEGMENT).isNotNull()
-        is_of_source = F.col(_OF_SOURCE).isNotNull()
+        is_of_source = F.col(OF_SOURCE).isNotNull()
         is_chosen = is_of_target if has_target else ~is_of_target
         is_chosen &= is_of_source if has_source else ~is_of_source
-        row = F.when(is_chosen, _made(plan, clauses, scope, source.columns))
+        row = F.when(is_chosen, made_row(plan, clauses, scope, source.columns))
         made.append(f"_opal_made{number}")
         rows = scope.select(*carried, *made[:-1], row.alias(made[-1]))
     rows = rows.select(F.coalesce(*made).alias(DELETED))
@@ -245,7 +245,7 @@ def _with_sides(rows: DataFrame, sides: Mapping[str, Mapping[str, str]]) -> Data
     return rows.sparkSession.sql("SELECT * FROM {rows}" + text, rows=rows)
 
 
-def _made(
+def made_row(
     plan: StatementPlan, clauses: Sequence[Clause], scope: DataFrame, source: Sequence[str]
 ) -> Column:
     """Return the row that the first fitting clause makes; null if none fits."""
@@ -253,7 +253,7 @@ def _made(
     typed = _stored(scope, clauses, values, plan)
     made: Column | None = None
     for clause, stored in zip(clauses, typed, strict=True):
-        condition = F.lit(True) if clause.where is None else _condition(clause.where)
+        condition = F.lit(True) if clause.where is None else condition_column(clause.where)
         row = _row(plan, clause, stored)
         made = F.when(condition, row) if made is None else made.when(condition, row)
     assert made is not None
@@ -272,7 +272,7 @@ def _values(plan: StatementPlan, clause: Clause, source: Sequence[str]) -> dict[
     columns: dict[str, Column] = {}
     for folded, field in fields.items():
         if folded in names:
-            columns[field.name] = _column(plan.other, names[folded])
+            columns[field.name] = side_column(plan.other, names[folded])
     return columns
 
 
@@ -315,7 +315,7 @@ def _row(plan: StatementPlan, clause: Clause, values: Mapping[str, Column]) -> C
         elif clause.action == "delete" and plan.at is not None and field == spec.delta:
             value = _moment(plan).cast(kind)
         elif clause.action == "update" or (clause.action == "delete" and field in ordered_by):
-            value = _column(plan.target, field.name)
+            value = side_column(plan.target, field.name)
         columns.append(value.alias(field.name))
     is_insert = clause.action == "insert"
     segment = F.lit(None) if is_insert else F.col(SEGMENT)
@@ -354,7 +354,7 @@ def _literal(value: Any, field: Field) -> Column:
     return constant(literal)
 
 
-def _condition(given: Any) -> Column:
+def condition_column(given: Any) -> Column:
     if isinstance(given, Column):
         return given
     if not isinstance(given, str):
@@ -369,7 +369,7 @@ def _parsed(text: str) -> Column:
     return F.expr(f"({text}\n)")
 
 
-def _column(side: str, name: str) -> Column:
+def side_column(side: str, name: str) -> Column:
     return F.col(f"{quoted(side)}.{quoted(name)}")
 
 

@@ -72,7 +72,7 @@ def rows_of_target(spark: SparkSession, plan: StatementPlan, where: Any) -> Data
 
     The condition may be a text, a Column, or None.
     """
-    condition = _understood(where, plan)
+    condition = understood(where, plan)
     if condition is None:
         return rows_with_ids(spark, plan.snapshot, None)
     keys = keys_of_condition(where, plan.spec, plan.target)
@@ -89,7 +89,7 @@ def rows_of_target(spark: SparkSession, plan: StatementPlan, where: Any) -> Data
     return rows_with_ids(spark, plan.snapshot, where_predicate(condition))
 
 
-def _understood(where: Any, plan: StatementPlan) -> Condition | None:
+def understood(where: Any, plan: StatementPlan) -> Condition | None:
     """Return a condition on the table's rows, if it means the same here as in Spark."""
     # Spark has escapes in texts, and texts in double quotes
     if not isinstance(where, str) or "\\" in where or '"' in where:
