@@ -198,10 +198,14 @@ class Table(OpenTable, Framed[Frame]):
         file_format: str = "parquet",
         properties: Mapping[str, int | str] | None = None,
         options: Mapping[str, str] | None = None,
+        not_null: Sequence[str] = (),
+        constraints: Mapping[str, str] | None = None,
     ) -> "Table[pa.Table]":
         """Create a table with these columns.
 
-        A row that meets the condition `deletes` deletes its key, as of the row's delta.
+        A row that meets the condition `deletes` deletes its key, as of the row's delta. No other
+        row may have nulls in the columns `not_null`, or make one of the `constraints` false. These
+        are conditions by their names, such as `{"positive": "amount > 0"}`.
         """
         layout = TableLayout(
             keys=keys,
@@ -211,6 +215,8 @@ class Table(OpenTable, Framed[Frame]):
             partition_by=partition_by,
             file_format=file_format,
             properties=properties or {},
+            not_null=not_null,
+            constraints=constraints or {},
         )
         return create_on(open_storage(uri, options), plan_spec(schema, layout))
 
@@ -249,7 +255,9 @@ def create_on(
     If two writers create a table at the same time, one fails. An `unfinished` table does not exist
     for readers before its next version.
     """
-    delete_condition(spec)  # raises before anything is written
+    # Raise before anything is written
+    delete_condition(spec)
+    _ = spec.checks
     table = table_on(storage, clock, ids, cache, tuning=tuning)
     # An existing table may lack version 0, since retention deletes it. So the log is listed before
     # the commit, and the checkpoints after it.

@@ -61,10 +61,14 @@ class OpalTable(Table[DataFrame]):
         file_format: str = "parquet",
         properties: Mapping[str, int | str] | None = None,
         options: Mapping[str, str] | None = None,
+        not_null: Sequence[str] = (),
+        constraints: Mapping[str, str] | None = None,
     ) -> Self:
         """Create a table with these columns.
 
-        A row that meets the condition `deletes` deletes its key, from the row's delta on.
+        A row that meets the condition `deletes` deletes its key, from the row's delta on. No other
+        row may have nulls in the columns `not_null`, or make one of the `constraints` false. These
+        are conditions by their names, such as `{"positive": "amount > 0"}`.
         """
         layout = TableLayout(**given_fields(TableLayout, locals()))
         location = SparkPlace(spark=spark, uri=uri, options=options)
@@ -136,6 +140,8 @@ class OpalTable(Table[DataFrame]):
         source_version: int | None = None,
         batch_mb: int = BATCH_MB,
         on_bad_rows: str = "fail",
+        not_null: Sequence[str] = (),
+        constraints: Mapping[str, str] | None = None,
     ) -> JobResult:
         """Import a folder of Parquet or ORC files, a Delta or an Iceberg table.
 

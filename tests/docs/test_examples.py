@@ -8,6 +8,7 @@ to it.
 import re
 import shlex
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,7 @@ STREAMING = {  # in test_examples_streaming.py
     "docs/how-to/debezium.md",
     "docs/how-to/streams.md",
 }
+IN_PROCESS = ["docs/how-to/constraints.md"]  # need nothing but an empty folder
 PROGRAMS = {"airflow", "lakechime", "make", "mkdir", "opal", "pip", "printf", "spark-submit"}
 CONSOLE = [example for page in PAGES for example in examples(page, "console")]
 COMMANDS = [(example, command) for example in CONSOLE for command in example.commands]
@@ -67,7 +69,7 @@ def test_readme_is_short_and_begins_with_what_it_is_and_two_commands() -> None:
 
 def test_every_example_is_run_by_some_test() -> None:
     python = {page for page in PAGES if examples(page, "python")}
-    assert python <= {*TABLE_PAGES, *AIRFLOW, *STREAMING}
+    assert python <= {*TABLE_PAGES, *AIRFLOW, *STREAMING, *IN_PROCESS}
     assert {page for page in PAGES if examples(page, "yaml")} == {
         "README.md",
         PIPELINE,
@@ -87,6 +89,16 @@ def test_every_example_is_run_by_some_test() -> None:
         "text",
         "yaml",
     }
+
+
+@pytest.mark.parametrize("page", IN_PROCESS)
+def test_examples_without_spark_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for example in examples(page, "python"):
+        exec(example.text, names)
 
 
 def test_a_text_is_what_the_python_before_it_prints() -> None:

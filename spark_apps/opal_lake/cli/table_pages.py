@@ -153,6 +153,8 @@ def _contract_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [("deletes", deletes)]
     if description["partition_by"]:
         lines.append(("partitions", plain_text(description["partition_by"])))
+    for name, text in description["constraints"].items():
+        lines.append((f"check {name}", escaped(text)))
     properties = [f"{name}={value}" for name, value in description["properties"].items()]
     if properties:
         lines.append(("properties", ", ".join(properties)))
@@ -172,6 +174,8 @@ def _roles(description: Mapping[str, Any]) -> dict[str, str]:
         for number, name in enumerate(names, start=1):
             numbered = f"{role} {number}" if len(names) > 1 else role
             roles.setdefault(name, []).append(numbered)
+    for name in description["not_null"]:
+        roles.setdefault(name, []).append("not null")
     return {name: ", ".join(names) for name, names in roles.items()}
 
 

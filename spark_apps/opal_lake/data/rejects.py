@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from opal_lake.data.json_rows import JsonForm
 from opal_lake.data.shown_values import json_rows, values_of
 from opal_lake.data.utf8 import holds_text, rows_not_utf8
 from opal_lake.decoding import decoding
-from opal_lake.definition.schema import RESERVED_PREFIX, Atomic, Field
+from opal_lake.definition.constraints import false_reason, null_reason
+from opal_lake.definition.schema import DELETED, RESERVED_PREFIX, Atomic, Field
 from opal_lake.definition.table_spec import MAX_KEY_BYTES, TableSpec
 
 BAD = "_opal_bad"  # what a source reader found wrong with a row
@@ -36,6 +37,8 @@ LACKING = (
 )
 # The key of the JSON's form in the metadata of a file of rejected rows whose `row` is JSON
 _FORM = b"opal.json"
+# A mask of bad rows, and the reason of all, or an array with that of each row
+_Complaint = tuple[npt.NDArray[np.bool_], Any]
 SCHEMA = pa.schema([("reason", pa.string()), ("source", pa.string()), ("row", pa.string())])
 
 
@@ -146,32 +149,71 @@ def json_texts(rows: pa.Table) -> list[str]:
     return [json.dumps(row, ensure_ascii=False) for row in json_rows(rows)]
 
 
-def split_bad_rows(rows: pa.Table, spec: TableSpec, rejects: Rejects) -> pa.Table:
+def split_bad_rows(
+    rows: pa.Table, spec: TableSpec, rejects: Rejects, *, checks_constraints: bool = True
+) -> pa.Table:
     """Return the rows that fit the table; add the others to `rejects`.
 
-    Columns have their logical names.
+    Columns have their logical names. With `checks_constraints=False`, rows may violate constraints:
+    some of their values are not known yet.
     """
+    good = _without_bad(rows, _complaints(rows, spec), rejects)
+    if checks_constraints:
+        # Only now, as a condition may fail on texts that are not UTF-8
+        good = without_violations(good, spec, rejects)
+    return good.drop_columns([name for name in NOTES if name in good.column_names])
+
+
+def without_violations(rows: pa.Table, spec: TableSpec, rejects: Rejects) -> pa.Table:
+    """Return the rows that meet all constraints; add the others to `rejects`."""
+    if not spec.not_null_ids and not spec.constraints:
+        return rows
+    return _without_bad(rows, _violations(rows, spec), rejects)
+
+
+def _without_bad(rows: pa.Table, complaints: Iterable[_Complaint], rejects: Rejects) -> pa.Table:
+    """Return the rows without a complaint; add the others to `rejects`."""
     reasons: npt.NDArray[np.object_] | None = None
-    for bad, reason in _complaints(rows, spec):
+    for bad, reason in complaints:
         if reasons is None:
             reasons = np.full(rows.num_rows, None, object)
         # The first complaint about a row stays.
         is_new = bad & (reasons == None)  # noqa: E711  # elementwise
         reasons[is_new] = reason if isinstance(reason, str) else reason[is_new]
-    good = rows
-    if reasons is not None:
-        bad = reasons != None  # noqa: E711  # elementwise
-        rejects.add(rows.filter(pa.array(bad)), list(reasons[bad]))
-        good = rows.filter(pa.array(~bad))
-    return good.drop_columns([name for name in NOTES if name in good.column_names])
+    if reasons is None:
+        return rows
+    bad = reasons != None  # noqa: E711  # elementwise
+    rejects.add(rows.filter(pa.array(bad)), list(reasons[bad]))
+    return rows.filter(pa.array(~bad))
 
 
-def _complaints(rows: pa.Table, spec: TableSpec) -> list[tuple[npt.NDArray[np.bool_], Any]]:
+def _violations(rows: pa.Table, spec: TableSpec) -> Iterator[_Complaint]:
+    """Yield a mask of the rows that violate a constraint, with the reason.
+
+    A row violates a CHECK if its condition is false or has no answer, not if it is null.
+    """
+    is_bound: npt.NDArray[np.bool_] | bool = True  # whether constraints hold for a row
+    if DELETED in rows.column_names:
+        is_bound = ~_mask(pc.fill_null(rows[DELETED], False))
+    for column in spec.not_null:
+        values = rows[column.name]
+        if values.null_count:
+            yield _mask(pc.is_null(values)) & is_bound, null_reason(column.name)
+    for name, check in spec.checks:
+        answers = check.answers(rows)
+        is_false = pc.fill_null(pc.invert(answers.values), False)
+        if pc.any(is_false).as_py():
+            yield _mask(is_false) & is_bound, false_reason(name, check.text)
+        if answers.failed is not None and pc.any(answers.failed).as_py():
+            yield _mask(answers.failed) & is_bound, check.failure
+
+
+def _complaints(rows: pa.Table, spec: TableSpec) -> list[_Complaint]:
     """Return masks of bad rows, each with a reason or an array of reasons by row.
 
     A mask is made only if a cheap count shows that rows are bad: clean batches have no mask.
     """
-    complaints: list[tuple[npt.NDArray[np.bool_], Any]] = []
+    complaints: list[_Complaint] = []
     if BAD in rows.column_names and rows[BAD].null_count < rows.num_rows:
         reasons = np.array(rows[BAD].to_pylist(), object)
         complaints.append((_mask(pc.is_valid(rows[BAD])), reasons))
@@ -221,5 +263,7 @@ def _has_length(kind: pa.DataType) -> bool:
     return bool(is_text or types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _mask(array: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+def _mask(array: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    if isinstance(array, pa.Array):
+        return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
     return np.asarray(array.to_numpy(), np.bool_)

@@ -10,10 +10,11 @@ from dataclasses import replace
 import pyarrow as pa
 
 from opal_lake.definition.changes.uses import with_columns
-from opal_lake.definition.conditions.faults import DELETES
+from opal_lake.definition.conditions.faults import DELETES, Use
 from opal_lake.definition.conditions.parser import parse
 from opal_lake.definition.conditions.printer import text_of
 from opal_lake.definition.conditions.tree import Column
+from opal_lake.definition.constraints import use_of
 from opal_lake.definition.properties import PROPERTIES, column_list, default_of
 from opal_lake.definition.schema import (
     Array,
@@ -72,7 +73,25 @@ def spec_differences(made: TableSpec, requested: TableSpec) -> list[str]:
         own = made.properties.get(name, default_of(name))
         if own != other:
             differences.append(f"property {name} is {own!r}, not {other!r}")
+    differences += _constraint_differences(made, requested)
     return differences + _column_differences(made.schema, requested.schema)
+
+
+def _constraint_differences(made: TableSpec, requested: TableSpec) -> list[str]:
+    """Return the requested constraints that a table lacks.
+
+    Further constraints of the table are not compared: they may be younger than the request.
+    """
+    own_names = {column.name for column in made.not_null}
+    missing = [column.name for column in requested.not_null if column.name not in own_names]
+    differences = [f"column {name!r} is not declared NOT NULL" for name in missing]
+    for name, wanted in requested.constraints.items():
+        own = made.constraints.get(name)
+        if own is None:
+            differences.append(f"constraint {name!r} is missing")
+        elif parse(own, use_of(name)) != parse(wanted, use_of(name)):
+            differences.append(f"constraint {name!r} is {own!r}, not {wanted!r}")
+    return differences
 
 
 def _column_differences(made: Schema, requested: Schema) -> list[str]:
@@ -126,7 +145,10 @@ def _with_new_names(layout: TableLayout, schema: Schema) -> TableLayout:
         properties["zorder"] = ",".join(_new_names(column_list(zorder), schema))
     deletes = layout.deletes
     if deletes is not None:
-        deletes = _with_new_columns(deletes, schema)
+        deletes = _with_new_columns(deletes, DELETES, schema)
+    constraints: dict[str, str] = {}
+    for name, text in layout.constraints.items():
+        constraints[name] = _with_new_columns(text, use_of(name), schema)
     return replace(
         layout,
         keys=_new_names(layout.keys, schema),
@@ -135,15 +157,17 @@ def _with_new_names(layout: TableLayout, schema: Schema) -> TableLayout:
         partition_by=_new_names(layout.partition_by, schema),
         deletes=deletes,
         properties=properties,
+        not_null=_new_names(layout.not_null, schema),
+        constraints=constraints,
     )
 
 
-def _with_new_columns(condition: str, schema: Schema) -> str:
+def _with_new_columns(condition: str, use: Use, schema: Schema) -> str:
     def renamed(column: Column) -> Column:
         first, *members = column.path
         return replace(column, path=(_new_name(first, schema), *members))
 
-    tree = parse(condition, DELETES)
+    tree = parse(condition, use)
     changed = with_columns(tree, renamed)
     return condition if changed == tree else text_of(changed)
 

@@ -1,9 +1,9 @@
 """The definition of a table: its keys, order of time, layout and properties.
 
-Keys, order of time and layout are frozen at creation. Columns and properties change.
+Keys, order of time and layout are frozen at creation. Columns, constraints and properties change.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,11 @@ from opal_lake.checked import count, counts, mapped, text
 from opal_lake.definition.conditions.condition import Condition, condition
 from opal_lake.definition.conditions.faults import DELETES
 from opal_lake.definition.conditions.parser import parse
+from opal_lake.definition.constraints import (
+    MAX_CONSTRAINTS,
+    plan_constraints,
+    use_of,
+)
 from opal_lake.definition.properties import (
     PROPERTIES,
     check_properties,
@@ -69,7 +74,8 @@ class TableSpec:
     """The definition of a table, which names columns by field ids.
 
     A table without keys has no delta column either, and is append only: each processed row is
-    visible.
+    visible. `not_null_ids` lacks keys and delta, which are never null anyway. `constraints` has the
+    text of each CHECK by its name.
     """
 
     schema: Schema
@@ -80,6 +86,8 @@ class TableSpec:
     partition_ids: tuple[int, ...] = ()
     file_format: str = "parquet"
     properties: Mapping[str, int | str] = field(default_factory=dict)
+    not_null_ids: tuple[int, ...] = ()
+    constraints: Mapping[str, str] = field(default_factory=dict)
 
     def by_id(self, number: int) -> Field:
         """Return the column with a field id."""
@@ -121,6 +129,22 @@ class TableSpec:
             return []
         keys = [("key", column) for column in self.keys]
         return [*keys, ("delta", self.delta)]
+
+    @property
+    def not_null(self) -> list[Field]:
+        """The columns that are NOT NULL, besides keys and delta."""
+        return [self.by_id(number) for number in self.not_null_ids]
+
+    @property
+    def checks(self) -> list[tuple[str, Condition]]:
+        """The name and the condition of each constraint.
+
+        Raises InvalidInputError for a text that is not a condition on the columns.
+        """
+        fields = self.schema.fields
+        return [
+            (name, condition(text, fields, use_of(name))) for name, text in self.constraints.items()
+        ]
 
     @property
     def tie_break(self) -> list[Field]:
@@ -174,6 +198,8 @@ class TableLayout:
     partition_by: Sequence[str] = ()
     file_format: str = "parquet"
     properties: Mapping[str, int | str] = field(default_factory=dict)
+    not_null: Sequence[str] = ()
+    constraints: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
@@ -194,17 +220,22 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
     if layout.deletes is not None:
         # Not bound to columns: the layout may be compared with an existing table of other columns
         parse(layout.deletes, DELETES)
+    constraints = plan_constraints(layout.constraints)
     properties = plain_properties(layout.properties)
     check_properties(properties, schema)
+    key_ids = check_role(schema, "keys", layout.keys)
+    delta_id = check_role(schema, "delta", [layout.delta])[0]
     return TableSpec(
         schema=schema,
-        key_ids=check_role(schema, "keys", layout.keys),
-        delta_id=check_role(schema, "delta", [layout.delta])[0],
+        key_ids=key_ids,
+        delta_id=delta_id,
         tie_break_ids=check_role(schema, "tie_break", layout.tie_break),
         deletes=layout.deletes,
         partition_ids=check_role(schema, "partition_by", layout.partition_by),
         file_format=layout.file_format,
         properties=properties,
+        not_null_ids=_not_null_ids(schema, layout.not_null, {*key_ids, delta_id}),
+        constraints=constraints,
     )
 
 
@@ -220,6 +251,18 @@ def _check_commit_layout(layout: TableLayout) -> None:
             f"the built-in column {COMMIT!r} cannot be a key or a partition column; choose a "
             "column of the schema"
         )
+
+
+def _not_null_ids(
+    schema: Schema, names: Sequence[str], implied: Collection[int]
+) -> tuple[int, ...]:
+    """Return the ids of columns declared NOT NULL, without the `implied` ones.
+
+    `implied` are the columns that are never null in any table: keys and delta.
+    """
+    refuse_text("not_null", names)
+    ids = {schema.field(name).id for name in names}
+    return tuple(sorted(ids.difference(implied)))
 
 
 def delete_condition(spec: TableSpec) -> Condition | None:
@@ -284,7 +327,7 @@ def _fits(column: Field, role: str, allowed: Sequence[str]) -> bool:
 
 
 def spec_to_json(spec: TableSpec) -> dict[str, Any]:
-    return {
+    data: dict[str, Any] = {
         "schema": schema_to_json(spec.schema),
         "keys": list(spec.key_ids),
         "delta": spec.delta_id,
@@ -294,6 +337,11 @@ def spec_to_json(spec: TableSpec) -> dict[str, Any]:
         "file_format": spec.file_format,
         "properties": dict(spec.properties),
     }
+    if spec.not_null_ids:
+        data["not_null"] = list(spec.not_null_ids)
+    if spec.constraints:
+        data["constraints"] = dict(spec.constraints)
+    return data
 
 
 def spec_from_json(data: dict[str, Any]) -> TableSpec:
@@ -307,9 +355,18 @@ def spec_from_json(data: dict[str, Any]) -> TableSpec:
         partition_ids=counts(data["partition_by"]),
         file_format=text(data["file_format"]),
         properties=known_properties(mapped(data["properties"])),
+        not_null_ids=counts(data.get("not_null", [])),
+        constraints=_constraints_from_json(data.get("constraints", {})),
     )
     _check_roles(spec)
     return spec
+
+
+def _constraints_from_json(data: Any) -> dict[str, str]:
+    constraints = {text(name): text(value) for name, value in mapped(data).items()}
+    if len(constraints) > MAX_CONSTRAINTS:
+        raise ValueError(f"a table has at most {MAX_CONSTRAINTS} constraints")
+    return constraints
 
 
 def _check_roles(spec: TableSpec) -> None:
@@ -339,6 +396,11 @@ def _check_roles(spec: TableSpec) -> None:
                 "cannot have"
             )
     _check_commit_column(spec)
+    not_null = set(spec.not_null_ids)
+    if not not_null <= columns.keys() or len(not_null) < len(spec.not_null_ids):
+        raise ValueError(
+            f"the NOT NULL columns {list(spec.not_null_ids)} are unknown or named twice"
+        )
 
 
 def _check_commit_column(spec: TableSpec) -> None:

@@ -54,6 +54,8 @@ def describe(table: OpenTable) -> dict[str, Any]:
         "deletes": spec.deletes,
         "partition_by": [field.name for field in spec.partition_by],
         "columns": [_column_row(field) for field in spec.schema.fields],
+        "not_null": [field.name for field in spec.not_null],
+        "constraints": dict(spec.constraints),
         "properties": dict(spec.properties),
         "counts": _sizes(snapshot),
         "pending": [key.to_json() for key in pending_keys(snapshot)],

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 
+from opal_lake.definition.changes.constraints import constraint_names, new_constraints
 from opal_lake.definition.job_names import (
     check_application,
     check_partition_key,
@@ -21,6 +22,7 @@ from opal_lake.definition.job_names import (
 )
 from opal_lake.definition.positions import Advance, fenced_error
 from opal_lake.definition.schema import all_fields
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import ConflictError, FormatError
 from opal_lake.log.commit import ERASE, Actions, Commit
 from opal_lake.log.snapshot import Root, Snapshot, newest_first
@@ -95,7 +97,7 @@ def judge(operation: str, base: Root, winners: Iterable[Commit]) -> Verdict:
 
 
 def _check_schema(operation: str, base: Root, winner: Commit) -> None:
-    """Raise ConflictError for an ingest if a winner dropped a column of its base."""
+    """Raise ConflictError if a winner's spec does not fit the rows of an ingest."""
     if operation != "ingest" or winner.actions.spec is None:
         return
     # Other changes do no harm: a file has the columns of its base, and readers convert them
@@ -106,6 +108,20 @@ def _check_schema(operation: str, base: Root, winner: Commit) -> None:
         raise ConflictError(
             f"version {winner.version} dropped the columns {', '.join(dropped)} while the ingest "
             "ran; run the ingest again without them"
+        )
+    _check_constraints(base.spec, winner)
+
+
+def _check_constraints(spec: TableSpec, winner: Commit) -> None:
+    """Raise ConflictError for an ingest that did not check a winner's constraint."""
+    after = winner.actions.spec
+    if after is None:
+        return
+    added = list(constraint_names(new_constraints(spec, after)))
+    if added:
+        raise ConflictError(
+            f"version {winner.version} added {', '.join(added)} while the ingest ran, so its rows "
+            "were not checked; run the ingest again"
         )
 
 

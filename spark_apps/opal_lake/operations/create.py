@@ -9,7 +9,9 @@ from opal_lake.arguments.values import (
     Columns,
     FileFormat,
     Help,
+    Kind,
     Properties,
+    by_name,
 )
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.operations.verb import Job
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 # The built-in delta column, as in `opal_lake.definition.schema`, whose import is slow
 BUILT_IN_DELTA = "_commit"
-COLUMN_ROLES = ("keys", "delta", "tie_break", "partition_by")  # arguments that name columns
+# Arguments that name columns
+COLUMN_ROLES = ("keys", "delta", "tie_break", "partition_by", "not_null")
 
 
 @declaration
@@ -33,7 +36,8 @@ class NewTable(Declared):
 
     A row that meets the condition `deletes` deletes its key. `schema` is written as in CREATE
     TABLE. With `delta="_commit"` the table has a built-in delta column, which each job fills with
-    its time: the last job to commit wins.
+    its time: the last job to commit wins. `constraints` are conditions by their names, such as
+    `{"positive": "amount > 0"}`.
     """
 
     name: ClassVar[str] = "create"
@@ -61,6 +65,14 @@ class NewTable(Declared):
     properties: Annotated[Properties, Help("properties of the table, such as segment_rows")] = (
         field(default_factory=dict)
     )
+    not_null: Annotated[
+        Columns, Help("a column in which no row has a null, but for deletes; repeat for more")
+    ] = field(default_factory=list)
+    constraints: Annotated[
+        Mapping[str, str],
+        Kind(by_name, "NAME=CONDITION"),
+        Help("a CHECK: no row may make the condition false; repeat for more", flag="constraint"),
+    ] = field(default_factory=dict)
 
 
 @declaration
@@ -127,12 +139,14 @@ class Create(NewTable, Job):
             refuse_another_spec(uri, spec, None, self._layout)
 
     def check_conditions(self) -> None:
-        """Raise InvalidInputError if the delete condition cannot be parsed."""
+        """Raise InvalidInputError if a condition of the table cannot be parsed."""
         from opal_lake.definition.conditions.faults import DELETES
         from opal_lake.definition.conditions.parser import parse
+        from opal_lake.definition.constraints import plan_constraints
 
         if self.deletes is not None:
             parse(self.deletes, DELETES)
+        plan_constraints(self.constraints)
 
     def _columns(self, target: "Place") -> "pa.Schema":
         if self.schema is not None and self.like is not None:

@@ -19,8 +19,9 @@ class Restore(Job):
 
     `version`, `timestamp` or `savepoint` selects the older version. All versions stay readable. A
     dry run counts what would change. Rows that were pending as of the older version are pending
-    again. Properties, savepoints and the oldest readable event time do not change. Neither does the
-    record of applied ingests: a retry of an ingest that this undoes ingests nothing. With
+    again. Properties, constraints, savepoints and the oldest readable event time do not change. If
+    rows of the older version violate a constraint, the restore is refused. The record of applied
+    ingests does not change either: a retry of an ingest that this undoes ingests nothing. With
     `business_snapshots` the business snapshots that began or were finished since then are taken
     back, too.
     """
@@ -57,7 +58,7 @@ class Restore(Job):
         if self.savepoint is not None:
             version = savepoint_version(table.log.head(), self.savepoint)
         return restore(
-            table.log,
+            table,
             table.snapshot_at(version, self.timestamp),
             business_snapshots=self.business_snapshots,
             dry_run=self.dry_run,

@@ -49,10 +49,11 @@ class AddColumns(Job):
 
 @declaration
 class Alter(Job):
-    """Change columns: add, rename, drop, move and widen them, all in one commit.
+    """Change columns and constraints: add, rename, drop and more, all in one commit.
 
     Each change is an object such as `{"rename": "a.b", "to": "c"}`. They apply in their order. Only
-    metadata changes: no data file is read or written.
+    metadata changes: no data file is written. A new constraint is checked against the visible and
+    the pending rows first.
     """
 
     name: ClassVar[str] = "alter"
@@ -64,4 +65,4 @@ class Alter(Job):
         from opal_lake.definition.changes.apply import changes_of
         from opal_lake.write.spec_change import alter
 
-        return alter(table.log, changes_of(self.changes), self.token)
+        return alter(table, changes_of(self.changes), self.token)

@@ -11,13 +11,15 @@ from typing import Any
 
 from opal_lake.data.segment import SideFile
 from opal_lake.definition.business_snapshots import BusinessSnapshots
+from opal_lake.definition.changes.constraints import new_constraints
+from opal_lake.engine.executor import Executor
+from opal_lake.engine.open_table import OpenTable
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import InvalidInputError, NotFoundError, count_text
 from opal_lake.ids import segment_part
 from opal_lake.log.checkpoint import ensure_checkpoint, list_items
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Actions, Commit, Restored
-from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.lists import RESTORED_LISTS, restored_line
 from opal_lake.log.pending import withdrawn_ingests
@@ -25,6 +27,7 @@ from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable, readable_text
 from opal_lake.read.difference import count_rows, difference
+from opal_lake.read.stored_violations import CheckedFiles, stored_violations
 from opal_lake.result import JobResult
 from opal_lake.savepoints.restored_files import verify_restored_files
 
@@ -44,7 +47,7 @@ class EarlierBusiness:
 
 
 def restore(
-    log: CommitLog,
+    table: OpenTable,
     state: Snapshot,
     *,
     business_snapshots: bool = False,
@@ -56,6 +59,7 @@ def restore(
     Properties, savepoints, tokens and the floor stay as they are. Business snapshots stay, too,
     unless `business_snapshots` is true: then those of the older state are restored.
     """
+    log = table.log
     started_us, base = log.clock.now_us(), log.head()
     if not dry_run:
         earlier = find_result(log, base, OPERATION, token)
@@ -69,6 +73,7 @@ def restore(
     _check_possible(base, state)
     verified: set[str] = set()
     verify_restored_files(log, base, state, verified)
+    _check_constraints(base, state, table.executor)
     if dry_run:
         planned = _earlier_business(base, state) if business_snapshots else None
         return _result(base, state, planned)
@@ -79,6 +84,8 @@ def restore(
         # After a lost race the head is another one, and a rewrite may have removed more files
         _check_possible(head, state)
         verify_restored_files(log, head, state, verified)
+        if head.spec != base.spec:
+            _check_constraints(head, state, table.executor)
         lines = _changed_lines(head, state)
         side = write_side(log.storage, number, next(attempts), lines, lambda line: line)
         restored = _plan(state, side)
@@ -179,6 +186,21 @@ def _check_possible(head: Snapshot, state: Snapshot) -> None:
             f"{head.storage.uri}: a group of version {state.version} holds {fullest:,} rows, but "
             f"the property 'group_rows' allows {limit:,}; set it to at least {fullest:,}, then "
             "restore again"
+        )
+
+
+def _check_constraints(head: Snapshot, state: Snapshot, executor: Executor) -> None:
+    """Raise InvalidInputError if rows of a state violate younger constraints.
+
+    The constraints of the head stay in force.
+    """
+    added = new_constraints(state.spec, head.spec)
+    violations = stored_violations(state, added, executor, CheckedFiles())
+    if violations is not None:
+        raise InvalidInputError(
+            f"{head.storage.uri}: {count_text(violations.rows, 'row')} of version {state.version} "
+            f"violate constraints that were added later:\n{violations.text}\n"
+            "Drop these constraints first, then restore again"
         )
 
 

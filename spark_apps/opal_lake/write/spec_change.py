@@ -17,15 +17,19 @@ from opal_lake.definition.added_columns import (
 )
 from opal_lake.definition.changes.apply import changed, counts_of
 from opal_lake.definition.changes.change import Change
+from opal_lake.definition.changes.constraints import new_constraints
 from opal_lake.definition.properties import PROPERTIES, Given, check_properties, plain_properties
 from opal_lake.definition.schema import Atomic
 from opal_lake.definition.table_spec import TableSpec
+from opal_lake.engine.executor import Executor
+from opal_lake.engine.open_table import OpenTable
 from opal_lake.engine.results import find_result, keep_result
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.read.stored_violations import CheckedFiles, stored_violations
 from opal_lake.result import JobResult
 
 OPERATION = "set_properties"
@@ -88,21 +92,38 @@ def add_columns(log: CommitLog, columns: NewColumns, token: str | None = None) -
     return _commit(log, ADD_COLUMNS, plan, token)
 
 
-def alter(log: CommitLog, changes: Sequence[Change], token: str | None = None) -> JobResult:
+def alter(table: OpenTable, changes: Sequence[Change], token: str | None = None) -> JobResult:
     """Apply changes of the definition in their order, all in one commit.
 
     Commit nothing if no change has an effect. Raises InvalidInputError, and changes nothing, if
-    one of them does not fit the table.
+    one of them does not fit the table, or if rows violate a new constraint.
     """
+    checked = CheckedFiles()
 
     def plan(head: Snapshot) -> _Change | None:
         spec, effective = changed(head.spec, changes)
         if not effective:
             return None
+        _check_rows(head, new_constraints(head.spec, spec), table.executor, checked)
         notes = tuple(change.note() for change in effective)
         return _Change(spec=spec, counts=counts_of(effective), notes=notes)
 
-    return _commit(log, ALTER, plan, token)
+    return _commit(table.log, ALTER, plan, token)
+
+
+def _check_rows(head: Snapshot, spec: TableSpec, executor: Executor, checked: CheckedFiles) -> None:
+    """Raise InvalidInputError if rows violate the constraints of `spec`, the new ones."""
+    violations = stored_violations(head, spec, executor, checked)
+    if violations is None:
+        return
+    pending_hint = ""
+    if head.pending:
+        pending_hint = ", or discard those that are pending (`opal discard`)"
+    raise InvalidInputError(
+        f"{count_text(violations.rows, 'row')} of {head.storage.uri} violate the new constraints, "
+        f"so nothing was changed:\n{violations.text}\n"
+        f"Correct or delete these rows first{pending_hint}"
+    )
 
 
 def _commit(

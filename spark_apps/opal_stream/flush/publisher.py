@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from opal_lake.data.rejects import SOURCE, UNCHANGED, Rejects, split_bad_rows
 from opal_lake.definition.table_spec import TableSpec
@@ -128,8 +129,10 @@ class Publisher(Writer):
         rows = fit_rows(batch.rows_for(spec), spec)
         rejects = Rejects(keep=False)
         # Values that did not change are not checked: only the committer can look them up
-        complete = rows.drop_columns([UNCHANGED])
-        split_bad_rows(complete, spec, rejects)
+        is_whole = pc.is_null(rows[UNCHANGED])
+        incomplete = rows.filter(pc.invert(is_whole)).drop_columns([UNCHANGED])
+        split_bad_rows(rows.filter(is_whole), spec, rejects)
+        split_bad_rows(incomplete, spec, rejects, checks_constraints=False)
         if self.on_bad_message != "quarantine" and rejects.counts.total() > batch.bad:
             raise BadMessageError(
                 "the table refuses rows of these messages, and none of them was committed: "

@@ -341,7 +341,7 @@ def test_a_version_that_expires_during_its_restore_is_refused(table: Table) -> N
     with pytest.raises(
         NotFoundError, match="version 1 has expired meanwhile; restore a readable version: 4 to"
     ):
-        restore(table.log, state)
+        restore(table, state)
 
 
 def test_reads_need_no_log_behind_the_checkpoint_of_a_restore(table: Table) -> None:

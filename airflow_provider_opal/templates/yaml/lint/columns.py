@@ -1,6 +1,6 @@
 """Columns and types of the tables that pipelines declare.
 
-The findings are keys, order columns and delete conditions that do not fit the types of a table's
+The findings are keys, order columns and conditions that do not fit the types of a table's
 columns. Only lint checks types: this needs Arrow, which no DAG file may load.
 """
 
@@ -15,12 +15,13 @@ from airflow_provider_opal.templates.yaml.models.rules import schema_columns, sc
 from airflow_provider_opal.templates.yaml.models.version_1 import TableModel
 from airflow_provider_opal.templates.yaml.text.problem import Keys, Problem, advice
 from opal_lake.definition.conditions.condition import condition
-from opal_lake.definition.conditions.faults import DELETES
+from opal_lake.definition.conditions.faults import DELETES, Use
 from opal_lake.definition.conditions.parser import parse
 from opal_lake.definition.conditions.tree import Column, nodes_of
+from opal_lake.definition.constraints import use_of
 from opal_lake.definition.schema import COMMIT, Schema, schema_of_arrow
 from opal_lake.definition.sql_schema import arrow_of_sql
-from opal_lake.definition.table_spec import check_role
+from opal_lake.definition.table_spec import ROLES, check_role
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.create import COLUMN_ROLES
 
@@ -54,11 +55,20 @@ def column_findings(table: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
             misfit = None if column in unread else _misfit(schema, role, column)
             if misfit is not None:
                 yield (role,), misfit
-    deletes = table.get("deletes")
-    if deletes is not None and not is_templated(deletes):
-        mistake = _condition_mistake(schema, unread, deletes)
+    for keys, text, use in _conditions(table):
+        if is_templated(text):
+            continue
+        mistake = _condition_mistake(schema, unread, text, use)
         if mistake is not None:
-            yield ("deletes",), mistake
+            yield keys, mistake
+
+
+def _conditions(table: Mapping[str, Any]) -> Iterator[tuple[Keys, str, Use]]:
+    """Yield the conditions of a CreateTable, each with its argument and its use."""
+    if table.get("deletes") is not None:
+        yield ("deletes",), table["deletes"], DELETES
+    for name, text in (table.get("constraints") or {}).items():
+        yield ("constraints", name), text, use_of(name)
 
 
 def _declared(sql: str) -> tuple[Schema, set[str]]:
@@ -80,6 +90,8 @@ def _misfit(schema: Schema, role: str, column: str) -> str | None:
     known = [field.name for field in schema.fields]
     if column not in known:
         return f"the schema has no column {column!r}; {advice(column, known)}"
+    if role not in ROLES:
+        return None  # a column of any type may have it
     try:
         check_role(schema, role, [column])
     except InvalidInputError as error:
@@ -87,12 +99,12 @@ def _misfit(schema: Schema, role: str, column: str) -> str | None:
     return None
 
 
-def _condition_mistake(schema: Schema, unread: set[str], text: str) -> str | None:
+def _condition_mistake(schema: Schema, unread: set[str], text: str, use: Use) -> str | None:
     try:
-        columns = [node for node in nodes_of(parse(text, DELETES)) if isinstance(node, Column)]
+        columns = [node for node in nodes_of(parse(text, use)) if isinstance(node, Column)]
         names = {column.path[0].casefold() for column in columns}
         if not names & {name.casefold() for name in unread}:
-            condition(text, schema.fields, DELETES)
+            condition(text, schema.fields, use)
     except InvalidInputError as error:
         fact, *_ = str(error).splitlines()  # the lines below show the position in the condition
         return fact

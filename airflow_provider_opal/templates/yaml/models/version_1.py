@@ -37,6 +37,7 @@ from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
 from airflow_provider_opal.templates.yaml.models.sources import SourceModel
 from opal_lake.definition.conditions.faults import DELETES
 from opal_lake.definition.conditions.parser import parse
+from opal_lake.definition.constraints import check_constraint
 from opal_lake.operations.create import NewTable
 from opal_lake.operations.ingest import IngestRules
 from opal_lake.operations.maintain import MaintenancePolicy
@@ -59,6 +60,14 @@ class TableModel(Declares):
         # A template is parsed when the table is made
         if value is not None and "{{" not in value:
             parse(value, DELETES)
+        return value
+
+    @field_validator("constraints", check_fields=False)
+    @classmethod
+    def _of_rows(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        for name, text in (value or {}).items():
+            if "{{" not in text:
+                check_constraint(name, text)
         return value
 
     @model_validator(mode="after")

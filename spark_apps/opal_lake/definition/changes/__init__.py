@@ -1,4 +1,4 @@
-"""Changes of a table's definition: rename, drop, add, move and widen columns (FORMAT, section 5).
+"""Changes of a table's columns and constraints (FORMAT, section 5).
 
 Each change is a frozen value with a form in JSON, and a pure function from spec to spec.
 """

@@ -12,13 +12,29 @@ from opal_lake.definition.changes.columns import (
     RenameColumn,
     WidenColumn,
 )
+from opal_lake.definition.changes.constraints import (
+    AddConstraint,
+    DropConstraint,
+    DropNotNull,
+    SetNotNull,
+)
 from opal_lake.definition.properties import check_properties
 from opal_lake.definition.schema import Field, arrow_schema, check_levels
 from opal_lake.definition.table_spec import TableSpec, check_role, delete_condition
 from opal_lake.errors import InvalidInputError
 
 # All kinds of changes, in the order in which messages list them
-KINDS: tuple[type[Change], ...] = (AddColumn, RenameColumn, DropColumn, MoveColumn, WidenColumn)
+KINDS: tuple[type[Change], ...] = (
+    AddColumn,
+    RenameColumn,
+    DropColumn,
+    MoveColumn,
+    WidenColumn,
+    SetNotNull,
+    DropNotNull,
+    AddConstraint,
+    DropConstraint,
+)
 MAX_CHANGES = 1_000  # of one list, which one commit makes
 
 
@@ -86,7 +102,9 @@ def check_spec(spec: TableSpec) -> None:
     for argument, columns in _columns_of_roles(spec).items():
         check_role(spec.schema, argument, [column.name for column in columns])
     check_properties(spec.properties, spec.schema)
+    # Raise if a condition does not fit the columns
     delete_condition(spec)
+    _ = spec.checks
 
 
 def _columns_of_roles(spec: TableSpec) -> dict[str, list[Field]]:

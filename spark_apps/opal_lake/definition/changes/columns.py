@@ -168,7 +168,8 @@ class DropColumn(Change):
         schema = with_siblings(altered(spec.schema), target.parents, remaining)
         if target.is_top:
             schema = _with_former(schema, target.field)
-        return replace(spec, schema=schema)
+        not_null = tuple(number for number in spec.not_null_ids if number != target.field.id)
+        return replace(spec, schema=schema, not_null_ids=not_null)
 
     def note(self) -> str:
         return f"dropped column {self.column!r}"

@@ -13,6 +13,7 @@ from opal_lake.definition.conditions.faults import DELETES, Use
 from opal_lake.definition.conditions.parser import parse
 from opal_lake.definition.conditions.printer import text_of
 from opal_lake.definition.conditions.tree import Column, Node, nodes_of
+from opal_lake.definition.constraints import use_of
 from opal_lake.definition.properties import column_list
 from opal_lake.definition.schema import Field, Schema
 from opal_lake.definition.table_spec import TableSpec
@@ -26,6 +27,9 @@ def uses_of(spec: TableSpec, target: Target) -> Iterator[str]:
     yield from roles_of(spec, target)
     if spec.deletes is not None and condition_reads(spec.deletes, DELETES, spec.schema, target):
         yield "the delete condition"
+    for name, text in spec.constraints.items():
+        if condition_reads(text, use_of(name), spec.schema, target):
+            yield f"constraint {name!r}"
     if target.is_top and target.field in _zorder_columns(spec):
         yield "the property 'zorder'"
 
@@ -61,6 +65,11 @@ def with_new_name(spec: TableSpec, target: Target, name: str) -> TableSpec:
     if spec.deletes is not None:
         text = renamed_condition(spec.deletes, DELETES, spec.schema, target, name)
         spec = replace(spec, deletes=text)
+    constraints = {
+        constraint: renamed_condition(text, use_of(constraint), spec.schema, target, name)
+        for constraint, text in spec.constraints.items()
+    }
+    spec = replace(spec, constraints=constraints)
     if not target.is_top or target.field not in _zorder_columns(spec):
         return spec
     if column_list(name) != [name]:
@@ -97,6 +106,19 @@ def renamed_condition(text: str, use: Use, schema: Schema, target: Target, name:
             f"{name!r}; choose another name"
         )
     return written
+
+
+def by_ids(text: str, use: Use, schema: Schema) -> Node:
+    """Return the tree of a condition, with field ids in place of names.
+
+    Conditions with equal trees mean the same, whatever names the columns have had.
+    """
+
+    def numbered(column: Column) -> Column:
+        ids = tuple(str(field.id) for field in _fields_on(schema, column.path))
+        return replace(column, path=ids)
+
+    return with_columns(parse(text, use), numbered)
 
 
 def with_columns(node: Node, change: Callable[[Column], Column]) -> Node:

@@ -57,6 +57,7 @@ from opal_lake.inspect.check.versions import OlderVersions, check_older
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.snapshot import Root, Snapshot
 from opal_lake.log.version_window import readable_text
+from opal_lake.read.stored_violations import CheckedFiles, stored_violations
 from opal_lake.storage.left_overs import find_left_overs
 from opal_lake.storage.protocol import Storage
 
@@ -246,6 +247,7 @@ def _check(
     )
     if deep:
         _look(content, table.executor)
+        _check_constraints(state, table.executor, findings)
     else:
         LocalCheck(content=content).run(deep=False)
     older = OlderVersions()
@@ -305,9 +307,10 @@ def _left_out_versions(older: OlderVersions, *, deep: bool) -> Iterator[str]:
 
 
 def _check_condition(state: Snapshot, findings: Findings) -> None:
-    """Report a delete condition that is not valid: no ingest evaluates it."""
+    """Report a delete condition or a constraint that no ingest can evaluate."""
     try:
         delete_condition(state.spec)
+        _ = state.spec.checks
     except InvalidInputError as error:
         fault = str(error).partition("\n")[0]
         message = (
@@ -315,6 +318,22 @@ def _check_condition(state: Snapshot, findings: Findings) -> None:
             "your own"
         )
         findings.add("I25", layout.commit_path(0), message)
+
+
+def _check_constraints(state: Snapshot, executor: Executor, findings: Findings) -> None:
+    """Report rows that violate constraints.
+
+    After damage of files or metadata, nothing is checked.
+    """
+    if findings.unique:
+        return
+    violations = stored_violations(state, state.spec, executor, CheckedFiles())
+    if violations is not None:
+        message = (
+            f"{count_text(violations.rows, 'row')} of version {state.version} violate its "
+            f"constraints:\n{violations.text}\nCorrect these rows, or drop the constraints"
+        )
+        findings.add("I34", layout.commit_path(state.version), message)
 
 
 def _left_over(storage: Storage) -> Iterator[str]:
@@ -351,7 +370,7 @@ def _left_out(state: Snapshot, keys: KeyRange, *, deep: bool) -> Iterator[str]:
     if not deep:
         yield (
             f"the content of {count_text(len(files), 'data file')}, and logs and runs against the "
-            "rows (I10 to I12, I14, I18, I20, I21)"
+            "rows (I10 to I12, I14, I18, I20, I21, I34)"
         )
         return
     if keys.is_all:
