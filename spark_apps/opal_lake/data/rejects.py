@@ -19,6 +19,7 @@ from opal_lake.decoding import decoding
 from opal_lake.definition.constraints import false_reason, null_reason
 from opal_lake.definition.schema import DELETED, RESERVED_PREFIX, Atomic, Field
 from opal_lake.definition.table_spec import MAX_KEY_BYTES, TableSpec
+from opal_lake.errors import count_text
 
 BAD = "_opal_bad"  # what a source reader found wrong with a row
 SOURCE = "_opal_source"  # where the row was
@@ -46,10 +47,12 @@ SCHEMA = pa.schema([("reason", pa.string()), ("source", pa.string()), ("row", pa
 class Rejects:
     """The bad rows of a task, by reason, and a few examples.
 
-    With `keep`, all bad rows are put aside in `quarantined`.
+    With `keep`, all bad rows are put aside in `quarantined`. The text of a row begins with the
+    columns `keys`, so that a cut example still says which row it is.
     """
 
     keep: bool
+    keys: Sequence[str] = ()
     form: JsonForm | None = None
     counts: Counter[str] = field(default_factory=Counter)
     examples: list[dict[str, str | None]] = field(default_factory=list)
@@ -63,7 +66,7 @@ class Rejects:
         sources: list[Any] = [None] * described.num_rows
         if SOURCE in described.column_names:
             sources = values_of(described[SOURCE])
-        texts = _row_texts(described)
+        texts = _row_texts(described, self.keys)
         columns = [
             pa.array(reasons[: len(texts)], pa.string()),
             pa.array(sources, pa.string()),
@@ -128,11 +131,20 @@ def fewer_reasons(counts: Counter[str]) -> Counter[str]:
     return frequent
 
 
-def _row_texts(rows: pa.Table) -> list[Any]:
-    """Return the text of each row: the source's own, or JSON of its values."""
+def rejects_text(counts: Counter[str], examples: Iterable[object]) -> str:
+    """Return the lines of a message: the number of rows for each reason, and examples."""
+    lines = [f"  {count_text(number, 'row')}: {reason}" for reason, number in counts.most_common()]
+    lines.append("for example:")
+    lines.extend(f"  {example}" for example in examples)
+    return "\n".join(lines)
+
+
+def _row_texts(rows: pa.Table, keys: Sequence[str]) -> list[Any]:
+    """Return the text of each row: the source's own, or JSON with the keys first."""
     if ROW in rows.column_names:
         return values_of(rows[ROW])
     names = [name for name in rows.column_names if not name.startswith(RESERVED_PREFIX)]
+    names.sort(key=lambda name: name not in keys)
     return json_texts(rows.select(names))
 
 

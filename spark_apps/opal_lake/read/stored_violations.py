@@ -19,12 +19,17 @@ from opal_lake.data.column_read import column_parts
 from opal_lake.data.columns import to_fields
 from opal_lake.data.condition_bounds import predicate_of
 from opal_lake.data.prune import may_match
-from opal_lake.data.rejects import EXAMPLES, Rejects, fewer_reasons, without_violations
+from opal_lake.data.rejects import (
+    EXAMPLES,
+    Rejects,
+    fewer_reasons,
+    rejects_text,
+    without_violations,
+)
 from opal_lake.data.segment import DataFile
 from opal_lake.definition.conditions.nodes import Opposite, may_fail
 from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Field
 from opal_lake.definition.table_spec import TableSpec
-from opal_lake.errors import count_text
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.read import FileRead, bounds_of_all, hidden_rows
@@ -69,12 +74,7 @@ class Violations:
     @property
     def text(self) -> str:
         """The lines of a message: the reasons, and examples."""
-        lines: list[str] = []
-        for reason, number in self.counts.most_common():
-            lines.append(f"  {count_text(number, 'row')}: {reason}")
-        lines.append("for example:")
-        lines += [f"  {example['row']}" for example in self.examples]
-        return "\n".join(lines)
+        return rejects_text(self.counts, [example["row"] for example in self.examples])
 
 
 def stored_violations(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from opal_lake import layout
 from opal_lake.data.json_rows import JsonForm
-from opal_lake.data.rejects import EXAMPLES, fewer_reasons
+from opal_lake.data.rejects import EXAMPLES, fewer_reasons, rejects_text
 from opal_lake.data.reported import check_ingested
 from opal_lake.data.segment import DataFile, SideFile
 from opal_lake.definition.job_names import (
@@ -546,19 +546,9 @@ def _too_many(
     return (
         f"{total:,} of {count_text(rows, 'row')} ({percent:.3g}%) cannot go into the table, but "
         f"reject_threshold={str(threshold)!r} allows only {threshold.max_rejected(rows):,}. "
-        f"Nothing was ingested:\n{_reasons(rejected, examples)}\n"
+        f"Nothing was ingested:\n{rejects_text(rejected, examples)}\n"
         f"Correct the source, or raise the threshold. Until retention deletes them: {where}"
     )
-
-
-def _reasons(rejected: Counter[str], examples: Sequence[object]) -> str:
-    """Return lines with the number of rows for each reason, and with examples."""
-    lines = [
-        f"  {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common()
-    ]
-    lines.append("for example:")
-    lines.extend(f"  {example}" for example in examples)
-    return "\n".join(lines)
 
 
 def _refusal(run: IngestRun, rejected: Counter[str], examples: Sequence[object]) -> str:
@@ -568,6 +558,6 @@ def _refusal(run: IngestRun, rejected: Counter[str], examples: Sequence[object])
         remedy = "ingest the rows by OpalTable.ingest(rows, on_bad_rows='quarantine')"
     return (
         f"{count_text(rejected.total(), 'row')} cannot go into the table, so nothing was "
-        f"ingested:\n{_reasons(rejected, examples)}\n"
+        f"ingested:\n{rejects_text(rejected, examples)}\n"
         f"Correct the source, or {remedy} to let the good rows in and put these aside."
     )

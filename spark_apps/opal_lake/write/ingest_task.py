@@ -112,7 +112,8 @@ def ingest_layers(
             f"an ingest has at most {MAX_TASKS:,} tasks; reduce the partitions of the rows to that "
             "number, for example by coalesce()"
         )
-    rejects = Rejects(keep=task.quarantine, form=task.row_form)
+    keys = [key.name for key in task.spec.keys]
+    rejects = Rejects(keep=task.quarantine, keys=keys, form=task.row_form)
     files: list[DataFile] = []
     sequence = task.task * FILES_A_TASK
     portions = chain.from_iterable(_portions(layer, task.spec) for layer in layers)

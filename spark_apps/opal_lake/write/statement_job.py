@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
-from opal_lake.data.rejects import EXAMPLES
+from opal_lake.data.rejects import EXAMPLES, rejects_text
 from opal_lake.data.segment import DataFile
 from opal_lake.definition.table_spec import NO_DELETES, TableSpec
 from opal_lake.engine.open_table import OpenTable
@@ -143,19 +143,20 @@ def _with_deletes(spec: TableSpec, plan: StatementPlan) -> TableSpec:
 def _check_outputs(statement: Statement, outputs: Sequence[StatementOutput]) -> None:
     """Raise InvalidInputError for rows that the statement cannot apply."""
     rejected: Counter[str] = Counter()
+    rejected_rows: list[str | None] = []
     faults: Counter[str] = Counter()
     examples: dict[str, list[str]] = {reason: [] for reason in FAULTS}
     for output in outputs:
         rejected.update(output.ingested.rejected)
+        rejected_rows += [example["row"] for example in output.ingested.examples]
         faults.update(output.faults)
         for reason, examples_of_task in output.examples.items():
             examples[reason] += examples_of_task
     name = statement.operation
     if rejected:
-        reason, number = rejected.most_common(1)[0]
         raise InvalidInputError(
-            f"the {name} would write {count_text(number, 'row')} that do not fit the table: "
-            f"{reason}; nothing was changed"
+            f"the {name} would write {count_text(rejected.total(), 'row')} that cannot go into the "
+            f"table, so nothing was changed:\n{rejects_text(rejected, rejected_rows[:EXAMPLES])}"
         )
     for reason in FAULTS:
         if faults[reason]:

@@ -219,7 +219,7 @@ def test_check_reports_rows_that_violate_a_constraint() -> None:
     table.ingest(rows((1, 1, "I", -1.0, "a")), metadata="inline")
     commit_spec(table, constraints=POSITIVE)
     [finding] = check_table(table)
-    assert finding.invariant == "I34"
+    assert finding.invariant == "I35"
     assert "constraint 'positive' is violated: amount > 0" in finding.message
     assert check_table(table, quick=True) == []
 
@@ -343,3 +343,44 @@ def test_a_request_with_the_names_of_the_creation_is_the_table_after_a_rename() 
         keys=["id"], delta="at", deletes="op = 'D'", not_null=["name"], constraints=POSITIVE
     )
     refuse_another_spec("t", table.snapshot_at().spec, SCHEMA, layout)
+
+
+def test_a_statement_that_makes_a_row_violate_a_constraint_changes_nothing() -> None:
+    table = create(["name"], POSITIVE)
+    table.ingest(rows((1, 1, "I", 1.0, "a"), (2, 1, "I", 5.0, "b")), metadata="inline")
+    with pytest.raises(InvalidInputError) as refused:
+        table.update(set={"amount": "amount - 3"}, where="name IN ('a', 'b')")
+    message = str(refused.value)
+    assert "the update would write 1 row that cannot go into the table, so nothing was" in message
+    assert "1 row: constraint 'positive' is violated: amount > 0" in message
+    assert '{"id": 1, "at": 1, "op": "I", "amount": -2.0, "name": "a"}' in message
+    merge = table.merge(rows((2, 2, "U", 6.0, None), (3, 1, "I", 1.0, "c")), on="t.id = s.id")
+    with pytest.raises(InvalidInputError, match=r"the merge .*\n.*column 'name' is null, but"):
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    with pytest.raises(InvalidInputError, match=r"the insert .*\n.*'positive' is violated"):
+        table.insert(rows((4, 1, "I", 0.0, "d")))
+    assert table.read().column("amount").to_pylist() == [1.0, 5.0]
+    assert table.snapshot_at().version == 1
+    # A delete is exempt, and so is an update that leaves the row as it should be
+    table.delete(where="id = 1")
+    table.update(set={"amount": "NULL"}, where="id = 2")
+    assert table.read().column("amount").to_pylist() == [None]
+    assert check_table(table) == []
+
+
+def test_a_statement_that_began_before_a_constraint_runs_again_and_is_refused() -> None:
+    table = create()
+    table.ingest(rows((1, 1, "I", 1.0, "a")), metadata="inline")
+
+    class Late(InProcess):
+        """An engine behind which another writer adds a constraint."""
+
+        def by_key_hash(self, *arguments: Any) -> Any:
+            if not table.snapshot_at().spec.constraints:
+                table.alter([{"add_constraint": "positive", "check": "amount > 0"}])
+            return InProcess.by_key_hash(self, *arguments)
+
+    slow = Table(log=table.log, cache=table.cache, executor=Late())
+    with pytest.raises(InvalidInputError, match="constraint 'positive' is violated"):
+        slow.update(set={"amount": -1.0})
+    assert table.read().column("amount").to_pylist() == [1.0]

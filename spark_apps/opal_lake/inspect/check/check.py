@@ -333,7 +333,7 @@ def _check_constraints(state: Snapshot, executor: Executor, findings: Findings) 
             f"{count_text(violations.rows, 'row')} of version {state.version} violate its "
             f"constraints:\n{violations.text}\nCorrect these rows, or drop the constraints"
         )
-        findings.add("I34", layout.commit_path(state.version), message)
+        findings.add("I35", layout.commit_path(state.version), message)
 
 
 def _left_over(storage: Storage) -> Iterator[str]:
@@ -370,7 +370,7 @@ def _left_out(state: Snapshot, keys: KeyRange, *, deep: bool) -> Iterator[str]:
     if not deep:
         yield (
             f"the content of {count_text(len(files), 'data file')}, and logs and runs against the "
-            "rows (I10 to I12, I14, I18, I20, I21, I34)"
+            "rows (I10 to I12, I14, I18, I20, I21, I35)"
         )
         return
     if keys.is_all:
