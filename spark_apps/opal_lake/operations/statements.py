@@ -235,8 +235,10 @@ class Merge(_Statement):
             )
 
         def plan(base: "Snapshot") -> "StatementPlan":
+            if self.evolves_schema:
+                base = with_columns_of(table, base, self.source)
             return StatementPlan(
-                snapshot=self._evolved(table, base),
+                snapshot=base,
                 cache=table.cache,
                 clauses=self.clauses,
                 source=self.source,
@@ -249,18 +251,17 @@ class Merge(_Statement):
 
         return self._run(table, plan)
 
-    def _evolved(self, table: "OpenTable", base: "Snapshot") -> "Snapshot":
-        """Return the state with the new columns of the source, if the merge adds them."""
-        if not self.evolves_schema:
-            return base
-        from opal_lake.engine.executor import ReadAs
-        from opal_lake.write.spec_change import with_new_columns
 
-        def spec() -> Any:
-            return base.spec
+def with_columns_of(table: "OpenTable", base: "Snapshot", source: Any) -> "Snapshot":
+    """Return a state to which the new columns of a source are added."""
+    from opal_lake.engine.executor import ReadAs
+    from opal_lake.write.spec_change import with_new_columns
 
-        with table.executor.fit(self.source, ReadAs(), spec) as source:
-            return with_new_columns(table.log, base, "add", source.new_columns)
+    def spec() -> Any:
+        return base.spec
+
+    with table.executor.fit(source, ReadAs(), spec) as fitted:
+        return with_new_columns(table.log, base, "add", fitted.new_columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,8 @@ from opal_spark.read.statement import (
     side_column,
     source_rows,
 )
-from opal_spark.read.statement_rows import LookUp, key_columns, rows_of_target, understood
+from opal_spark.read.statement_rows import LookUp, key_columns, rows_of_target
+from opal_spark.read.understood import understood
 
 MAX_PARTITIONS = 100_000  # of one overwrite: this process holds their values
 _IN_REGION = "_opal_in_region"
@@ -74,7 +75,7 @@ def touched_partitions(spark: SparkSession, plan: StatementPlan) -> pa.Table:
 def spark_region_test(plan: StatementPlan) -> RegionTest | None:
     """Return the test of a region; None if only Spark understands its condition."""
     where = None if plan.region is None else plan.region.where
-    condition = understood(where, plan)
+    condition = understood(where, plan.spec, plan.target)
     if condition is None and where is not None:
         return None
     return region_test(plan, condition)

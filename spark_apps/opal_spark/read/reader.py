@@ -40,10 +40,11 @@ _KEY, _WORDS = "_opal_key", "_opal_words"
 _MAX_CACHED = 4  # states of tables whose bitmaps are kept in memory
 
 
-def read(spark: SparkSession, view: View) -> DataFrame:
+def read(spark: SparkSession, view: View, files_where: Predicate | None = None) -> DataFrame:
     """Return a DataFrame of the visible rows, or of the net rows of a partition key.
 
-    The state of the table is fixed now; rows are read when the DataFrame is used.
+    The state of the table is fixed now; rows are read when the DataFrame is used. Files whose
+    bounds do not meet `files_where` are left out of visible rows.
     """
     snapshot = view.snapshot
     spec = snapshot.spec
@@ -54,7 +55,8 @@ def read(spark: SparkSession, view: View) -> DataFrame:
         rows = net_rows(spark, plan, _cached_invalid(snapshot, None))
     else:
         invalid = view.narrowed(_cached_invalid(snapshot, view.as_of))
-        read_plan = plan_read(snapshot, view.as_of, where_predicate(view.condition), invalid)
+        predicate = files_where or where_predicate(view.condition)
+        read_plan = plan_read(snapshot, view.as_of, predicate, invalid)
         verify_files(spark, snapshot, read_plan.files)
         rows = visible_rows(spark, read_plan)
     if view.condition is not None:

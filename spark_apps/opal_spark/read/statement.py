@@ -35,8 +35,16 @@ from opal_spark.engine.columns import quoted, spark_field_type
 from opal_spark.engine.conditions import constant
 from opal_spark.engine.stored_values import stored_value
 from opal_spark.read.statement_rows import LookUp, key_columns, rows_of_target
+from opal_spark.read.statement_text import (
+    SqlBuilder,
+    SqlText,
+    evaluated,
+    has_sql_texts,
+    plain_text,
+)
 
 OF_SOURCE = "_opal_of_source"
+_TEXTS = "_opal_texts"
 _LATEST, _PLACE = "_opal_latest", "_opal_place"
 _SIDES: Mapping[When, tuple[bool, bool]] = {
     "matched": (True, True),
@@ -62,7 +70,12 @@ def statement_rows(spark: SparkSession, plan: StatementPlan) -> DataFrame:
 def _rows_of_table(spark: SparkSession, plan: StatementPlan) -> DataFrame:
     clauses = plan.of("matched")
     first = clauses[0].where if len(clauses) == 1 else None
-    rows = rows_of_target(spark, plan, first).alias(plan.target)
+    rows = rows_of_target(spark, plan, plain_text(first))
+    if has_sql_texts(clauses):
+        source = f"{{rows}} AS {_in_format(quoted(plan.target))}"
+        rows, clauses = evaluated(rows, source, clauses, _TEXTS)
+        first = None
+    rows = rows.alias(plan.target)
     if first is not None:
         # Spark skips parts of files by a filter, but not by a CASE
         rows = rows.where(condition_column(first))
@@ -153,11 +166,22 @@ def _paired(spark: SparkSession, plan: StatementPlan, source: DataFrame) -> Pair
         return Pairs(rows=rows, target=of_target, source=of_source)
     target = rows_of_target(spark, plan, None).alias(plan.target)
     marked = source.withColumn(OF_SOURCE, F.lit(True)).alias(plan.other)
-    joined = target.join(marked, condition_column(plan.on), _join_of(plan))
+    joined = _joined(plan, target, marked)
     columns = [side_column(plan.target, name).alias(joined) for joined, name in of_target.items()]
     columns += [side_column(plan.other, name).alias(joined) for joined, name in of_source.items()]
     rows = joined.select(*columns, SEGMENT, OFFSET, OF_SOURCE)
     return Pairs(rows=rows, target=of_target, source=of_source)
+
+
+def _joined(plan: StatementPlan, target: DataFrame, source: DataFrame) -> DataFrame:
+    if not isinstance(plan.on, SqlText):
+        return target.join(source, condition_column(plan.on), _join_of(plan))
+    sides = [_in_format(quoted(side)) for side in (plan.target, plan.other)]
+    builder = SqlBuilder()
+    builder.add(f"SELECT * FROM {{target}} AS {sides[0]} ", target=target)
+    builder.add(f"{_join_of(plan)} JOIN {{source}} AS {sides[1]} ON ", source=source)
+    builder.add_expression(plan.on)
+    return builder.rows(target.sparkSession)
 
 
 def _named(rows: DataFrame, names: Mapping[str, str], side: str) -> DataFrame:
@@ -185,7 +209,8 @@ def _target_fields(plan: StatementPlan) -> list[Field]:
     texts: list[Any] = []
     for clause in plan.clauses:
         given = {name.casefold() for name in clause.values or {}}
-        texts += [clause.where, *(clause.values or {}).values()]
+        given_texts = [clause.where, *(clause.values or {}).values()]
+        texts += [text.text if isinstance(text, SqlText) else text for text in given_texts]
         if clause.action == "delete":
             needed |= {field.name for field in (*plan.spec.keys, plan.spec.delta)}
             needed |= {field.name for field in plan.spec.tie_break}
@@ -218,6 +243,9 @@ def rows_of_pairs(plan: StatementPlan, source: DataFrame, pairs: Pairs) -> DataF
             sides[plan.target] = pairs.target
         if has_source:
             sides[plan.other] = pairs.source
+        if has_sql_texts(clauses):
+            rows, clauses = _with_texts(rows, sides, clauses, number)
+            carried = [name for name in rows.columns if name not in made]
         scope = _with_sides(rows, sides)
         is_of_target = F.col(SEGMENT).isNotNull()
         is_of_source = F.col(OF_SOURCE).isNotNull()
@@ -230,19 +258,42 @@ def rows_of_pairs(plan: StatementPlan, source: DataFrame, pairs: Pairs) -> DataF
     return rows.where(F.col(DELETED).isNotNull()).select(f"{DELETED}.*")
 
 
+def _with_texts(
+    rows: DataFrame,
+    sides: Mapping[str, Mapping[str, str]],
+    clauses: Sequence[Clause],
+    number: int,
+) -> tuple[DataFrame, list[Clause]]:
+    """Return rows with the values of the clauses' texts, and clauses that read these."""
+    has_target, has_source = list(_SIDES.values())[number]
+    is_null = {True: "IS NOT NULL", False: "IS NULL"}
+    chosen = [f"{SEGMENT} {is_null[has_target]}", f"{OF_SOURCE} {is_null[has_source]}"]
+    source = "{rows}" + _laterals(sides)
+    return evaluated(rows, source, clauses, f"{_TEXTS}{number}", " AND ".join(chosen))
+
+
 def _with_sides(rows: DataFrame, sides: Mapping[str, Mapping[str, str]]) -> DataFrame:
     """Return rows in which expressions find columns by their sides.
 
     `sides` has the names of a side's columns by their internal names. Spark's optimizer makes a
     plain projection of the lateral joins: they only give names.
     """
+    return rows.sparkSession.sql("SELECT * FROM {rows}" + _laterals(sides), rows=rows)
+
+
+def _laterals(sides: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the lateral joins that name the columns of sides, for a formatted text."""
     laterals = []
     for side, names in sides.items():
         if names:
             columns = ", ".join(f"{joined} AS {quoted(name)}" for joined, name in names.items())
             laterals.append(f", LATERAL (SELECT {columns}) AS {quoted(side)}")
-    text = "".join(laterals).replace("{", "{{").replace("}", "}}")
-    return rows.sparkSession.sql("SELECT * FROM {rows}" + text, rows=rows)
+    return _in_format("".join(laterals))
+
+
+def _in_format(text: str) -> str:
+    """Return a text for `spark.sql` with frames, which reads single braces as names."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def made_row(

@@ -16,17 +16,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from opal_lake.definition.conditions.condition import Condition
-from opal_lake.definition.conditions.faults import WHERE
-from opal_lake.definition.conditions.nodes import (
-    Apply,
-    Compute,
-    Constant,
-    Matches,
-    Read,
-    Widen,
-    all_of,
-)
 from opal_lake.definition.key_hash import hashes_from_bytes
 from opal_lake.definition.schema import (
     OFFSET,
@@ -42,12 +31,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import Entries
 from opal_lake.read.get import hashes_of_keys, visible_rows
-from opal_lake.read.statement import (
-    SidedColumns,
-    StatementPlan,
-    condition_of,
-    keys_of_condition,
-)
+from opal_lake.read.statement import StatementPlan, keys_of_condition
 from opal_lake.read.where import where_predicate
 from opal_lake.write.unchanged import KnownTable
 from opal_spark.engine.by_key import guess_slots
@@ -57,14 +41,12 @@ from opal_spark.engine.session import parallelism, rough_rows, rows_from_arrow
 from opal_spark.engine.stored_values import misfit
 from opal_spark.engine.tasks import forget_archives, with_same_version
 from opal_spark.read.reader import rows_with_ids
+from opal_spark.read.understood import understood
 
 _MAX_KEYS = 10_000  # beyond so many, tasks scan the table
 # Rows of a source whose keys a task looks up together. Each look-up opens the files of its rows
 _LOOK_UP_ROWS = 1 << 17
 _BATCH_ROWS = 10_000
-# Types whose literals and comparisons mean the same in Spark and in the language of conditions.
-# Times are not among them: Spark reads a time without a zone in the session's zone
-_ALIKE = ("boolean", "byte", "short", "integer", "long", "decimal", "string", "date")
 
 
 def rows_of_target(spark: SparkSession, plan: StatementPlan, where: Any) -> DataFrame:
@@ -72,7 +54,7 @@ def rows_of_target(spark: SparkSession, plan: StatementPlan, where: Any) -> Data
 
     The condition may be a text, a Column, or None.
     """
-    condition = understood(where, plan)
+    condition = understood(where, plan.spec, plan.target)
     if condition is None:
         return rows_with_ids(spark, plan.snapshot, None)
     keys = keys_of_condition(where, plan.spec, plan.target)
@@ -87,25 +69,6 @@ def rows_of_target(spark: SparkSession, plan: StatementPlan, where: Any) -> Data
         schema = _schema({field.name: field for field in fields})
         return rows_from_arrow(spark, _with_ids(rows, entries), schema)
     return rows_with_ids(spark, plan.snapshot, where_predicate(condition))
-
-
-def understood(where: Any, plan: StatementPlan) -> Condition | None:
-    """Return a condition on the table's rows, if it means the same here as in Spark."""
-    # Spark has escapes in texts, and texts in double quotes
-    if not isinstance(where, str) or "\\" in where or '"' in where:
-        return None
-    sides = {plan.target: plan.spec.schema.fields}
-    try:
-        condition = condition_of(where, SidedColumns.of(sides, WHERE))
-    except InvalidInputError:
-        # A text of Spark's language, which is wider, or one that Spark refuses
-        return None
-    for node in all_of(condition.typed):
-        if isinstance(node, Apply | Compute | Matches):
-            return None
-        if isinstance(node, Read | Constant | Widen) and node.kind.name not in _ALIKE:
-            return None
-    return condition
 
 
 def _schema(fields: Mapping[str, Field]) -> T.StructType:

@@ -86,14 +86,19 @@ def scan(cursor: Cursor, first: int, stop: int, *, mode: str = EXPRESSION) -> li
     return references
 
 
-def with_placeholders(piece: Slice, replacements: Iterable[tuple[Reference, str]]) -> str:
+def with_placeholders(
+    piece: Slice,
+    replacements: Iterable[tuple[Reference, str]],
+    edits: Iterable[tuple[int, int, str]] = (),
+) -> str:
     """Return a piece of SQL with a placeholder in place of each reference.
 
     It is for `spark.sql(text, **frames)`, with the placeholders as names.
     Every brace of the user is doubled. A reference without an alias gets one, the last part of its
-    name, so that `SELECT orders.id FROM lake.shop.orders` finds its column.
+    name, so that `SELECT orders.id FROM lake.shop.orders` finds its column. `edits` replace further
+    spans of the whole text.
     """
-    edits: list[tuple[int, int, str]] = []
+    edits = list(edits)
     for reference, name in replacements:
         span = reference.slice
         edits.append((span.offset, span.end, f"{{{name}}}"))
