@@ -158,11 +158,15 @@ def _target_rows(plan: StatementPlan, where: Any, fields: Sequence[Field]) -> pa
         # The text names the table by its alias, which only joined rows have
         return scanned(plan, fields, None)
     keys = keys_of_condition(where, plan.spec, plan.target)
-    if keys is not None:
+    if keys is None:
+        return scanned(plan, fields, condition)
+    try:
         hashes = hashes_of_keys(keys, plan.spec)
-        rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, fields)
-        return with_side(plan.target, rows, entries.segment, entries.offset)
-    return scanned(plan, fields, condition)
+    except InvalidInputError:
+        # A number that no key can be, such as 1.5, or a double, which equals several integers
+        return scanned(plan, fields, condition)
+    rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, fields)
+    return with_side(plan.target, rows, entries.segment, entries.offset)
 
 
 def arrow_region_test(plan: StatementPlan) -> RegionTest:

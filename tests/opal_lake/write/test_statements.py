@@ -96,6 +96,17 @@ def test_rows_that_come_after_the_first_delete_may_delete_again(table: Table) ->
     assert check_table(table) == []
 
 
+@pytest.mark.parametrize(
+    "where, ids", [("id = 1.5", []), ("id IN (2, 1e20, 1.0)", [1, 2]), ("id = 2e0", [2])]
+)
+def test_a_condition_may_compare_a_key_with_any_number(
+    table: Table, where: str, ids: list[int]
+) -> None:
+    assert sorted(table.read(where=where)["id"].to_pylist()) == ids
+    table.update(set={"name": "'changed'"}, where=where)
+    assert [row[0] for row in content(table) if row[2] == "changed"] == ids
+
+
 def test_insert_refuses_keys_that_the_table_has(table: Table) -> None:
     with pytest.raises(InvalidInputError, match=r'1 row would be inserted.*\{"id": 1\}'):
         table.insert(rows_of((1, 11, "again", 1.0), (9, 11, "new", 1.0)))
