@@ -1,22 +1,49 @@
 """The engines on which programs run, and their rows as Python's values."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.in_process import InProcess
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.tuning import Tuning
+from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
+from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, create_on
 from tests.kit.ids import CountingIds
 from tests.kit.runs import MemoryRuns
 
 Row = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class MeddledStore(ForwardingStore):
+    """A store in which another job runs, once, while a job is under way.
+
+    It runs after the job has claimed its number, or before the job puts its commit.
+    """
+
+    inner: Storage
+    after_claim: Callable[[], None] | None = None
+    before_commit: Callable[[], None] | None = None
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        before = self.before_commit
+        if before is not None and path.startswith(layout.LOG):
+            self.before_commit = None
+            before()
+        is_put = self.inner.put_if_absent(path, data)
+        after = self.after_claim
+        if is_put and after is not None and layout.claim_number(path) is not None:
+            self.after_claim = None
+            after()
+        return is_put
 
 
 class Engine(Protocol):
@@ -50,7 +77,7 @@ class Arrow:
     is_spark: bool = False
 
     def create(self, spec: TableSpec, clock: ManualClock) -> Table[Any]:
-        storage, ids = MemoryStorage(clock=clock), CountingIds()
+        storage, ids = MeddledStore(MemoryStorage(clock=clock)), CountingIds()
         create_on(storage, spec, clock, ids)
         tuning = Tuning(fold_at_logs=self.fold_at_logs)
         log = CommitLog(storage=storage, clock=clock, ids=ids, tuning=tuning)

@@ -82,6 +82,7 @@ class Statement:
     source: Source | None = None
     on: Formula | None = None
     latest: bool = False
+    evolves: bool = False
     at: Any = None
 
     def of(self, when: When) -> list[Clause]:

@@ -1,5 +1,6 @@
 """A program: a table of a random shape, and random jobs on it and on the model."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -12,14 +13,14 @@ import pyarrow as pa
 from opal_lake.clock import ManualClock
 from opal_lake.definition.schema import COMMIT
 from opal_lake.definition.table_spec import TableLayout, plan_spec
-from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError
 from opal_lake.log.version_window import is_readable
 from opal_lake.result import JobResult
 from opal_lake.table import Table
 from tests.kit.model import ModelRow
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.write.changed_tables import WIDER, ColumnChanges, Node
-from tests.programs.engines import Arrow, Engine
+from tests.programs.engines import Arrow, Engine, MeddledStore
 from tests.programs.formulas import (
     LIMITS,
     POOLS,
@@ -60,6 +61,24 @@ DELTAS: dict[str, list[Any]] = {
 PARTITION_KEYS = (None, None, "2026-11-01", "2026-11-02")
 # So that a row of an earlier job and a statement meet at the same delta
 MAX_ROWS = 4
+# Numbers that rows of a job get although another job runs meanwhile
+RESERVED = 100
+# Jobs that run while an ingest, a metagen or a statement does
+MEDDLERS = (
+    "ingest",
+    "ingest",
+    "update",
+    "update",
+    "delete",
+    "insert",
+    "merge",
+    "merge",
+    "compact",
+    "cluster",
+    "restore",
+    "properties",
+    "add_column",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +88,7 @@ class Applied:
     operation: str
     call: Callable[[], JobResult]
     version: int | None
+    has_commit: bool
 
 
 class Program(ColumnChanges):
@@ -91,11 +111,14 @@ class Program(ColumnChanges):
         self.operations = {0: "create"}
         self.next_number = 1
         self.jobs = 0
-        self.last_delta: Any = None
+        self.job_deltas: set[Any] = set()
+        self.happened: Counter[str] = Counter()
+        self.is_meddling = False
+        self.changed_meanwhile = False
+        self.has_restored_meanwhile = False
+        self.has_deletes = self.deletes is not None
         self.applied: list[Applied] = []
         self.savepoints: dict[str, int] = {}
-        self.partition_keys: dict[str, str | None] = {}
-        self.has_erased = False
 
     # The table
 
@@ -200,8 +223,19 @@ class Program(ColumnChanges):
 
     def remember(self, operation: str, call: Callable[[], JobResult], result: JobResult) -> None:
         if result.token is not None:
-            applied = Applied(operation=operation, call=call, version=result.version)
-            self.applied.append(applied)
+            has_commit = self.operations[self.version] == operation
+            self.applied.append(
+                Applied(
+                    operation=operation,
+                    call=call,
+                    version=result.version,
+                    has_commit=has_commit and result.version == self.version,
+                )
+            )
+
+    def forget_results(self) -> None:
+        """Forget jobs without a commit, whose results a retention deletes."""
+        self.applied = [job for job in self.applied if job.has_commit]
 
     def expect_refusal(self, call: Callable[[], Any], reason: object) -> None:
         """Expect that a job fails, and that it leaves the newest version as it is."""
@@ -271,22 +305,29 @@ class Program(ColumnChanges):
         def call() -> JobResult:
             return self.table.ingest(frame, metadata=metadata, token=token, partition_key=key)
 
-        result = call()
+        number = self.next_number
+        self._meddle()
+        result, error = self._attempted(call)
+        if self._is_overtaken("ingest", error):
+            return
+        assert result is not None
         version = self.version + 1
         assert self.new_versions() == range(version, version + 1), result
         delta = self.job_delta(version) if self.orders_by_commit else None
         state_rows = dict(self.now.rows)
         for row in rows:
-            model = self._ingested(row, delta, key)
+            model = self._ingested(row, delta, key, number)
+            number += 1
             if is_inline:
                 model = replace(model, processed=version)
             state_rows[model.row_id[0]] = model
+        self.next_number = max(self.next_number, number)
         self.record("ingest", replace(self.now, rows=state_rows), [version])
         self.remember("ingest", call, result)
 
-    def _ingested(self, row: Mapping[int, Any], delta: Any, key: str | None) -> ModelRow:
-        number = self.next_number
-        self.next_number += 1
+    def _ingested(
+        self, row: Mapping[int, Any], delta: Any, key: str | None, number: int
+    ) -> ModelRow:
         return ModelRow(
             key=self.roles.key(row),
             delta=delta if self.roles.delta is None else row[self.roles.delta],
@@ -298,11 +339,14 @@ class Program(ColumnChanges):
         )
 
     def job_delta(self, version: int) -> Any:
-        """Return the time with which a job filled the delta; check that it is the greatest."""
-        runs = self.table.snapshot_at(version).runs.values()
+        """Return the time with which a job filled the delta.
+
+        Check that no row of its keys has a later one, by the runs that the job added.
+        """
+        runs = self.table.log.read_commit(version).actions.add_runs
         delta = EPOCH + timedelta(microseconds=max(run.greatest_delta for run in runs))
-        assert self.last_delta is None or delta > self.last_delta
-        self.last_delta = delta
+        assert delta not in self.job_deltas
+        self.job_deltas.add(delta)
         return delta
 
     def metagen(self) -> None:
@@ -318,10 +362,15 @@ class Program(ColumnChanges):
         def call() -> JobResult:
             return self.table.metagen(token=token, **arguments)
 
-        result = call()
+        self._meddle()
+        result, error = self._attempted(call)
+        if self._is_overtaken("metagen", error):
+            return
+        assert result is not None
         versions = self.new_versions()
         assert len(versions) == bool(pending), f"{result} for {len(pending)} pending rows"
         if pending:
+            self.happened["published"] += len(pending)
             rows = processed(self.now.rows, pending, versions[0])
             self.record("metagen", replace(self.now, rows=rows), versions)
         self.remember("metagen", call, result)
@@ -393,48 +442,149 @@ class Program(ColumnChanges):
         refusal: str | None = None,
         new_column: Node | None = None,
     ) -> None:
-        """Run a statement on the model and on the table, and compare counts.
+        """Run a statement on the table and on the model, and compare counts.
 
         A `new_column` is added before its rows, in a commit of its own.
         """
-        written: list[Written] = []
-        before = self.now
-        try:
-            if refusal is not None:
-                raise RefusedError(refusal)
-            written = rows_of_statement(before, statement, self.roles)
-            if self.roles.delta is not None:
-                check_order(before, written, self.roles, statement.at)
-        except RefusedError as error:
-            self.expect_refusal(call, error)
-            self._add_column(new_column)
+        before, first = self.now, self.next_number
+        if new_column is None:
+            self._meddle()
+        result, error = self._attempted(call)
+        self._add_column(new_column)
+        written, reason = self._rows_or_refusal(before, statement, refusal)
+        if written and self._has_conflict(before, written):
+            self.happened["conflict"] += 1
+            first = self.next_number
+            written, reason = self._rows_or_refusal(self.now, statement, refusal)
+        if reason is not None:
+            assert error is not None, f"not refused, though {reason}: {result}"
+            self.steps.append(f"  refused, since {reason}: {error}")
+            self.happened["refused"] += 1
             assert not self.new_versions()
             return
-        result = call()
-        self._add_column(new_column)
+        if error is not None or result is None:
+            raise AssertionError(f"{operation} is refused: {error}") from error
         counts = {
             "inserted": sum(row.action == "insert" for row in written),
             "updated": sum(row.action == "update" for row in written),
             "deleted": sum(row.action == "delete" for row in written),
         }
-        assert {name: result.counts[name] for name in counts} == counts
+        assert {name: result.counts[name] for name in counts} == counts, (counts, result)
+        self.happened.update(counts)
         versions = self.new_versions()
         assert len(versions) == bool(written), result
         if written:
             version = versions[0]
             assert result.version == version
             rows = rows_after(
-                before,
+                self.now,
                 written,
                 self.roles,
-                first=self.next_number,
+                first=first,
                 version=version,
                 delta=self.job_delta(version) if self.orders_by_commit else None,
                 at=statement.at,
             )
-            self.next_number += len(written)
+            self.next_number = max(self.next_number, first + len(written))
+            self.has_deletes |= any(clause.action == "delete" for clause in statement.clauses)
             self.record(operation, replace(self.now, rows=rows), versions)
         self.remember(operation, call, result)
+
+    def _rows_or_refusal(
+        self, state: State, statement: Statement, refusal: str | None
+    ) -> tuple[list[Written], str | None]:
+        """Return the rows that a statement writes, or why it has to fail."""
+        if refusal is not None:
+            return [], refusal
+        try:
+            return self._rows_of(state, statement), None
+        except RefusedError as error:
+            return [], str(error)
+
+    def _rows_of(self, state: State, statement: Statement) -> list[Written]:
+        numbers = {node.number for node in state.columns}
+        source = statement.source
+        if source is not None and not statement.evolves and not numbers <= source.numbers:
+            for clause in statement.clauses:
+                if clause.values is None and clause.action != "delete":
+                    raise RefusedError("the source lacks a column")
+        written = rows_of_statement(state, statement, self.roles)
+        if self.roles.delta is not None:
+            check_order(state, written, self.roles, statement.at)
+        return written
+
+    def _attempted(
+        self, call: Callable[[], JobResult]
+    ) -> tuple[JobResult | None, Exception | None]:
+        """Call a job; return its result, or the error with which it was refused."""
+        try:
+            return call(), None
+        except (InvalidInputError, ConflictError) as error:
+            return None, error
+        finally:
+            self._calm()
+
+    def _is_overtaken(self, operation: str, error: Exception | None) -> bool:
+        """Return whether a job failed because of a restore; raise if it failed for nothing."""
+        if error is None:
+            return False
+        if isinstance(error, ConflictError) and self.has_restored_meanwhile:
+            assert not self.new_versions()
+            self.happened["overtaken"] += 1
+            return True
+        raise AssertionError(f"the {operation} is refused: {error}") from error
+
+    def _has_conflict(self, before: State, written: Iterable[Written]) -> bool:
+        """Return whether a job that ran meanwhile makes a statement run again.
+
+        It does if it made rows of the statement's keys visible, or changed the definition of the
+        table, or restored a version.
+        """
+        if self.now is before:
+            return False
+        if self.changed_meanwhile:
+            return True
+        touched: set[Any] = set()
+        for number, row in self.now.rows.items():
+            was_visible = number in before.rows and before.rows[number].processed is not None
+            if row.processed is not None and not was_visible:
+                touched.add(row.key)
+        return any(self.roles.key(row.values) in touched for row in written)
+
+    # Jobs that run while another one does
+
+    def _meddle(self) -> None:
+        """Let another job run while the next one does, now and then."""
+        self.changed_meanwhile = False
+        self.has_restored_meanwhile = False
+        store = self.table.storage
+        if self.is_meddling or not isinstance(store, MeddledStore) or self.random.random() > 0.3:
+            return
+        # Rows of the job that is under way come before those of the other one
+        self.next_number += RESERVED
+        step = self.random.choice(MEDDLERS)
+        if self.random.random() < 0.5:
+            store.after_claim = lambda: self._run_meddler(step)
+        else:
+            store.before_commit = lambda: self._run_meddler(step)
+
+    def _calm(self) -> None:
+        store = self.table.storage
+        if isinstance(store, MeddledStore) and not self.is_meddling:
+            store.after_claim, store.before_commit = None, None
+
+    def _run_meddler(self, step: str) -> None:
+        self.is_meddling = True
+        self.steps.append(f"meanwhile {step}")
+        before, had_deletes = self.version, self.has_deletes
+        getattr(self, step)()
+        self.steps.append("then")
+        self.is_meddling = False
+        operations = {self.operations[at] for at in range(before + 1, self.version + 1)}
+        changes = {"alter", "restore", "set_properties", "add_columns"}
+        self.has_restored_meanwhile = "restore" in operations
+        self.changed_meanwhile = bool(operations & changes) or self.has_deletes > had_deletes
+        self.happened["meanwhile"] += 1
 
     def _add_column(self, column: Node | None) -> None:
         """Record a column that a merge has added."""
@@ -464,7 +614,7 @@ class Program(ColumnChanges):
             at = self.random.choice(self.pools[self.roles.delta])
         clause = Clause(when="matched", action="delete", where=where)
         text, token = _text(where), self.token()
-        self.steps.append(f"  where {text} at {at}")
+        self.steps.append(f"  where {text} at {at!r}")
         self.run_statement(
             "delete",
             Statement(clauses=[clause], at=at),
@@ -486,7 +636,8 @@ class Program(ColumnChanges):
     def merge(self) -> None:
         evolves = self.random.random() < 0.15
         nodes = self.source_columns(lacks_added=evolves)
-        extra = self.node(self.free_name(list(self.now.columns)), "bigint", is_added=True)
+        # A former name of a column would be refused
+        extra = self.node(f"more{self.jobs}", "bigint", is_added=True)
         has_extra = self.random.random() < (0.6 if evolves else 0.1)
         if has_extra:
             nodes.insert(0, extra)
@@ -502,6 +653,7 @@ class Program(ColumnChanges):
             source=Source(rows=rows, numbers=frozenset(numbers)),
             on=on,
             latest=latest,
+            evolves=evolves,
         )
         texts = [(_text(clause.where), self._texts(clause)) for clause in clauses]
         self.steps.append(f"  on {on.text}; {latest=}, {evolves=}; {texts}; {rows}")
@@ -621,6 +773,7 @@ class Program(ColumnChanges):
         self.clock.at_us += self.random.choice([0, DAY_US, 3 * DAY_US])
         window = self.random.choice(["1h", "2d", "30d"])
         self.maintain("retain", lambda: self.table.retain(window=window, grace="1h"))
+        self.forget_results()
 
     def savepoint(self) -> None:
         name = f"s{self.random.randrange(3)}"
@@ -678,11 +831,12 @@ class Program(ColumnChanges):
         result = call()
         left = {number: row for number, row in rows.items() if row.key not in erased}
         versions = self.new_versions()
-        self.record("erase", replace(self.now, rows=left), versions)
-        # The second commit makes the first one the oldest
-        self.record("retain", self.now, versions[1:])
+        own = versions[:1] if erased else versions[:0]
+        self.record("erase", replace(self.now, rows=left), own)
+        # The second commit makes that of an erasure the oldest one
+        self.record("retain", self.now, versions[len(own) :])
         assert bool(erased) == (result.version is not None), result
-        self.has_erased |= bool(erased)
+        self.forget_results()
 
     def alter(self) -> None:
         columns, changes = deepcopy(list(self.now.columns)), []
@@ -702,6 +856,14 @@ class Program(ColumnChanges):
         result = call()
         self.record("alter", replace(self.now, columns=columns), self.new_versions())
         self.remember("alter", call, result)
+
+    def add_column(self) -> None:
+        """Add a column, so that a source of a job that is under way may lack it."""
+        name = f"new{self.jobs}{self.version}"
+        self.maintain("add_columns", lambda: self.table.add_columns({name: "bigint"}))
+        column = self.node(name, "bigint", is_added=True)
+        columns = [*self.now.columns, column]
+        self.states[self.version] = replace(self.now, columns=columns)
 
     def widen(self, columns: list[Node]) -> dict[str, Any] | None:
         """Widen a column, but for the types that a role or the file format forbids."""

@@ -32,17 +32,16 @@ WEIGHTS = {
 def run_program(seed: int, engine: Engine | None = None, steps: int = STEPS) -> Counter[str]:
     """Run one program; return how often each step was done."""
     program = Program(seed, engine)
-    happened: Counter[str] = Counter()
     try:
         program.ingest()
         for _ in range(steps):
             name = program.random.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
             program.steps.append(name)
             getattr(program, name)()
-            happened[name] += 1
+            program.happened[name] += 1
             compare_step(program)
         compare_all(program)
     except BaseException as error:
         error.add_note(f"OPAL_SEED={seed}; the steps were\n" + "\n".join(program.steps))
         raise
-    return happened
+    return program.happened
