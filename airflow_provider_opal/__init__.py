@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from airflow_provider_opal.operators.restore import RestoreOperator
     from airflow_provider_opal.operators.retention import RetentionOperator
+    from airflow_provider_opal.operators.schema_change import SchemaChangeOperator
     from airflow_provider_opal.operators.spark import OpalSparkOperator
     from airflow_provider_opal.operators.streaming.ingest import StreamingIngestOperator
     from airflow_provider_opal.operators.zorder import ZOrderOperator
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_opal.templates.maintenance import Maintenance, maintenance_dag
     from airflow_provider_opal.templates.pipeline import (
         Consumer,
+        Evolve,
         OpalTaskGroup,
         opal_dag,
         reconcile_dag,
@@ -63,6 +65,7 @@ __all__ = [
     "Consumer",
     "CreateTable",
     "DataChangeEventOperator",
+    "Evolve",
     "Files",
     "IngestOperator",
     "Jdbc",
@@ -81,6 +84,7 @@ __all__ = [
     "RelayOperator",
     "RestoreOperator",
     "RetentionOperator",
+    "SchemaChangeOperator",
     "SnapshotTriggerSensor",
     "StreamLagSensor",
     "StreamingIngestOperator",
@@ -107,6 +111,7 @@ _MODULES = {
     "ConsumeOperator": "airflow_provider_opal.operators.consume",
     "Consumer": "airflow_provider_opal.templates.pipeline",
     "DataChangeEventOperator": "airflow_provider_opal.operators.data_change_event",
+    "Evolve": "airflow_provider_opal.templates.pipeline",
     "Files": "opal_lake.source",
     "IngestOperator": "airflow_provider_opal.operators.ingest",
     "Jdbc": "opal_lake.source",
@@ -125,6 +130,7 @@ _MODULES = {
     "RelayOperator": "airflow_provider_opal.operators.lakechime.relay",
     "RestoreOperator": "airflow_provider_opal.operators.restore",
     "RetentionOperator": "airflow_provider_opal.operators.retention",
+    "SchemaChangeOperator": "airflow_provider_opal.operators.schema_change",
     "SnapshotTriggerSensor": "airflow_provider_opal.sensors.snapshot",
     "StreamLagSensor": "airflow_provider_opal.sensors.lag",
     "StreamingIngestOperator": "airflow_provider_opal.operators.streaming.ingest",

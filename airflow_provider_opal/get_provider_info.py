@@ -12,6 +12,7 @@ _OPERATORS = (
     "operators.compaction",
     "operators.zorder",
     "operators.restore",
+    "operators.schema_change",
     "operators.retention",
     "operators.maintenance",
     "operators.data_change_event",

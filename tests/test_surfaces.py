@@ -28,7 +28,7 @@ A_TASK = {"table", "opal_conn_id", "spark_conn_id", "spark", "retries", "retry_d
 THE_RUN = {"partition_key", "after", "version", "replaces"}
 OF_ITS_DAG = {"schedule", "approve", "answer_within"}
 A_PIPELINE = A_TASK | THE_RUN - {"after", "version"}
-A_PIPELINE |= {"lakechime_conn_id", "wait_for", "maintenance", "consumers"}
+A_PIPELINE |= {"lakechime_conn_id", "wait_for", "maintenance", "consumers", "evolve"}
 CONSUMER = THE_RUN - {"replaces"} | {"by", "lakechime_conn_id"}
 A_SOURCE = {"paths", "format", "source_option", "user_env", "password_env", "header", "columns"}
 A_SOURCE |= {"deletes", "order", "jdbc_url", "jdbc_table", "jdbc_query", "source"}
@@ -58,7 +58,11 @@ SURFACES: Mapping[str, tuple[set[str], str, set[str]]] = {
         A_PIPELINE,
     ),
     "Consumer": (arguments(Consumer), "consume", CONSUMER | {"name", "own_dag", "wait_for"}),
-    "yaml.TableModel": (keys(version_1.TableModel), "create", {"name", "like", "if_absent"}),
+    "yaml.TableModel": (
+        keys(version_1.TableModel),
+        "create",
+        {"name", "evolve", "like", "if_absent"},
+    ),
     "yaml.MaintenanceModel": (
         keys(version_1.MaintenanceModel),
         "maintain",

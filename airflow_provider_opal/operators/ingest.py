@@ -97,8 +97,7 @@ class IngestOperator(DeclaredOperator):
             source = source_arguments(source)
         arguments = {"source": source, **super().checked(other_arguments)}
         if create is not None:
-            new_table = create if isinstance(create, CreateTable) else CreateTable(**create)
-            arguments["create"] = new_table.to_arguments()
+            arguments["create"] = create_arguments(create)
         return arguments
 
     @property
@@ -164,6 +163,12 @@ class IngestOperator(DeclaredOperator):
         if earlier_tokens:
             arguments["replaces"] = earlier_tokens
         return arguments
+
+
+def create_arguments(create: CreateTable | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the definition of a new table in the form of a JobSpec."""
+    new_table = create if isinstance(create, CreateTable) else CreateTable(**create)
+    return new_table.to_arguments()
 
 
 def source_arguments(source: Any) -> dict[str, Any]:

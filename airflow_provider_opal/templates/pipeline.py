@@ -22,13 +22,14 @@ from airflow_provider_opal.assets import (
     consumer_schedule,
 )
 from airflow_provider_opal.operators.consume import BY, ConsumeOperator, check_rows
-from airflow_provider_opal.operators.ingest import CreateTable, IngestOperator
+from airflow_provider_opal.operators.ingest import CreateTable, IngestOperator, create_arguments
 from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.reconcile import (
     ReconcileOperator,
     ReconcileReportOperator,
     ReconcileSpans,
 )
+from airflow_provider_opal.operators.schema_change import SchemaChangeOperator
 from airflow_provider_opal.operators.spark import is_keyed
 from airflow_provider_opal.operators.streaming.ingest import StreamingIngestOperator
 from airflow_provider_opal.streaming.source import Kafka
@@ -45,7 +46,7 @@ from opal_lake.operations.ingest import IngestRules
 MISSED = "airflow_provider_opal.deadlines.log_missed"
 DEFAULTS = {"retries": 2, "retry_delay": timedelta(minutes=1)}
 # Names of the pipeline's own tasks and DAGs, which a consumer cannot have
-RESERVED = ("ingest", "metagen", "reconcile", "maintenance", "wait_for")
+RESERVED = ("ingest", "metagen", "reconcile", "maintenance", "schema", "wait_for")
 RECONCILE = "reconcile_"  # prefix of the arguments of `opal_dag` that go to the reconcile
 _OF_MAINTENANCE_DAG = ("tags", "default_args", "is_paused_upon_creation")
 
@@ -91,6 +92,38 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evolve:
+    """Former names and dropped columns, which the schema of a table cannot show.
+
+    `renamed` has former names of columns and members, such as `{"amount": "total"}`. `dropped`
+    names columns that the table should no longer have.
+    """
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: Sequence[str] = ()
+
+
+def evolve_of(
+    evolve: Evolve | Mapping[str, Any] | bool | None, create: Mapping[str, Any] | None
+) -> Evolve | None:
+    """Return how an existing table follows its schema; None if it does not.
+
+    Raises ValueError if `create` has no schema.
+    """
+    if evolve is None or evolve is False:
+        return None
+    if create is None or "schema" not in create:
+        raise ValueError(
+            "evolve= needs create=CreateTable(..., schema='id BIGINT, ...'), whose columns the "
+            "table gets; add the schema"
+        )
+    if isinstance(evolve, Evolve):
+        return evolve
+    given = {} if evolve is True else evolve
+    return Evolve(**given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """The arguments of a pipeline's tasks.
 
@@ -104,6 +137,7 @@ class Pipeline:
     maintenance: Maintenance | None = None
     wait_for: WaitFor | None = None
     lakechime_conn_id: str | None = DEFAULT_LAKECHIME_CONN_ID
+    evolve: Evolve | None = None
 
     @property
     def needs_keys(self) -> bool:
@@ -118,6 +152,19 @@ class Pipeline:
         """
         names = ("business_snapshot", "business_snapshot_column")
         return any(self.ingest.get(name) is not None for name in names)
+
+    def change_schema(self, evolve: Evolve) -> SchemaChangeOperator:
+        """Return the task that gives the table the columns of its definition."""
+        create = create_arguments(self.ingest["create"])
+        return SchemaChangeOperator(
+            task_id="schema",
+            table=self.table,
+            schema=create.pop("schema"),
+            renamed=evolve.renamed,
+            dropped=list(evolve.dropped),
+            create=create,
+            **self.task,
+        )
 
     def consume(self, consumer: Consumer, name: str) -> ConsumeOperator:
         """Return a consumer's task, after a sensor if it has a `wait_for`."""
@@ -171,6 +218,7 @@ def pipeline_of(
     pool: str | None = None,
     wait_for: WaitFor | Mapping[str, Any] | None = None,
     lakechime_conn_id: str | None = DEFAULT_LAKECHIME_CONN_ID,
+    evolve: Evolve | Mapping[str, Any] | bool | None = None,
     **kwargs: Any,
 ) -> Pipeline:
     """Return the pipeline of the arguments that `opal_dag` and `OpalTaskGroup` share.
@@ -183,6 +231,9 @@ def pipeline_of(
     DAG `<name>.maintenance`, which maintains the table by its own schedule. `wait_for`, a WaitFor
     or a mapping of its arguments, names a foreign table that a run waits for before it ingests.
     New visible rows are registered in LakeChime through `lakechime_conn_id`; None turns that off.
+
+    `evolve`, True, an Evolve or a mapping of its arguments, adds a task `schema` before the ingest,
+    which gives an existing table the columns of `create.schema`.
     """
     _check_consumers(consumers)
     unknown = sorted(kwargs.keys() - IngestRules.fields().keys())
@@ -210,6 +261,7 @@ def pipeline_of(
         maintenance=maintenance_of(maintenance),
         wait_for=wait_for_of(wait_for),
         lakechime_conn_id=lakechime_conn_id,
+        evolve=evolve_of(evolve, None if create is None else create_arguments(create)),
     )
 
 
@@ -246,6 +298,8 @@ def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
     if pipeline.ingest["metadata"] != "inline":
         metagen = MetaGenOperator(task_id="metagen", all=pipeline.has_business_snapshots, **common)
         ingest >> metagen
+    if pipeline.evolve is not None:
+        pipeline.change_schema(pipeline.evolve) >> ingest
     if pipeline.wait_for is not None:
         pipeline.wait_for.sensor("wait_for", f"{name}.wait_for") >> ingest
     consumers = {}

@@ -22,6 +22,7 @@ GROUPS = {
         "RetentionOperator",
         "MaintenanceOperator",
         "RestoreOperator",
+        "SchemaChangeOperator",
         "StreamingIngestOperator",
         "BulkMutationOperator",
         "ReconcileOperator",
@@ -39,6 +40,7 @@ GROUPS = {
     "templates": (
         "opal_dag",
         "OpalTaskGroup",
+        "Evolve",
         "Maintenance",
         "maintenance_dag",
         "reconcile_dag",
@@ -58,6 +60,7 @@ MODELS = {
     "Consumer": "ConsumerModel",
     "CreateTable": "TableModel",
     "DataChangeEventOperator": "WaitForModel",
+    "Evolve": "EvolveModel",
     "Files": "FilesModel",
     "Jdbc": "JdbcModel",
     "Kafka": "KafkaModel",

@@ -73,6 +73,7 @@ def test_every_example_is_run_by_some_test() -> None:
     assert {page for page in PAGES if examples(page, "yaml")} == {
         "README.md",
         PIPELINE,
+        "docs/how-to/columns.md",  # in templates/yaml/test_lint.py
         "docs/how-to/foreign-tables.md",
     }
     assert {example.page for example, _ in commands_of("opal")} <= {

@@ -8,7 +8,7 @@ from airflow_provider_opal.assets import opal_asset
 from airflow_provider_opal.operators.ingest import CreateTable
 from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.mutation import mutation_dag
-from airflow_provider_opal.templates.pipeline import Consumer, opal_dag
+from airflow_provider_opal.templates.pipeline import Consumer, Evolve, opal_dag
 from airflow_provider_opal.templates.schedule import in_zone
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
@@ -34,6 +34,7 @@ def build_dag(dag_id: str, dag: DagModel) -> DAG:
         source=dag.source.to_source(),
         schedule=_schedule(dag),
         create=_create(dag.table),
+        evolve=_evolve(dag.table),
         consumers=consumers,
         wait_for=_wait_for(dag.wait_for, dag.timezone),
         **_options(dag),
@@ -84,7 +85,15 @@ def _wait_for(given: WaitForModel | None, timezone: str) -> dict[str, Any] | Non
 def _create(table: str | TableModel) -> CreateTable | None:
     if isinstance(table, str) or table.keys is None or table.delta is None:
         return None
-    return CreateTable(**table.model_dump(by_alias=True, exclude={"name"}, exclude_none=True))
+    return CreateTable(
+        **table.model_dump(by_alias=True, exclude={"name", "evolve"}, exclude_none=True)
+    )
+
+
+def _evolve(table: str | TableModel) -> Evolve | None:
+    if isinstance(table, str) or not table.evolve:
+        return None
+    return Evolve(**table.beyond_schema)
 
 
 def _options(dag: DagModel) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from opal_lake.definition.changes.paths import path_of, path_text
 from opal_lake.errors import InvalidInputError
 
 _PATH = r"(?:`(?:[^`]|``)+`|[^`\s=])+"
@@ -62,12 +63,35 @@ class _Append(argparse.Action):
         setattr(namespace, self.dest, [*changes, (verb, str(values))])
 
 
-def changes_of(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the changes of all flags as JSON objects, in their order."""
-    if not args.changes:
-        flags = ", ".join(f"--{verb}" for verb in _FLAGS)
-        raise InvalidInputError(f"opal alter needs a change: one of {flags}; repeat for more")
-    return [_change_of(verb, text) for verb, text in args.changes]
+def alter_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `Alter`: the changes of all flags, or a schema.
+
+    With a schema, the flags of renames and drops say what a schema cannot say.
+    """
+    given = args.changes or []
+    changes = [_change_of(verb, text) for verb, text in given]
+    if args.schema is None:
+        if not changes:
+            flags = ", ".join(f"--{verb}" for verb in _FLAGS)
+            raise InvalidInputError(
+                f"opal alter needs a change: one of {flags}; repeat for more. Or give the columns "
+                "that the table should have with --schema"
+            )
+        return {"changes": changes}
+    renamed: dict[str, str] = {}
+    dropped: list[str] = []
+    for (verb, text), change in zip(given, changes, strict=True):
+        if verb == "rename":
+            *parents, former = path_of(change["rename"])
+            renamed[path_text([*parents, *path_of(change["to"])])] = path_text([former])
+        elif verb == "drop":
+            dropped.append(change["drop"])
+        else:
+            raise InvalidInputError(
+                f"opal alter: --{verb} {text!r} stands next to --schema, which says this itself; "
+                "leave out one of them. Only --rename and --drop go with it"
+            )
+    return {"schema": args.schema, "renamed": renamed, "dropped": dropped}
 
 
 def _change_of(verb: str, text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from opal_lake.cli.alter import add_changes, changes_of
+from opal_lake.cli.alter import add_changes, alter_arguments
 from opal_lake.cli.command import (
     KEEP,
     Verb,
@@ -39,6 +39,7 @@ from opal_lake.operations.discard import Discard
 from opal_lake.operations.erase import Erase
 from opal_lake.operations.restore import Restore
 from opal_lake.operations.retain import Retain
+from opal_lake.operations.spec_changes import Alter
 from opal_lake.result import JobResult
 
 if TYPE_CHECKING:
@@ -153,12 +154,13 @@ def _add_alter(verbs: Verbs) -> None:
         verbs, Verb(name="alter", group=KEEP, summary=summary, example=example, run=alter)
     )
     add_changes(parser)
+    add_flags(parser, Alter, "schema")
     add_token(parser, "changes")
 
 
 def alter(args: argparse.Namespace) -> None:
-    changes = changes_of(args)
-    show_result(args, _table(args).alter(changes, token=args.token), "changed:")
+    job = Alter.of({**alter_arguments(args), "token": args.token})
+    show_result(args, job.run(_table(args)), "changed:")
 
 
 def _add_savepoint(verbs: Verbs) -> None:

@@ -11,10 +11,9 @@ from opal_lake.definition.added_columns import arrow_of_columns
 from opal_lake.errors import InvalidInputError
 
 _COLUMN = re.compile(
-    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>\w+))\s*:?"
-    r"\s+(?P<type>[A-Za-z_]+\s*(?:\([\d\s,]*\))?)\s*\Z"
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>\w+))\s*:?\s+(?P<type>\S.*)", re.DOTALL
 )
-_QUOTED_OR_COMMA = re.compile(r"`[^`]*`|\([^()]*\)|,")
+_QUOTED_OR_SIGN = re.compile(r"`[^`]*`|[<>(),]")
 _QUOTED = re.compile(r"`[^`]*`|'(?:[^'\\]|\\.)*'")  # names, and comments of columns
 _WITH_LENGTH = re.compile(r"\b(?:VARCHAR|CHAR|CHARACTER)\b\s*\([\s\d]*\)", re.IGNORECASE)
 
@@ -22,8 +21,7 @@ _WITH_LENGTH = re.compile(r"\b(?:VARCHAR|CHAR|CHARACTER)\b\s*\([\s\d]*\)", re.IG
 def arrow_of_sql(text: str) -> pa.Schema:
     """Return the Arrow schema of a list of columns.
 
-    Raises InvalidInputError for columns with nested types or constraints: only Spark's own parser
-    reads these.
+    Raises InvalidInputError for columns with constraints or comments.
     """
     refuse_lengths(text)
     columns: dict[str, str] = {}
@@ -31,9 +29,8 @@ def arrow_of_sql(text: str) -> pa.Schema:
         match = _COLUMN.match(part)
         if match is None:
             raise InvalidInputError(
-                f"schema: {part.strip()!r} is not a column of a simple type: write name and "
-                "type, for example `id BIGINT` or `total DECIMAL(10,2)`. Create a table with "
-                "nested columns by `opal create --spark` or OpalTable.create"
+                f"schema: {part.strip()!r} is not a column: write name and type, for example "
+                "`id BIGINT` or `place STRUCT<city: STRING, zip: INT>`"
             )
         name = match["quoted"] or match["plain"]
         if match["quoted"]:
@@ -45,12 +42,19 @@ def arrow_of_sql(text: str) -> pa.Schema:
 
 
 def _columns_of(text: str) -> list[str]:
-    """Return the texts between the commas of the list."""
+    """Return the texts between the commas of the list.
+
+    The commas within names in backquotes, and within types such as DECIMAL(10,2), do not count.
+    """
     parts: list[str] = []
-    start = 0
-    for match in _QUOTED_OR_COMMA.finditer(text):
-        # The pattern also matches back-quoted names and DECIMAL(10,2): their commas do not count
-        if match[0] == ",":
+    start = depth = 0
+    for match in _QUOTED_OR_SIGN.finditer(text):
+        sign = match[0]
+        if sign in ("(", "<"):
+            depth += 1
+        elif sign in (")", ">"):
+            depth -= 1
+        elif sign == "," and depth == 0:
             parts.append(text[start : match.start()])
             start = match.end()
     return [*parts, text[start:]]

@@ -18,6 +18,7 @@ from opal_lake.definition.added_columns import (
 from opal_lake.definition.changes.apply import changed, counts_of
 from opal_lake.definition.changes.change import Change
 from opal_lake.definition.changes.constraints import new_constraints
+from opal_lake.definition.changes.toward import WantedColumns, changes_toward
 from opal_lake.definition.properties import PROPERTIES, Given, check_properties, plain_properties
 from opal_lake.definition.schema import Atomic
 from opal_lake.definition.table_spec import TableSpec
@@ -98,10 +99,31 @@ def alter(table: OpenTable, changes: Sequence[Change], token: str | None = None)
     Commit nothing if no change has an effect. Raises InvalidInputError, and changes nothing, if
     one of them does not fit the table, or if rows violate a new constraint.
     """
+    return _alter(table, lambda _: changes, token)
+
+
+def alter_toward(table: OpenTable, wanted: WantedColumns, token: str | None = None) -> JobResult:
+    """Commit the changes after which the table has the wanted columns, if any.
+
+    Raises InvalidInputError, and changes nothing, if no such changes exist.
+    """
+    notes: list[str] = []
+
+    def changes_for(spec: TableSpec) -> Sequence[Change]:
+        changes, notes[:] = changes_toward(spec.schema, wanted)
+        return changes
+
+    done = _alter(table, changes_for, token)
+    return done if done.repeated else replace(done, notes=(*done.notes, *notes))
+
+
+def _alter(
+    table: OpenTable, changes_for: Callable[[TableSpec], Sequence[Change]], token: str | None
+) -> JobResult:
     checked = CheckedFiles()
 
     def plan(head: Snapshot) -> _Change | None:
-        spec, effective = changed(head.spec, changes)
+        spec, effective = changed(head.spec, changes_for(head.spec))
         if not effective:
             return None
         _check_rows(head, new_constraints(head.spec, spec), table.executor, checked)

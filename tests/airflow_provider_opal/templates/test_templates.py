@@ -19,6 +19,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_provider_opal import (
     Consumer,
     CreateTable,
+    Evolve,
     Files,
     IngestOperator,
     Maintenance,
@@ -76,6 +77,23 @@ def test_a_pipeline_is_ingest_then_metagen_then_consumers() -> None:
     }
     assert (dag.max_active_runs, dag.catchup, dag.tags) == (1, False, {"opal"})
     DagSerialization.to_dict(dag)
+
+
+def test_a_pipeline_gives_its_table_the_columns_of_its_schema_before_the_ingest() -> None:
+    create = CreateTable(keys=["id"], delta="at", schema="id BIGINT, at TIMESTAMP, amount INT")
+    evolve = Evolve(renamed={"amount": "total"}, dropped=["op"])
+    dag = orders(create=create, evolve=evolve)
+    assert wires(dag) == {"schema": {"ingest"}, "ingest": {"metagen"}, "metagen": set()}
+    schema: Any = dag.get_task("schema")
+    assert schema.arguments == {
+        "schema": create.schema,
+        "renamed": {"amount": "total"},
+        "dropped": ["op"],
+    }
+    assert schema.create == {"keys": ["id"], "delta": "at"}
+    assert "schema" not in orders(create=create).task_dict
+    with pytest.raises(ValueError, match="evolve= needs create="):
+        orders(evolve=True)
 
 
 def test_a_scheduled_run_works_on_the_interval_that_just_ended() -> None:

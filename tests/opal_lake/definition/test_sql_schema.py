@@ -30,8 +30,9 @@ def test_columns_have_names_and_types() -> None:
     "text, message",
     [
         ("id", "'id' is not a column"),
-        ("id BIGINT NOT NULL", "is not a column"),
-        ("tags ARRAY<STRING>", "OpalTable.create"),
+        ("id BIGINT NOT NULL", "'BIGINT NOT NULL' is not a type"),
+        ("tags ARRAY<STRING", "'ARRAY<STRING' is not a type"),
+        ("tags ARRAY<STRING>>, id INT", "is not a type"),
         ("id BIGINT, id INT", "two columns are called 'id'"),
         ("id NOTHING", "'NOTHING' is not a type"),
         ("id BIGINT(3)", "is not a type"),
@@ -63,3 +64,21 @@ def test_names_that_look_like_types_with_lengths_are_names() -> None:
 )
 def test_a_quoted_name_may_hold_commas_and_brackets(text: str, names: list[str]) -> None:
     assert arrow_of_sql(text).names == names
+
+
+def test_types_may_nest() -> None:
+    text = (
+        "id BIGINT, place STRUCT<city: STRING, `a, b` MAP<STRING, DECIMAL(5, 1)>>, tags ARRAY<INT>"
+    )
+    assert arrow_of_sql(text) == pa.schema(
+        [
+            ("id", pa.int64()),
+            (
+                "place",
+                pa.struct(
+                    [("city", pa.string()), ("a, b", pa.map_(pa.string(), pa.decimal128(5, 1)))]
+                ),
+            ),
+            ("tags", pa.list_(pa.field("element", pa.int32()))),
+        ]
+    )

@@ -152,3 +152,40 @@ def test_a_feed_across_a_change_has_the_columns_of_the_newest_version(
     [old] = table.read(version=1, newest_columns=True).to_pylist()
     assert old == {"id": 1, "at": 1, "title": "a"}
     assert sorted(table.history_view()["title"].to_pylist()) == ["a", "b"]
+
+
+def test_a_schema_leads_to_its_columns_once(make: Callable[[], Table]) -> None:
+    table = make()
+    schema = "id INT, at BIGINT, title STRING, place STRUCT<town: STRING>, note STRING"
+    arguments: dict[str, Any] = {
+        "schema": schema,
+        "renamed": {"title": "name", "place.town": "city"},
+        "dropped": ["place.n"],
+    }
+    done = table.alter(**arguments)
+    assert done.counts == {"renamed": 2, "added": 1, "dropped": 1}
+    assert table.read().schema.names == ["id", "at", "title", "place", "note"]
+    again = table.alter(**arguments)
+    assert (again.version, again.notes, table.snapshot_at().version) == (None, (), 1)
+    table.add_columns({"extra": "int"})
+    assert table.alter(**arguments).notes == ("column 'extra' stays, which the schema lacks",)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({}, "alter takes either changes"),
+        ({"changes": [{"drop": "name"}], "schema": "id INT"}, "give one of them"),
+        ({"changes": [{"drop": "name"}], "dropped": ["name"]}, "without a schema"),
+        ({"schema": "id INT, at BIGINT, name STRING"}, "has a column 'place', which the schema"),
+        ({"schema": "id INT NOT NULL"}, "is not a type"),
+        ({"schema": ""}, "is not a column"),
+    ],
+)
+def test_a_schema_that_does_not_fit_changes_nothing(
+    make: Callable[[], Table], arguments: dict[str, Any], message: str
+) -> None:
+    table = make()
+    with pytest.raises(InvalidInputError, match=message):
+        table.alter(**arguments)
+    assert table.snapshot_at().version == 0

@@ -12,7 +12,11 @@ from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.templates.yaml.files import YamlFile
 from airflow_provider_opal.templates.yaml.lint.graph import Pipeline, TableOf
 from airflow_provider_opal.templates.yaml.models.rules import schema_columns
-from airflow_provider_opal.templates.yaml.models.version_1 import MaintenanceModel, TableModel
+from airflow_provider_opal.templates.yaml.models.version_1 import (
+    DagModel,
+    MaintenanceModel,
+    TableModel,
+)
 from airflow_provider_opal.templates.yaml.text.problem import Problem, advice, shown
 from opal_lake.errors import InvalidInputError, NotFoundError, OpalError
 from opal_lake.operations.create import COLUMN_ROLES
@@ -95,9 +99,34 @@ def lake_findings(file: YamlFile) -> Iterator[Problem]:
             )
             yield replace(file.problem(dag_id, what, "table"), kind=kind)
         else:
-            if isinstance(dag.table, TableModel):
-                yield from _differences(file, dag_id, dag.table, spec)
-            yield from _unclustered(file, dag_id, dag.maintenance, spec)
+            yield from _table_findings(file, dag_id, dag, spec)
+
+
+def _table_findings(
+    file: YamlFile, dag_id: str, dag: DagModel, existing: "TableSpec"
+) -> Iterator[Problem]:
+    """Yield the differences between a pipeline and its table."""
+    spec = existing
+    if isinstance(dag.table, TableModel):
+        if dag.table.evolve:
+            try:
+                spec = _evolved(dag.table, existing)
+            except InvalidInputError as error:
+                yield file.problem(dag_id, str(error), "table", "schema")
+                return
+        yield from _differences(file, dag_id, dag.table, spec)
+    yield from _unclustered(file, dag_id, dag.maintenance, spec)
+
+
+def _evolved(table: TableModel, existing: "TableSpec") -> "TableSpec":
+    """Return the definition of a table after its pipeline has changed it."""
+    from opal_lake.definition.changes.apply import changed
+    from opal_lake.definition.changes.toward import WantedColumns, changes_toward
+    from opal_lake.definition.sql_schema import arrow_of_sql
+
+    wanted = WantedColumns(columns=arrow_of_sql(table.schema_), **table.beyond_schema)
+    changes, _ = changes_toward(existing.schema, wanted)
+    return changed(existing, changes)[0]
 
 
 def _unclustered(
@@ -178,7 +207,9 @@ def _spec_differences(table: TableModel, existing: "TableSpec") -> list[str]:
     from opal_lake.definition.schema import arrow_schema
     from opal_lake.definition.table_spec import TableLayout, plan_spec
 
-    given = table.model_dump(by_alias=True, exclude={"name", "schema_"}, exclude_none=True)
+    given = table.model_dump(
+        by_alias=True, exclude={"name", "schema_", "evolve"}, exclude_none=True
+    )
     return spec_differences(
         existing, plan_spec(arrow_schema(existing.schema), TableLayout(**given))
     )

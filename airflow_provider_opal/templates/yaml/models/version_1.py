@@ -9,7 +9,7 @@ argument of its name of `opal_dag` (`yaml/build.py`, `templates/pipeline.py`).
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.operators.reconcile import ReconcileSpans
@@ -35,6 +35,7 @@ from airflow_provider_opal.templates.yaml.models.declared import with_arguments_
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
 from airflow_provider_opal.templates.yaml.models.sources import SourceModel
+from airflow_provider_opal.templates.yaml.models.values import distinct
 from opal_lake.definition.conditions.faults import DELETES
 from opal_lake.definition.conditions.parser import parse
 from opal_lake.definition.constraints import check_constraint
@@ -45,6 +46,18 @@ from opal_lake.operations.maintain import MaintenancePolicy
 VERSION = 1
 
 
+class EvolveModel(Strict):
+    """Former names and dropped columns, which a schema cannot show."""
+
+    renamed: dict[Text, Text] = Field(
+        default_factory=dict,
+        description="Former names of columns and members, such as `amount: total`.",
+    )
+    dropped: Annotated[list[Text], AfterValidator(distinct)] = Field(
+        default_factory=list, description="Columns and members that the table should not have."
+    )
+
+
 @with_arguments_of(NewTable, optional=("keys", "delta", "file_format"))
 class TableModel(Declares):
     """The table, and its definition if it does not exist yet."""
@@ -53,6 +66,17 @@ class TableModel(Declares):
         description="The table's name: `shop.orders` lies in <root>/shop/orders of the connection. "
         "A whole path or a URI is also allowed."
     )
+    evolve: Annotated[bool | None, Tag(TEXT)] | Annotated[EvolveModel, Tag(OTHER)] = Field(
+        None,
+        discriminator=Discriminator(is_text),
+        description="Whether an existing table gets the columns of `schema` before each ingest: "
+        "true, or former names and dropped columns, which a schema cannot show.",
+    )
+
+    @property
+    def beyond_schema(self) -> dict[str, Any]:
+        """The arguments of an Evolve: former names and dropped columns."""
+        return self.evolve.model_dump() if isinstance(self.evolve, EvolveModel) else {}
 
     @field_validator("deletes", check_fields=False)
     @classmethod
@@ -80,6 +104,8 @@ class TableModel(Declares):
                 f"{names} must be given too to create a table; "
                 "add 'keys: [order_id]' and 'delta: updated_at', or give only the table's name"
             )
+        if self.evolve and self.schema_ is None:
+            raise ValueError("'evolve' needs 'schema', whose columns the table gets; add it")
         return self
 
 

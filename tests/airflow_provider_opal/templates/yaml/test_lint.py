@@ -18,6 +18,7 @@ from opal_lake.exit_codes import FINDINGS, INPUT, OK, RETRY
 from opal_lake.storage import open_storage
 from opal_lake.table import create_on
 from tests.airflow_provider_opal.templates.yaml.build import ALL_KEYS, GOOD, LOADER, ROOT
+from tests.docs.build import examples
 from tests.fixtures_cli import metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
@@ -342,6 +343,25 @@ def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path
     schema = "      schema: order_id BIGINT, updated_at TIMESTAMP, day STRING\n      delta:"
     write(dags, good=GOOD.replace("      delta:", schema), new=GOOD.replace("orders", "new"))
     assert problems_in(dags, lake=True) == []
+
+
+def test_the_guide_s_pipeline_that_follows_a_schema_has_no_findings(tmp_path: Path) -> None:
+    [example] = examples("docs/how-to/columns.md", "yaml")
+    write(tmp_path, orders=example.text)
+    assert problems_in(tmp_path) == []
+
+
+def test_a_schema_that_the_table_can_follow_has_no_findings(lake: Path, dags: Path) -> None:
+    schema = (
+        "      evolve: {renamed: {region: day}}\n"
+        "      schema: order_id BIGINT, updated_at TIMESTAMP, region STRING, n INT\n      delta:"
+    )
+    good = GOOD.replace("      delta:", schema)
+    write(dags, good=good)
+    assert problems_in(dags, lake=True) == []
+    write(dags, good=good.replace("region: day", "region: dya"))
+    [problem] = problems_in(dags, lake=True)
+    assert "table.schema: the table has neither 'region' nor its former name 'dya'" in problem
 
 
 @pytest.mark.parametrize(
