@@ -23,7 +23,9 @@ from opal_lake.definition.schema import (
     DataType,
     Field,
     Map,
+    Schema,
     Struct,
+    all_fields,
     arrow_field,
     arrow_type,
     atomic_name,
@@ -230,6 +232,54 @@ def to_logical(table: pa.Table, spec: TableSpec, columns: Sequence[str] | None =
     return to_fields(table, spec, [spec.schema.field(name) for name in columns])
 
 
+def to_current(rows: pa.Table, given: Schema, current: Schema) -> pa.Table:
+    """Return rows of an earlier schema with the columns of now, found by field ids.
+
+    `given` names the columns and types of the rows. Columns that were dropped since are left out,
+    and those that were added since stay absent. Raises FormatError for rows that do not fit.
+    """
+    _check_ids(given, current)
+    to_physical_names = _Direction(
+        name_of=lambda field: field.name,
+        type_of=lambda kind: arrow_type(kind, physical=True),
+        convert=_normalise,
+        is_optional=_never,
+        error=FormatError,
+    )
+    to_logical_names = _Direction(
+        name_of=lambda field: field.physical,
+        type_of=arrow_type,
+        convert=_widened,
+        is_optional=_always,
+        error=FormatError,
+    )
+    own = {field.id: field for field in given.fields}
+    fields = [field for field in current.fields if field.id in own]
+    physical: dict[str, pa.ChunkedArray] = {}
+    for field in fields:
+        values = _convert_column(rows, own[field.id], to_physical_names)
+        physical[field.physical] = values
+    stored = pa.table(physical)
+    columns = [_convert_column(stored, field, to_logical_names) for field in fields]
+    return pa.Table.from_arrays(columns, names=[field.name for field in fields])
+
+
+def _check_ids(given: Schema, current: Schema) -> None:
+    """Raise FormatError unless an id means one column in both schemas of a table."""
+    physical_names = {field.id: field.physical for field in all_fields(current.fields)}
+    for field in all_fields(given.fields):
+        is_other = physical_names.get(field.id, field.physical) != field.physical
+        if is_other or field.id > current.last_id:
+            raise FormatError(
+                f"column {field.name!r} has the field id {field.id}, which is not its id in the "
+                "table"
+            )
+
+
+def _never(_: Field) -> bool:
+    return False
+
+
 def to_fields(table: pa.Table, spec: TableSpec, fields: Sequence[Field]) -> pa.Table:
     """Convert a data file's rows to fields of the table.
 
@@ -397,6 +447,11 @@ def _stored_now(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
     """Return values of a data file in the physical type of `kind`, or of a wider one."""
     if array.type == ORC_STORAGE.get(kind.name):
         return array
+    return _widened(array, kind, path)
+
+
+def _widened(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
+    """Return values in the Arrow type of `kind`, which is theirs or a wider one."""
     name = atomic_name(path, array.type)
     if name != kind.name and not is_widening(name, kind.name):
         raise FormatError(

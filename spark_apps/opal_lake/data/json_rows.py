@@ -21,6 +21,7 @@ from opal_lake.definition.schema import (
     DataType,
     Field,
     Map,
+    Schema,
     Struct,
     decimal_parts,
     type_name,
@@ -42,11 +43,14 @@ _GREATEST_FLOAT = 3.4028234663852886e38
 class JsonForm:
     """The form of a source's rejected rows, each of which is a JSON object.
 
-    `time_unit` is the unit of times that are numbers. A source with a unit reads times without a
-    zone as UTC. Within structs and arrays the unit is None, so that such times are refused.
+    - `time_unit` is the unit of times that are numbers. A source with a unit reads times without a
+      zone as UTC. Within structs and arrays the unit is None, so that such times are refused.
+    - `schema` has the columns of the table when the rows were rejected: the keys of the objects are
+      their names. None stands for the columns of the ingest that rejects the rows.
     """
 
     time_unit: str | None = None
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         """Refuse a unit that no source has."""
@@ -55,7 +59,7 @@ class JsonForm:
             raise ValueError(f"time_unit must be one of {units}, got {self.time_unit!r}")
 
 
-def row_of_json(text: str, fields: Sequence[Field], form: JsonForm) -> dict[str, Any]:
+def row_of_json(text: str, schema: Schema, form: JsonForm) -> dict[str, Any]:
     """Return the values of the columns; raise ValueError if they are not certain."""
     try:
         row = json.loads(
@@ -69,7 +73,23 @@ def row_of_json(text: str, fields: Sequence[Field], form: JsonForm) -> dict[str,
         raise ValueError("the row has a number that is too large") from error
     if not isinstance(row, dict):
         raise ValueError("the row is not a JSON object")
-    return _values(row, fields, "", form)
+    earlier = form.schema or schema
+    _refuse_unknown(row, schema, earlier)
+    return _values(row, schema.fields, earlier.fields, "", form)
+
+
+def _refuse_unknown(row: Mapping[str, Any], schema: Schema, earlier: Schema) -> None:
+    """Raise ValueError for a key that names no column, neither now nor before."""
+    known = {*schema.names, *earlier.names}
+    for key in row:
+        if key in known:
+            continue
+        if schema.had(key):
+            raise ValueError(
+                f"unknown key {key!r}{schema.fate(key)}; ingest the row again from its source, "
+                "with the names of now"
+            )
+        raise ValueError(f"unknown key {key!r}; add a column {key!r} to the table, or drop the row")
 
 
 def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -84,43 +104,100 @@ def _constant(name: str) -> Any:
 
 
 def _values(
-    row: Mapping[str, Any], fields: Sequence[Field], parent: str, form: JsonForm
+    row: Mapping[str, Any],
+    fields: Sequence[Field],
+    earlier: Sequence[Field],
+    parent: str,
+    form: JsonForm,
 ) -> dict[str, Any]:
     """Return the values of fields by name; raise ValueError for a key of no field.
 
-    `parent` is the path of the struct that holds the fields, with a dot; empty for the row.
+    `earlier` are the fields when the row was rejected. `parent` is the path of the struct that
+    holds the fields, with a dot; empty for the row.
     """
-    known = {field.name for field in fields}
-    unknown = next((name for name in row if name not in known), None)
-    if unknown is not None:
-        if parent:
-            raise ValueError(f"unknown key {unknown!r} in column {parent.removesuffix('.')!r}")
-        raise ValueError(
-            f"unknown key {unknown!r}; add a column {unknown!r} to the table, or drop the row"
-        )
+    keys = _keys_of_fields(row, fields, earlier, parent)
+    earlier_types = {field.id: field.type for field in earlier}
     values: dict[str, Any] = {}
     for field in fields:
-        path = f"{parent}{field.name}"
-        values[field.name] = _value(row.get(field.name), field.type, path, form)
+        key = keys.get(field.id)
+        value = None if key is None else row[key]
+        before = earlier_types.get(field.id, field.type)
+        values[field.name] = _value(value, field.type, before, f"{parent}{field.name}", form)
     return values
 
 
-def _value(value: Any, kind: DataType, path: str, form: JsonForm) -> Any:
-    """Return a JSON value as a value of a type; raise ValueError if it is not certain."""
+def _keys_of_fields(
+    row: Mapping[str, Any], fields: Sequence[Field], earlier: Sequence[Field], parent: str
+) -> dict[int, str]:
+    """Return the key of each field that the row has, by field id.
+
+    A key names the field that had this name when the row was rejected. If none had, it names the
+    field that has it now: the field may have been added for such rows, or renamed.
+    """
+    by_id = {field.id: field for field in fields}
+    by_name = {field.name: field for field in fields}
+    earlier_by_name = {field.name: field for field in earlier}
+    where = f" in column {parent.removesuffix('.')!r}" if parent else ""
+    keys: dict[int, str] = {}
+    for key in row:
+        before = earlier_by_name.get(key)
+        field = by_name.get(key) if before is None else by_id.get(before.id)
+        if field is None and before is None:
+            raise ValueError(f"unknown key {key!r}{where}")
+        if field is None:
+            # The column was dropped. Rows that are in the table have lost its values, too
+            if key in by_name:
+                raise ValueError(
+                    f"key {key!r}{where} has two meanings: the column that had this name when the "
+                    "row was rejected was dropped, and another one has it now; ingest the row "
+                    "again from its source"
+                )
+            continue
+        if field.id in keys:
+            raise ValueError(
+                f"keys {keys[field.id]!r} and {key!r}{where} both name column {field.name!r} now; "
+                "ingest the row again from its source"
+            )
+        keys[field.id] = key
+    return keys
+
+
+def _value(value: Any, kind: DataType, earlier: DataType, path: str, form: JsonForm) -> Any:
+    """Return a JSON value as a value of a type; raise ValueError if it is not certain.
+
+    `earlier` is the type that the column had when the row was rejected.
+    """
     if value is None:
         return None
     match kind:
         case Struct(fields=fields) if isinstance(value, dict):
+            members = earlier.fields if isinstance(earlier, Struct) else ()
             # Within values, streams do not read numbers as times.
-            return _values(value, fields, f"{path}.", JsonForm())
+            return _values(value, fields, members, f"{path}.", JsonForm())
         case Array(element=element) if isinstance(value, list):
             name = f"{path}.element"
-            return [_value(member, element.type, name, JsonForm()) for member in value]
+            before = earlier.element.type if isinstance(earlier, Array) else element.type
+            return [_value(member, element.type, before, name, JsonForm()) for member in value]
         case Atomic():
-            return _atomic(value, kind, path, form)
+            return _atomic_or_earlier(value, kind, earlier, path, form)
         case Map():
             raise ValueError(f"column {path!r} is {type_name(kind)}, which is not read from JSON")
     raise _misfit(path, kind)
+
+
+def _atomic_or_earlier(
+    value: Any, kind: Atomic, earlier: DataType, path: str, form: JsonForm
+) -> Any:
+    """Return a value of a type, or of the narrower type that the column had before."""
+    is_former_day = kind.name == "timestamp_ntz" and earlier == Atomic(name="date")
+    if not is_former_day:
+        # Every other wider type reads what a narrower one reads
+        return _atomic(value, kind, path, form)
+    try:
+        return _atomic(value, kind, path, form)
+    except ValueError:
+        day = _date(value, path, Atomic(name="date"), form)
+        return datetime(day.year, day.month, day.day)
 
 
 def _atomic(value: Any, kind: Atomic, path: str, form: JsonForm) -> Any:

@@ -17,7 +17,14 @@ from opal_lake.data.shown_values import json_rows, values_of
 from opal_lake.data.utf8 import holds_text, rows_not_utf8
 from opal_lake.decoding import decoding
 from opal_lake.definition.constraints import false_reason, null_reason
-from opal_lake.definition.schema import DELETED, RESERVED_PREFIX, Atomic, Field
+from opal_lake.definition.schema import (
+    DELETED,
+    RESERVED_PREFIX,
+    Atomic,
+    Field,
+    schema_from_json,
+    schema_to_json,
+)
 from opal_lake.definition.table_spec import MAX_KEY_BYTES, TableSpec
 from opal_lake.errors import count_text
 
@@ -82,8 +89,7 @@ class Rejects:
         sink = pa.BufferOutputStream()
         rows = pa.concat_tables(self.quarantined)
         if self.form is not None:
-            form = json.dumps({"time_unit": self.form.time_unit}).encode()
-            rows = rows.replace_schema_metadata({_FORM: form})
+            rows = rows.replace_schema_metadata({_FORM: _form_to_json(self.form)})
         pq.write_table(rows, sink, compression="zstd")
         return bytes(sink.getvalue())
 
@@ -110,8 +116,19 @@ def read_rejects(data: bytes, path: str) -> StoredRejects:
         form_json = (rows.schema.metadata or {}).get(_FORM)
         form = None
         if form_json is not None:
-            form = JsonForm(time_unit=json.loads(form_json)["time_unit"])
+            form = _form_from_json(form_json)
     return StoredRejects(rows.replace_schema_metadata(), form)
+
+
+def _form_to_json(form: JsonForm) -> bytes:
+    assert form.schema is not None
+    data = {"time_unit": form.time_unit, "schema": schema_to_json(form.schema)}
+    return json.dumps(data, ensure_ascii=False).encode()
+
+
+def _form_from_json(text: bytes) -> JsonForm:
+    data = json.loads(text)
+    return JsonForm(time_unit=data["time_unit"], schema=schema_from_json(data["schema"]))
 
 
 def shown_rejects(rows: pa.Table) -> list[dict[str, str | None]]:

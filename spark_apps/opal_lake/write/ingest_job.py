@@ -110,6 +110,8 @@ def ingest(
     if isinstance(run, JobResult):
         may_be_pending = is_batch or name is not None
         return run if may_be_pending else check_visible(run)
+    if row_form is not None and row_form.schema is None:
+        row_form = replace(row_form, schema=run.base.spec.schema)
     run = replace(run, expected_rows=expected_rows, hurried=hurried, row_form=row_form, notes=notes)
     if run.base.spec.orders_by_commit:
         return _ingest_by_commit(table, rows, run)

@@ -197,6 +197,6 @@ def _read(
     if text is None or reason == LACKING:
         return {}, reason
     try:
-        return row_of_json(text, spec.schema.fields, form), None
+        return row_of_json(text, spec.schema, form), None
     except ValueError as error:
         return {}, str(error)

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from opal_lake.definition.schema import Schema
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
 from opal_lake.result import JobResult
@@ -49,6 +50,7 @@ class MicroBatch:
     consumed: Mapping[Partition, Consumed]
     intake: Intake
     bad: int = 0
+    schemas_of_bad: tuple[Schema, ...] = ()  # a commit decodes its messages with its own columns
 
     def rows_for(self, spec: TableSpec) -> DataFrame:
         """Return the rows with the table's columns."""

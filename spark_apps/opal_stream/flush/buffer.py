@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from opal_lake.data.columns import with_nulls
-from opal_lake.definition.schema import arrow_schema
+from opal_lake.data.rejects import NOTES
+from opal_lake.definition.schema import Schema
 from opal_lake.definition.table_spec import TableSpec
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded
+from opal_stream.formats.rows import DecodedRows, row_schema
 from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition
 
@@ -27,13 +28,15 @@ class Buffer:
     """The rows and counts of the next flush; the messages themselves are not kept.
 
     - `row_parts` are the rows of each added batch.
+    - `schemas_of_bad` are those with which messages were found bad.
     - `bytes` are those of keys and values, `bad` the number of bad messages.
     - `first_at_s` is when the first message came; None for an empty buffer.
     - `waited_from_s` is when the last flush began, if the first messages came while it ran.
     """
 
     limits: FlushLimits
-    row_parts: list[pa.Table] = field(default_factory=list)
+    row_parts: list[DecodedRows] = field(default_factory=list)
+    schemas_of_bad: set[Schema] = field(default_factory=set)
     consumed: dict[Partition, Consumed] = field(default_factory=dict)
     rows: int = 0
     bytes: int = 0
@@ -48,7 +51,9 @@ class Buffer:
         if self.first_at_s is None:
             self.first_at_s = now_s
         if decoded.rows.num_rows:
-            self.row_parts.append(decoded.rows)
+            self.row_parts.append(DecodedRows(rows=decoded.rows, schema=decoded.schema))
+        if decoded.bad:
+            self.schemas_of_bad.add(decoded.schema)
         self.rows += decoded.rows.num_rows
         self.bad += len(decoded.bad)
         for partition, positions in _by_partition(batch).items():
@@ -75,14 +80,12 @@ class Buffer:
 
         Columns that were added to the table after the rows were decoded are null.
         """
-        if self.row_parts:
-            rows = pa.concat_tables(self.row_parts, promote_options="default")
-        else:
-            rows = arrow_schema(spec.schema).empty_table()
-        decoded_names = frozenset(rows.column_names)
-        added = [column for column in spec.schema.fields if spec.schema.is_added(column)]
-        missing = [column for column in added if column.name not in decoded_names]
-        return with_nulls(rows, missing)
+        if not self.row_parts:
+            return row_schema(spec, ()).empty_table()
+        # Only change events have the note of unchanged values
+        known = frozenset(self.row_parts[0].rows.column_names)
+        notes = [name for name in NOTES if name in known]
+        return pa.concat_tables([part.fitted(spec, notes).rows for part in self.row_parts])
 
     def is_due(self, now_s: float, *, has_more: bool = False) -> bool:
         """Return whether to flush now: the buffer is full, or its time has come.
@@ -109,7 +112,7 @@ class Buffer:
         return self.limits.interval_s - (now_s - from_s)
 
     def clear(self) -> None:
-        self.row_parts, self.consumed = [], {}
+        self.row_parts, self.schemas_of_bad, self.consumed = [], set(), {}
         self.rows = self.bytes = self.bad = 0
         self.first_at_s = self.waited_from_s = None
 

@@ -24,7 +24,7 @@ from opal_lake.write.ingest_job import ingest
 from opal_stream.backoff import Backoff
 from opal_stream.flush.options import Totals
 from opal_stream.flush.writer import RETRYABLE
-from opal_stream.formats.rows import fit_rows
+from opal_stream.formats.rows import DecodedRows
 from opal_stream.gathered.file import Header
 from opal_stream.gathered.folder import Chain, GatheredFolder, Listing, ready_chains
 from opal_stream.kafka.applications import Application, check_stream
@@ -66,7 +66,7 @@ class Gathered:
     """
 
     files: list[Header] = field(default_factory=list)
-    row_parts: list[pa.Table] = field(default_factory=list)
+    row_parts: list[DecodedRows] = field(default_factory=list)
     consumed: dict[Partition, Consumed] = field(default_factory=dict)
     advances: dict[str, Advance] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Gathered:
         known_id = self.ids.get(application.partition.topic, application.topic_id)
         return known_id == application.topic_id
 
-    def add(self, header: Header, rows: pa.Table) -> None:
+    def add(self, header: Header, rows: DecodedRows) -> None:
         """Add a file that fits."""
         application = header.application
         name, partition = str(application), application.partition
@@ -107,7 +107,7 @@ class Gathered:
         return sum(header.bad for header in self.files)
 
     def rows_for(self, spec: TableSpec) -> pa.Table:
-        return pa.concat_tables([fit_rows(rows, spec) for rows in self.row_parts])
+        return pa.concat_tables([part.fitted(spec).rows for part in self.row_parts])
 
 
 class Committer:

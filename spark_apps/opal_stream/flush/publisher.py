@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.data.rejects import SOURCE, UNCHANGED, Rejects, split_bad_rows
@@ -24,7 +23,7 @@ from opal_lake.storage.protocol import READERS
 from opal_stream.errors import BadMessageError, TakenOverError
 from opal_stream.flush.writer import RETRYABLE, Batch, Writer, taken_over_error
 from opal_stream.formats.batch import from_partition
-from opal_stream.formats.rows import fit_rows
+from opal_stream.formats.rows import DecodedRows
 from opal_stream.gathered.backlog import Gate
 from opal_stream.gathered.file import MAX_BEFORE, Header
 from opal_stream.gathered.folder import GatheredFolder
@@ -119,19 +118,19 @@ class Publisher(Writer):
         self.spec = self._head.spec
         return self._head
 
-    def _checked(self, batch: Batch, spec: TableSpec) -> pa.Table:
+    def _checked(self, batch: Batch, spec: TableSpec) -> DecodedRows:
         """Return the rows of a batch.
 
         Raise BadMessageError for rows that a commit would reject.
 
         The check is made here, as the committer does not know --on-bad-message of this process.
         """
-        rows = fit_rows(batch.rows_for(spec), spec)
+        rows = DecodedRows(rows=batch.rows_for(spec), schema=spec.schema).fitted(spec)
         rejects = Rejects(keep=False)
         # Values that did not change are not checked: only the committer can look them up
-        is_whole = pc.is_null(rows[UNCHANGED])
-        incomplete = rows.filter(pc.invert(is_whole)).drop_columns([UNCHANGED])
-        split_bad_rows(rows.filter(is_whole), spec, rejects)
+        is_whole = pc.is_null(rows.rows[UNCHANGED])
+        incomplete = rows.rows.filter(pc.invert(is_whole)).drop_columns([UNCHANGED])
+        split_bad_rows(rows.rows.filter(is_whole), spec, rejects)
         split_bad_rows(incomplete, spec, rejects, checks_constraints=False)
         if self.on_bad_message != "quarantine" and rejects.counts.total() > batch.bad:
             raise BadMessageError(
@@ -142,7 +141,7 @@ class Publisher(Writer):
         return rows
 
     def _publish(
-        self, partition: Partition, consumed: Consumed, rows: pa.Table, head: Snapshot
+        self, partition: Partition, consumed: Consumed, rows: DecodedRows, head: Snapshot
     ) -> None:
         """Write the file of one partition.
 
@@ -177,8 +176,8 @@ class Publisher(Writer):
         )
         own_rows = rows
         if len(self.applications) > 1:
-            is_own = from_partition(rows[SOURCE], partition.topic, partition.number)
-            own_rows = rows.filter(is_own)
+            is_own = from_partition(rows.rows[SOURCE], partition.topic, partition.number)
+            own_rows = replace(rows, rows=rows.rows.filter(is_own))
         size = self.folder.put(header, own_rows)
         self.gate.count_file(size)
         if not size and self._writer_of(header.path) != self.name:

@@ -5,12 +5,13 @@ this one stops.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 from opal_lake.data.json_rows import JsonForm
 from opal_lake.definition.positions import Advance
+from opal_lake.definition.schema import Schema
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
@@ -40,12 +41,18 @@ logger = logging.getLogger(__name__)
 
 
 class Batch(Protocol):
-    """Messages for one commit, and how many of them are known to be bad."""
+    """Messages for one commit, and how many of them are known to be bad.
+
+    `schemas_of_bad` are the table's columns with which messages were found bad; empty if they are
+    those of the commit.
+    """
 
     @property
     def consumed(self) -> Mapping[Partition, Consumed]: ...
     @property
     def bad(self) -> int: ...
+    @property
+    def schemas_of_bad(self) -> Collection[Schema]: ...
     def rows_for(self, spec: TableSpec) -> Rows: ...
 
 
@@ -170,12 +177,25 @@ class Writer:
                 lambda spec, _: self._rows(batch, spec),
                 operation,
                 hurried=True,
-                row_form=self.row_form,
+                row_form=self._row_form_of(batch),
             )
         except InvalidInputError as error:
             raise BadMessageError(
                 f"the table refuses these messages, and none of them was committed: {error}"
             ) from error
+
+    def _row_form_of(self, batch: Batch) -> JsonForm | None:
+        """Return the form by which bad messages can be read again; None if they cannot be.
+
+        A file of rejected rows has one form: messages that were read with different columns of the
+        table do not fit into it.
+        """
+        if self.row_form is None or not batch.schemas_of_bad:
+            return self.row_form
+        if len(batch.schemas_of_bad) > 1:
+            return None
+        [schema] = batch.schemas_of_bad
+        return replace(self.row_form, schema=schema)
 
     def _rows(self, batch: Batch, spec: TableSpec) -> Rows:
         self.spec = spec

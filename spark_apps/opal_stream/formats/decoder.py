@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from opal_lake.data.json_rows import JsonForm
 from opal_lake.data.rejects import BAD, NOTES, ROW, SOURCE, UNCHANGED
-from opal_lake.definition.schema import DELETED, arrow_schema
+from opal_lake.definition.schema import DELETED, Schema, arrow_schema
 from opal_lake.definition.table_spec import TableSpec, delete_condition
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.columns import (
@@ -69,11 +69,13 @@ class BadMessage:
 class Decoded:
     """The rows of a batch as an ingest reads them; bad messages have rows with notes.
 
+    - `schema` has the table's columns that the rows have.
     - `skipped` counts ignored tombstones.
     - `new` are columns that the table lacks; the caller decides what happens to them.
     """
 
     rows: pa.Table
+    schema: Schema
     bad: list[BadMessage]
     skipped: int = 0
     new: NewColumns | None = None
@@ -184,7 +186,13 @@ class Decoder:
             _bad_message(batch, position, reason, has_new=position in put_aside)
             for position, reason in sorted(bad)
         ]
-        return Decoded(rows=rows, bad=messages, skipped=skipped, new=None if put_aside else new)
+        return Decoded(
+            rows=rows,
+            schema=self.spec.schema,
+            bad=messages,
+            skipped=skipped,
+            new=None if put_aside else new,
+        )
 
     def _rows(
         self, batch: MessageBatch

@@ -17,7 +17,10 @@ stream in one LZ4 frame (FORMAT, gathered rows). The header has:
 - `size`, `rows_crc32` and `plain_size` of the rows; a compressed byte expands to at most 256.
 
 The rows have the table's columns by their logical names, and `_opal_deleted` if the table has a
-delete condition. Four more columns are notes:
+delete condition. The metadata `opal.schema` of their Arrow schema is the table's schema when they
+were decoded, as a commit has it. It gives each name and nested name its field id. The committer
+finds columns by these ids: a column may be renamed, dropped, moved or widened before the commit.
+Four more columns are notes:
 
 - `_opal_bad`: why the row is to be rejected;
 - `_opal_source`: the position of its message;
@@ -34,6 +37,7 @@ files ends. It stops if a file of the name that it wants to write exists, or if 
 files begins or ends at the table's position: then another process writes for the application.
 """
 
+import json
 import struct
 import zlib
 from collections.abc import Mapping
@@ -45,10 +49,11 @@ import pyarrow as pa
 from opal_lake import checked, layout
 from opal_lake.data.rejects import BAD
 from opal_lake.decoding import decoding
+from opal_lake.definition.schema import Schema, schema_from_json, schema_to_json
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, PreReleaseError
 from opal_lake.log.commit import FORMAT_VERSION, canonical_json, seal, unseal
-from opal_stream.formats.rows import fit_rows
+from opal_stream.formats.rows import DecodedRows
 from opal_stream.kafka.applications import Application, parse_application
 from opal_stream.kafka.consumed import Consumed
 
@@ -60,6 +65,7 @@ REPAIR = (
 MAX_BEFORE = 100  # topic ids that a header lists
 _MAX_INFLATED, _MAX_BYTES = 256, 1 << 31  # LZ4 makes 255 bytes of one at most
 _WHAT = "gathered rows"
+_SCHEMA = b"opal.schema"  # the key of the table's schema in the metadata of the rows
 _UINT16, _UINT32, _INT32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 _HEADER_FIELD, _COMPRESSION_FIELD = 2, 3  # of Arrow's Message, and of its RecordBatch
 
@@ -97,10 +103,12 @@ class Header:
         return layout.gathered_path(str(self.application), self.low)
 
 
-def encode_gathered(header: Header, rows: pa.Table) -> bytes:
+def encode_gathered(header: Header, decoded: DecodedRows) -> bytes:
     """Return the bytes of a file: the header on a line of its own, then the rows."""
+    rows = decoded.rows
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
+    schema = rows.schema.with_metadata({_SCHEMA: canonical_json(schema_to_json(decoded.schema))})
+    with pa.ipc.new_stream(sink, schema) as stream:
         stream.write_table(rows.combine_chunks())
     plain = sink.getvalue()
     body = pa.Codec("lz4").compress(plain, asbytes=True)
@@ -136,7 +144,7 @@ def decode_header(data: bytes, path: str, table_id: str) -> Header:
     return header
 
 
-def decode_rows(data: bytes, path: str, header: Header, spec: TableSpec) -> pa.Table:
+def decode_rows(data: bytes, path: str, header: Header, spec: TableSpec) -> DecodedRows:
     """Return the rows of a whole file, with all current columns of the table.
 
     Raises FormatError for damaged rows, or rows that do not fit the table.
@@ -158,7 +166,16 @@ def decode_rows(data: bytes, path: str, header: Header, spec: TableSpec) -> pa.T
         if len(rows) > header.plain_size:
             raise ValueError(f"{header.plain_size:,} bytes claim to hold {len(rows):,} rows")
         rows.validate(full=True)
-        return fit_rows(rows, spec)
+        schema = _schema_of(rows)
+        return DecodedRows(rows=rows.replace_schema_metadata(), schema=schema).fitted(spec)
+
+
+def _schema_of(rows: pa.Table) -> Schema:
+    """Return the table's schema when the rows were decoded."""
+    text = (rows.schema.metadata or {}).get(_SCHEMA)
+    if text is None:
+        raise ValueError(f"its rows lack the metadata {_SCHEMA.decode()!r}")
+    return schema_from_json(json.loads(text))
 
 
 def _check_messages(plain: pa.Buffer) -> None:

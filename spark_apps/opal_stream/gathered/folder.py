@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from opal_lake import layout
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, NotFoundError, count_text
 from opal_lake.storage.protocol import READERS, Storage, StoredObject
+from opal_stream.formats.rows import DecodedRows
 from opal_stream.gathered.file import (
     HEADER_BYTES,
     REPAIR,
@@ -305,7 +304,7 @@ class GatheredFolder:
         again = listing.stuck(read_positions())
         return listing, {path: reason for path, reason in again.items() if path in stuck}
 
-    def put(self, header: Header, rows: pa.Table) -> int:
+    def put(self, header: Header, rows: DecodedRows) -> int:
         """Write a file and return its size; 0 if a file begins at the same offset already."""
         data = encode_gathered(header, rows)
         if self._storage.put_if_absent(header.path, data):
@@ -317,7 +316,7 @@ class GatheredFolder:
 
     def read_rows(
         self, headers: Sequence[Header], spec: TableSpec
-    ) -> list[tuple[Header, pa.Table | None]]:
+    ) -> list[tuple[Header, DecodedRows | None]]:
         """Return the rows of each file; None for one that is gone or damaged.
 
         The next `look` lists the damaged ones.
@@ -344,7 +343,7 @@ class GatheredFolder:
         except FormatError as error:
             return str(error)
 
-    def _read_rows(self, header: Header, spec: TableSpec) -> pa.Table | None:
+    def _read_rows(self, header: Header, spec: TableSpec) -> DecodedRows | None:
         try:
             # One byte more than the longest file with these rows, so that a file that has grown
             # fails the check of its size

@@ -159,13 +159,17 @@ class ColumnChanges:
 
     def add(self, columns: list[Node]) -> dict[str, Any]:
         path, siblings = self.siblings(columns)
-        types = [kind for kind in NEW_TYPES if kind != "date" or self.file_format == "parquet"]
+        types = self.new_types(is_member=siblings is not columns)
         node = self.node(self.free_name(siblings), self.random.choice(types), is_added=True)
         change = {"add": f"{path}{node.name}", "type": node.type}
         if self.random.random() < 0.5:
             siblings.append(node)
             return change
         return {**change, **self.put(siblings, node)}
+
+    def new_types(self, *, is_member: bool) -> list[str]:
+        """Return the types that a new column or member may have."""
+        return [kind for kind in NEW_TYPES if kind != "date" or self.file_format == "parquet"]
 
     def rename(self, columns: list[Node]) -> dict[str, Any]:
         path, siblings = self.siblings(columns)

@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -388,8 +388,9 @@ def test_rows_that_do_not_fit_the_table_are_refused(
     folder = GatheredFolder(table.storage, head.root.table_id)
     path = damaged[1][0].relative_to(table.uri).as_posix()
     header = folder.read_header(path)
-    [(_, rows)] = folder.read_rows([header], head.spec)
-    assert rows is not None
+    [(_, decoded)] = folder.read_rows([header], head.spec)
+    assert decoded is not None
+    rows = decoded.rows
     for wrong, reason in (
         (rows.drop_columns(["name"]), "it lacks column 'name'"),
         (rows.append_column("more", pa.array([1])), "the table has no column 'more'"),
@@ -399,7 +400,7 @@ def test_rows_that_do_not_fit_the_table_are_refused(
         ),
     ):
         damaged[1][0].unlink()
-        assert folder.put(header, wrong)
+        assert folder.put(header, replace(decoded, rows=wrong))
         with pytest.raises(FormatError, match=reason):
             gather(table)
 

@@ -297,7 +297,7 @@ def test_a_replay_reads_rows_as_the_stream_would_have_read_them(column: str, uni
     for value in VALUES:
         text = f'{{"id": 1, "at": 1, "{column}": {value}}}'
         try:
-            row = row_of_json(text, spec.schema.fields, JsonForm(time_unit=unit))
+            row = row_of_json(text, spec.schema, JsonForm(time_unit=unit))
         except ValueError:
             continue
         flushed += 1
@@ -308,6 +308,6 @@ def test_a_replay_reads_rows_as_the_stream_would_have_read_them(column: str, uni
 
 def test_a_key_without_a_column_is_refused_with_the_column_to_add() -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
-    fields = plan_spec(schema, TableLayout(keys=["id"], delta="at")).schema.fields
+    columns = plan_spec(schema, TableLayout(keys=["id"], delta="at")).schema
     with pytest.raises(ValueError, match=r"^unknown key 'new'; add a column 'new' to the table"):
-        row_of_json('{"id": 1, "at": 1, "new": 2}', fields, JsonForm())
+        row_of_json('{"id": 1, "at": 1, "new": 2}', columns, JsonForm())

@@ -1,5 +1,6 @@
 """Gathered files that claim too much fail with an error before a row is decoded."""
 
+import json
 import zlib
 from dataclasses import replace
 
@@ -7,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from opal_lake.definition.schema import schema_to_json
 from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.errors import FormatError
-from opal_stream.formats.rows import row_schema
+from opal_stream.formats.rows import DecodedRows, row_schema
 from opal_stream.gathered.file import Header, decode_header, decode_rows, encode_gathered
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.consumed import Consumed
@@ -39,14 +41,18 @@ def header() -> Header:
     return Header(table_id="t", application=application, writer="w", consumed=flushed, first=True)
 
 
-def gathered(rows: pa.Table, compression: str | None = None) -> tuple[bytes, Header]:
+def gathered(
+    rows: pa.Table, compression: str | None = None, *, has_schema: bool = True
+) -> tuple[bytes, Header]:
     """Return a file whose batches may be compressed within the compressed frame."""
-    whole = encode_gathered(header(), rows)
+    schema = spec_of_table().schema
+    whole = encode_gathered(header(), DecodedRows(rows=rows, schema=schema))
     line = whole[: whole.index(b"\n") + 1]
     known = decode_header(line, header().path, "t")
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=compression)
-    with pa.ipc.new_stream(sink, rows.schema, options=options) as stream:
+    metadata = {b"opal.schema": json.dumps(schema_to_json(schema))} if has_schema else {}
+    with pa.ipc.new_stream(sink, rows.schema.with_metadata(metadata), options=options) as stream:
         stream.write_table(rows)
     plain = sink.getvalue()
     body = pa.Codec("lz4").compress(plain, asbytes=True)
@@ -57,7 +63,7 @@ def gathered(rows: pa.Table, compression: str | None = None) -> tuple[bytes, Hea
 def test_rows_are_read_as_they_were_written() -> None:
     rows = rows_of_table(10)
     data, known = gathered(rows)
-    assert decode_rows(data, "x.rows", known, spec_of_table()).equals(rows)
+    assert decode_rows(data, "x.rows", known, spec_of_table()).rows.equals(rows)
 
 
 def test_rows_compressed_twice_are_refused() -> None:
@@ -80,4 +86,10 @@ def test_types_that_share_values_between_rows_are_refused() -> None:
     words = pa.DictionaryArray.from_arrays(places, pa.array(["x"]))
     data, known = gathered(pa.table({"_opal_bad": words}))
     with pytest.raises(FormatError, match=r"x\.rows .*dictionary"):
+        decode_rows(data, "x.rows", known, spec_of_table())
+
+
+def test_rows_without_the_table_schema_are_refused() -> None:
+    data, known = gathered(rows_of_table(10), has_schema=False)
+    with pytest.raises(FormatError, match=r"x\.rows .*lack the metadata 'opal.schema'"):
         decode_rows(data, "x.rows", known, spec_of_table())

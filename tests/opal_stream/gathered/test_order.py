@@ -10,7 +10,7 @@ from opal_lake.log.commit import canonical_json, seal, unseal
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
 from opal_stream.flush.committer import Committer, CommitterOptions
-from opal_stream.formats.rows import fit_rows
+from opal_stream.formats.rows import DecodedRows
 from opal_stream.gathered.file import MAX_BEFORE, Header, decode_header
 from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application, known_positions
@@ -49,7 +49,8 @@ def write(
         first=low == 0 if first is None else first,
         after=None if after is None else tuple(after),
     )
-    rows = fit_rows(decode([order(1, name=f"{of.topic_id}{low}")]).rows, table.log.head().spec)
+    decoded = decode([order(1, name=f"{of.topic_id}{low}")])
+    rows = DecodedRows(rows=decoded.rows, schema=decoded.schema).fitted(table.log.head().spec)
     assert GatheredFolder(table.storage, own.table_id).put(own, rows)
 
 
