@@ -58,7 +58,9 @@ class IngestOperator(DeclaredOperator):
     one commit. A table may switch at any time; pending rows then need one more MetaGen.
 
     A cleared task ingests again. Rows of the earlier try that are still pending are discarded in
-    the same commit. So rows that were removed from the source are gone.
+    the same commit. So rows that were removed from the source are gone, unless they are visible
+    already. With `mode="replace"` visible rows of the partition key end as well: the source has all
+    rows of the key, and no other task ingests under it.
 
     `business_snapshot`, such as "{{ partition_key }}", names the business snapshot of the rows.
     Instead, `business_snapshot_column` names a column that holds it for each row. A run for a
@@ -159,6 +161,12 @@ class IngestOperator(DeclaredOperator):
         arguments = {**self.arguments, "source": source}
         if key is not None:
             arguments.setdefault("partition_key", key)
+        is_mapped = context["ti"].map_index not in (None, -1)
+        if is_mapped and arguments.get("mode") == "replace":
+            raise AirflowFailException(
+                "mode='replace' and a mapped task exclude each other, because each of the mapped "
+                "tasks would end the rows of the others; give one task all paths of the key"
+            )
         earlier_tokens = earlier_tokens_of(context)
         if earlier_tokens:
             arguments["replaces"] = earlier_tokens

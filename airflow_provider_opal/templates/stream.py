@@ -26,6 +26,8 @@ def stream_arguments(kafka: Kafka, ingest: Mapping[str, Any]) -> dict[str, Any]:
     unused = [name for name in _UNUSED if name in ingest]
     if ingest.get("on_empty", "fail") != "fail":
         unused.append("on_empty")
+    if ingest.get("mode", "append") != "append":
+        unused.append("mode")
     if unused:
         name = unused[0]
         raise ValueError(f"{name}={ingest[name]!r} does not apply to a stream; leave it out")

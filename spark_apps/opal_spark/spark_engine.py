@@ -1,7 +1,7 @@
 """Spark as the engine of a table: its tasks, the sources that it reads, and rows as DataFrames."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from opal_spark.read.overwrite import (
     touched_partitions,
 )
 from opal_spark.read.reader import read
+from opal_spark.read.replaced_rows import with_ended
 from opal_spark.read.statement import statement_rows
 from opal_spark.sources import source_errors
 from opal_spark.sources.ingested import SparkRows
@@ -78,6 +79,10 @@ class SparkEngine(SparkTasks):
         if plan.region is not None:
             return region_statement_rows(self.spark, plan)
         return statement_rows(self.spark, plan)
+
+    def with_ended(self, rows: DataFrame, view: View) -> AbstractContextManager[DataFrame]:
+        """Return a source's rows, and a delete for each other row of a view."""
+        return with_ended(self.spark, rows, view)
 
     def touched_partitions(self, plan: StatementPlan) -> pa.Table:
         return touched_partitions(self.spark, plan)

@@ -376,6 +376,31 @@ def test_overwrite_replaces_the_partitions_of_its_rows(engine: Engine, tmp_path:
     assert table.check(all=True) == []
 
 
+@pytest.mark.parametrize("metadata", ["batch", "inline"])
+def test_an_ingest_that_replaces_its_key_ends_the_rows_it_lacks(
+    engine: Engine, table: Table[Any], metadata: str
+) -> None:
+    def ingest(key: str, *values: tuple[str, int, int | None]) -> int:
+        rows = engine.frame([*values])
+        result = table.ingest(rows, mode="replace", partition_key=key, metadata=metadata)
+        if metadata == "batch":
+            table.metagen(partition_key=key)
+        return result.counts["ended"]
+
+    assert ingest("1", ("a", 1, 1), ("b", 1, 2), ("c", 1, 3)) == 0
+    assert ingest("2", ("b", 2, 20), ("d", 2, 4)) == 0
+    # b is the other key's now; its earlier row comes late
+    assert ingest("1", ("a", 1, 5), ("b", 1, 2)) == 1
+    assert engine.rows(table.read()) == [("a", 1, 5), ("b", 2, 20), ("d", 2, 4)]
+    assert ingest("1", ("c", 1, 3)) == 1
+    assert engine.rows(table.read()) == [("b", 2, 20), ("c", 1, 3), ("d", 2, 4)]
+    with pytest.raises(InvalidInputError, match=r"mode='replace'.*lower delta.*|.*d.*lower delta"):
+        ingest("2", ("b", 2, 20), ("d", 1, 4))
+    assert ingest("2", ("d", 3, None), ("e", 2, 5)) == 1
+    assert engine.rows(table.read()) == [("c", 1, 3), ("e", 2, 5)]
+    assert table.check(all=True) == []
+
+
 def test_alter_changes_columns_and_no_row(engine: Engine, table: Table[Any]) -> None:
     fill(table, engine)
     table.alter([{"rename": "sku", "to": "item"}])

@@ -320,10 +320,12 @@ def filled_in_flag(value: Any) -> Any:
 TARGET_MB = Help("size of the written files, in megabytes (default: property target_mb)")
 GRACE = Help("how long jobs and readers may take (default: 1d); older jobs can no longer commit")
 METADATA = one_of("batch", "inline")
+INGEST_MODE = one_of("append", "replace")
 ON_BAD_ROWS = one_of("fail", "quarantine")
 ON_NEW_COLUMNS = one_of("fail", "add", "ignore")
 
 Metadata = Annotated[str, METADATA]
+IngestMode = Annotated[str, INGEST_MODE]
 OnBadRows = Annotated[str, ON_BAD_ROWS]
 OnNewColumns = Annotated[str, ON_NEW_COLUMNS]
 OnEmpty = Annotated[str, one_of("fail", "accept")]

@@ -189,6 +189,13 @@ class Executor(Protocol):
         """
         ...
 
+    def with_ended(self, rows: Rows, view: "View") -> AbstractContextManager[Rows]:
+        """Return a source's rows, and a delete for each other row of a view.
+
+        The deletes have DELETED, ENDED_SEGMENT and ENDED_OFFSET, as rows of a statement do.
+        """
+        ...
+
     def touched_partitions(self, plan: "StatementPlan") -> pa.Table:
         """Return the partition columns of a statement's source, each partition once."""
         ...

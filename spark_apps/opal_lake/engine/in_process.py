@@ -50,6 +50,7 @@ from opal_lake.read.merge_rows import rows_of_merge, touched_partitions
 from opal_lake.read.partition_net import plan_net, read_net
 from opal_lake.read.read import plan_read, read_rows
 from opal_lake.read.region import RegionTest
+from opal_lake.read.replaced_rows import with_ended
 from opal_lake.read.statement import StatementPlan
 from opal_lake.read.statement_rows import arrow_region_test, rows_of_table
 from opal_lake.read.view import ChangesPlan, HistoryPlan, View
@@ -124,6 +125,9 @@ class InProcess:
         if plan.source is None:
             return rows_of_table(plan)
         return rows_of_merge(plan)
+
+    def with_ended(self, rows: pa.Table, view: View) -> AbstractContextManager[pa.Table]:
+        return nullcontext(with_ended(rows, view))
 
     def touched_partitions(self, plan: StatementPlan) -> pa.Table:
         return touched_partitions(plan)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from opal_lake.arguments.declared import Declared, declaration
 from opal_lake.arguments.values import (
     Help,
+    IngestMode,
     Metadata,
     OnBadRows,
     OnEmpty,
@@ -35,6 +36,10 @@ class IngestRules(Declared):
 
     name: ClassVar[str] = "ingest"
 
+    mode: Annotated[
+        IngestMode,
+        Help("replace: rows of the partition key that the source no longer has end; append: stay"),
+    ] = "append"
     metadata: Annotated[
         Metadata,
         Help("batch: a later MetaGen makes the rows visible; inline: the ingest itself"),
@@ -66,7 +71,8 @@ class IngestRules(Declared):
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Raise InvalidInputError for two business snapshots, or a threshold without use."""
+        """Raise InvalidInputError for arguments that exclude or need each other."""
+        _check_mode(given, is_open)
         if given["business_snapshot"] is not None and given["business_snapshot_column"] is not None:
             raise InvalidInputError(
                 "business_snapshot and business_snapshot_column exclude each other; "
@@ -81,6 +87,19 @@ class IngestRules(Declared):
         parse_threshold(threshold, on_bad_rows)
 
 
+def _check_mode(given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+    """Raise InvalidInputError for arguments that exclude `mode="replace"`."""
+    if given["mode"] != "replace":
+        return
+    for name in ("business_snapshot", "business_snapshot_column", "positions"):
+        value = given.get(name)
+        if value is not None:
+            raise InvalidInputError(
+                f"mode='replace' and {name} exclude each other: an ingest that replaces a "
+                "partition key has all of its rows, in one commit; leave out one of them"
+            )
+
+
 @declaration
 class Ingest(IngestRules, Job):
     """Append the rows of a source: from memory, a DataFrame, files, or a database.
@@ -89,6 +108,9 @@ class Ingest(IngestRules, Job):
     `metadata="inline"`, with this call. The same token twice applies once.
 
     `partition_key`, such as a day, names the rows, so that `read` can select them. With
+    `mode="replace"` the source has all rows of the partition key: visible rows of the key end whose
+    keys the source no longer has, and its pending rows are discarded. Rows that another ingest or a
+    statement has replaced stay. With
     `on_bad_rows="quarantine"` bad rows are put aside. If there are more than `reject_threshold`,
     such as 100 or "5%", the ingest fails before it commits. `on_empty` says whether an ingest from
     a source without a row fails, or changes nothing. By default it fails for files and databases,
@@ -123,6 +145,14 @@ class Ingest(IngestRules, Job):
             "TOKEN",
         ),
     ] = None
+
+    def check_key(self) -> None:
+        """Raise InvalidInputError for an ingest that replaces a partition key without one."""
+        if self.mode == "replace" and self.partition_key is None:
+            raise InvalidInputError(
+                "mode='replace' needs a partition_key: rows of this key end that the source no "
+                "longer has. To replace the rows of a condition or all rows, use overwrite"
+            )
 
     @property
     def refuses_empty(self) -> bool:
@@ -195,6 +225,7 @@ class IngestSource(Ingest):
 
         A schema as SQL text is left to the job: only Spark parses all of SQL's types.
         """
+        self.check_key()
         source = source_from_json(self.source)
         create = self._create(source)
         try:

@@ -5,10 +5,13 @@ Its tasks write rows to segments; an inline ingest applies the rule to them in t
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from opal_lake import layout
 from opal_lake.data.json_rows import JsonForm
@@ -23,10 +26,12 @@ from opal_lake.definition.job_names import (
     check_token,
 )
 from opal_lake.definition.schema import COMMIT
-from opal_lake.definition.table_spec import TableSpec
+from opal_lake.definition.table_spec import NO_DELETES, TableSpec
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NoRowsError, count_text
+from opal_lake.events.segment_log import read_events
+from opal_lake.ids import segment_part
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Actions, Commit, file_to_json
 from opal_lake.log.commit_log import CommitLog
@@ -36,6 +41,7 @@ from opal_lake.log.pending import Selection, discarding
 from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.maintenance.fold_files import fold_if_due
+from opal_lake.read.view import View
 from opal_lake.reject_threshold import RejectThreshold, parse_threshold
 from opal_lake.result import JobResult, check_visible
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
@@ -56,7 +62,7 @@ if TYPE_CHECKING:
 SourceRows = Callable[[TableSpec, int], Rows]
 
 
-# Of an ingest into a table that orders rows by commits: how often it runs if its keys change
+# Of an ingest that depends on the rows of its base: how often it runs if they change
 INGEST_TRIES = 10
 
 
@@ -82,6 +88,16 @@ class IngestRun:
     row_form: JsonForm | None = None
     notes: tuple[str, ...] = ()
     can_quarantine: bool = True
+
+    @property
+    def spec(self) -> TableSpec:
+        """The definition of the table by which rows are written.
+
+        An ingest that ends rows gives a table without a delete condition the one that no row meets.
+        """
+        if self.asked.mode == "replace" and self.base.spec.deletes is None:
+            return replace(self.base.spec, deletes=NO_DELETES)
+        return self.base.spec
 
     @property
     def quarantine(self) -> bool:
@@ -113,8 +129,8 @@ def ingest(
     if row_form is not None and row_form.schema is None:
         row_form = replace(row_form, schema=run.base.spec.schema)
     run = replace(run, expected_rows=expected_rows, hurried=hurried, row_form=row_form, notes=notes)
-    if run.base.spec.orders_by_commit:
-        return _ingest_by_commit(table, rows, run)
+    if run.base.spec.orders_by_commit or asked.mode == "replace":
+        return _ingest_on_base(table, rows, run)
     source_rows = rows(run.base.spec, run.number)
     is_held_back = not is_batch and name is not None and waits(table.log, run.base, name)
     if is_batch or is_held_back:
@@ -125,17 +141,15 @@ def ingest(
     return result
 
 
-def _ingest_by_commit(table: OpenTable, rows: SourceRows, run: IngestRun) -> JobResult:
-    """Ingest rows inline into a table that orders rows by their commits.
+def _ingest_on_base(table: OpenTable, rows: SourceRows, run: IngestRun) -> JobResult:
+    """Run an ingest, again if another job changes rows that it depends on.
 
-    If another job changes rows of the same keys, the ingest runs again from the new head, so that
-    the last job to commit has the greatest time.
+    In a table that orders rows by their commits, these are rows of the same keys: the last job to
+    commit has the greatest time. An ingest that replaces a partition key depends on its rows.
     """
     for attempt in range(INGEST_TRIES):
-        source_rows = rows(run.base.spec, run.number)
-        outputs, rule_outputs = write_inline(table, source_rows, run)
         try:
-            result = commit_ingest(table.log, run, outputs, rule_outputs)
+            result = _ingest_once(table, rows, run)
         except KeysTouchedError as error:
             if attempt + 1 == INGEST_TRIES:
                 raise ConflictError(
@@ -150,6 +164,67 @@ def _ingest_by_commit(table: OpenTable, rows: SourceRows, run: IngestRun) -> Job
             fold_if_due(table.log, run.base, result.version)
             return result
     raise AssertionError
+
+
+def _ingest_once(table: OpenTable, rows: SourceRows, run: IngestRun) -> JobResult:
+    """Ingest rows, with deletes of the rows that an ingest with `mode="replace"` ends."""
+    with _with_ended(table, rows(run.spec, run.number), run) as source_rows:
+        if run.asked.metadata == "batch":
+            return commit_ingest(table.log, run, write_segments(table, source_rows, run))
+        outputs, rule_outputs = write_inline(table, source_rows, run)
+        return commit_ingest(table.log, run, outputs, rule_outputs)
+
+
+def _with_ended(table: OpenTable, rows: Rows, run: IngestRun) -> AbstractContextManager[Rows]:
+    """Return a source's rows, with deletes of the visible rows that it no longer has."""
+    if run.asked.mode != "replace":
+        return nullcontext(rows)
+    segments = _replaced_segments(run.base, run.asked)
+    if not segments:
+        return nullcontext(rows)
+    return table.executor.with_ended(rows, View(snapshot=run.base, only=segments))
+
+
+def _replaced_segments(base: Snapshot, asked: "Ingest") -> frozenset[int]:
+    """Return the visible segments of the ingest's partition key."""
+    numbers = base.partitions.get(str(asked.partition_key), frozenset())
+    if not numbers:
+        return frozenset()
+    visible = base.segments.keys() - base.pending
+    return frozenset(segment for segment in visible if segment_part(segment) in numbers)
+
+
+def _check_winners(
+    head: Snapshot,
+    winners: Sequence[Commit],
+    run: IngestRun,
+    files: Sequence[DataFile],
+    rule_outputs: JobOutputs | None,
+) -> None:
+    """Raise KeysTouchedError if winners changed rows on which the ingest depends."""
+    if rule_outputs and run.base.spec.orders_by_commit:
+        for winner in winners:
+            check_untouched(winner, run.base, run.spec, files, rule_outputs)
+    if run.asked.mode == "replace":
+        _check_replaced(head, winners, run.asked)
+
+
+def _check_replaced(head: Snapshot, winners: Sequence[Commit], asked: "Ingest") -> None:
+    """Raise KeysTouchedError if a winner changed rows of the replaced key."""
+    numbers = head.partitions.get(str(asked.partition_key), frozenset())
+    for winner in winners:
+        if not winner.actions.processed:
+            # The logs of a compaction hold older events
+            continue
+        parts = {segment_part(segment) for segment in winner.actions.processed_ids}
+        for log in winner.actions.add_logs:
+            events = read_events(head.storage, log)
+            parts |= {segment_part(segment) for segment in np.unique(events.segment).tolist()}
+        if not parts.isdisjoint(numbers):
+            raise KeysTouchedError(
+                f"version {winner.version} changed rows of partition key {asked.partition_key!r}, "
+                "which the ingest replaces"
+            )
 
 
 def _check_commit_order(spec: TableSpec, asked: "Ingest") -> None:
@@ -182,6 +257,7 @@ def start_ingest(
     New columns are added in a commit of their own, before the commit of the rows.
     """
     check_names(asked)
+    asked.check_key()
     started_us = table.log.clock.now_us()
     base = table.log.head(to_commit=True)
     base.spec.require_keys("an ingest")
@@ -219,7 +295,7 @@ def write_segments(table: OpenTable, rows: Rows, run: IngestRun) -> list[IngestO
     task = partial(
         write_partition,
         storage=table.storage,
-        spec=run.base.spec,
+        spec=run.spec,
         number=run.number,
         quarantine=run.quarantine,
         row_form=run.row_form,
@@ -235,7 +311,7 @@ def write_inline(
     slots = table.executor.slots(writer.merged_entries, rows)
     task = partial(
         write_slot,
-        spec=run.base.spec,
+        spec=run.spec,
         writer=writer,
         slots=slots,
         quarantine=run.quarantine,
@@ -267,15 +343,13 @@ def commit_ingest(
     for output in outputs:
         files += output.files
     files.sort(key=lambda file: file.segments)
-    counts = _counts(files, rejected, rule_outputs)
+    counts = _counts(files, rejected, rule_outputs) | _ended_counts(run, outputs, files)
     look_ups = [output.look_ups for output in outputs if output.look_ups is not None]
     attempts = count()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
-        if rule_outputs and run.base.spec.orders_by_commit:
-            for winner in winners:
-                check_untouched(winner, run.base, run.base.spec, files, rule_outputs)
-        replaced = discarding(head, Selection(tokens=tuple(asked.replaces or ())).of(head))
+        _check_winners(head, winners, run, files, rule_outputs)
+        replaced = discarding(head, _discarded(head, asked))
         changes_table = files or rejected or asked.positions or replaced.discarded
         if not changes_table and not _is_named(asked):
             return None
@@ -290,6 +364,7 @@ def commit_ingest(
             actions = processing_actions(rule_outputs, head, winners, placed)
         actions = replace(
             with_files(actions, log, run.number, next(attempts), placed),
+            spec=_new_spec(head, run),
             discarded=replaced.discarded,
             withdrawn=replaced.withdrawn,
             unheld=replaced.unheld,
@@ -352,14 +427,15 @@ def _check_rows(
         files += output.files
     rejected = fewer_reasons(reasons)
     examples = examples[:EXAMPLES]
-    rows = rejected.total() + sum(file.rows for file in files)
+    ended = sum(output.ended for output in outputs)
+    rows = rejected.total() + sum(file.rows for file in files) - ended
     if rejected and not run.quarantine:
         raise InvalidInputError(_refusal(run, rejected, examples))
     threshold = parse_threshold(run.asked.reject_threshold, run.asked.on_bad_rows)
     if threshold is not None and threshold.is_exceeded(rejected.total(), rows):
         where = _how_to_read_rejected(log, run)
         raise InvalidInputError(_too_many(threshold, rows, rejected, examples, where))
-    if run.asked.on_empty == "fail" and not rejected and not files:
+    if run.asked.on_empty == "fail" and not rows:
         raise NoRowsError(
             "the source has no row; nothing was ingested. If the source may be empty, use "
             "on_empty='accept' (`opal ingest --accept-empty`)"
@@ -394,6 +470,23 @@ def _counts(
     return {**counts, "rejected": rejected.total(), **rule}
 
 
+def _ended_counts(
+    run: IngestRun, outputs: Sequence[IngestOutput], files: Sequence[DataFile]
+) -> dict[str, int]:
+    """Return the counts of the source's rows and of those that end."""
+    if run.asked.mode != "replace":
+        return {}
+    ended = sum(output.ended for output in outputs)
+    return {"rows": sum(file.rows for file in files) - ended, "ended": ended}
+
+
+def _new_spec(head: Snapshot, run: IngestRun) -> TableSpec | None:
+    """Return the definition with a delete condition, if the ingest adds it."""
+    if run.spec.deletes is None or head.spec.deletes is not None:
+        return None
+    return replace(head.spec, deletes=run.spec.deletes)
+
+
 def _business_notes(run: IngestRun, head: Snapshot, *, is_inline: bool) -> Iterator[str]:
     """Yield a note if the rows are held back.
 
@@ -424,13 +517,21 @@ def _unused_tokens(run: IngestRun, head: Snapshot) -> tuple[str, ...]:
     )
 
 
+def _discarded(head: Snapshot, asked: "Ingest") -> frozenset[int]:
+    """Return the pending segments that an ingest replaces."""
+    discarded = Selection(tokens=tuple(asked.replaces or ())).of(head)
+    if asked.mode == "replace":
+        discarded |= Selection(partition_key=asked.partition_key).of(head)
+    return discarded
+
+
 def _rows_discarded(actions: Actions) -> int:
     return sum(discarded.segment.rows for discarded in actions.discarded)
 
 
 def _replaced_counts(run: IngestRun, replaced: Actions) -> dict[str, int]:
     """Return the count of replaced pending rows, if the ingest names earlier ingests."""
-    if not run.asked.replaces:
+    if not run.asked.replaces and run.asked.mode != "replace":
         return {}
     return {"replaced": _rows_discarded(replaced)}
 

@@ -20,7 +20,7 @@ from opal_lake.data.json_rows import JsonForm
 from opal_lake.data.large_rows import unreadable_rows
 from opal_lake.data.rejects import Rejects, split_bad_rows
 from opal_lake.data.segment import DataFile
-from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT
+from opal_lake.definition.schema import DELETED, ENDED_SEGMENT, OFFSET, SEGMENT
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import Attempt, Batches
 from opal_lake.errors import InvalidInputError
@@ -59,9 +59,13 @@ class IngestTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOutput:
-    """The files that a task wrote, and the rows that it rejected."""
+    """The files that a task wrote, and the rows that it rejected.
+
+    Of the rows in the files, `ended` are deletes of rows that the source no longer has.
+    """
 
     files: tuple[DataFile, ...] = ()
+    ended: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
     examples: tuple[Mapping[str, Any], ...] = ()
     look_ups: LookUps | None = None
@@ -115,6 +119,7 @@ def ingest_layers(
     keys = [key.name for key in task.spec.keys]
     rejects = Rejects(keep=task.quarantine, keys=keys, form=task.row_form)
     files: list[DataFile] = []
+    ended = 0
     sequence = task.task * FILES_A_TASK
     portions = chain.from_iterable(_portions(layer, task.spec) for layer in layers)
     for rows in portions:
@@ -123,6 +128,8 @@ def ingest_layers(
         if rejects.counts and not task.quarantine:
             # The ingest fails, so nothing more is written; the error counts all bad rows
             continue
+        if ENDED_SEGMENT in good.column_names:
+            ended += good.num_rows - good[ENDED_SEGMENT].null_count
         for part in split_by_partition(good, task.spec):
             if len(files) == FILES_A_TASK:
                 raise _too_many_files(task.spec)
@@ -134,7 +141,10 @@ def ingest_layers(
         path = layout.rejected_path(task.stem(sequence))
         task.storage.put_if_absent(path, rejects.encode())
     return IngestOutput(
-        files=tuple(files), rejected=dict(rejects.counts), examples=tuple(rejects.examples)
+        files=tuple(files),
+        ended=ended,
+        rejected=dict(rejects.counts),
+        examples=tuple(rejects.examples),
     )
 
 

@@ -59,6 +59,13 @@ _UNSTORED = re.compile(rf"\[USER_RAISED_EXCEPTION\] ([\s\S]*?{UNSTORABLE})")
 # The end of the message that `opal_spark.read.overwrite` raises for a row outside of its region
 OUTSIDE = "outside of the rows that it replaces; leave it out, or widen the condition"
 _OUTSIDE = re.compile(rf"\[USER_RAISED_EXCEPTION\] ([\s\S]*?{OUTSIDE})")
+# The end of the message that `opal_spark.read.replaced_rows` raises for a row that would stay
+OUTLASTED = (
+    "the source has only rows with a lower delta or tie-break than the row that they should "
+    "replace, so that they would stay invisible; give them a delta that is not lower"
+)
+_OUTLASTED = re.compile(rf"\[USER_RAISED_EXCEPTION\] ([\s\S]*?{OUTLASTED})")
+_OF_ROWS = (_DIVIDED, _UNSTORED, _OUTSIDE, _OUTLASTED)
 _UNWRITABLE = re.compile(
     r"Mkdirs failed to create \S+|Parent path is not a directory\S*|Read-only file system"
     r"|(?:Permission denied|AccessControlException|AccessDeniedException)[^\n]{0,200}"
@@ -128,8 +135,11 @@ def _row_problem(text: str) -> InvalidInputError | None:
 
 def _raised_problem(text: str) -> InvalidInputError | None:
     """Return the error that one of our expressions raised for a row."""
-    raised = _DIVIDED.search(text) or _UNSTORED.search(text) or _OUTSIDE.search(text)
-    return None if raised is None else InvalidInputError(raised[1])
+    for pattern in _OF_ROWS:
+        raised = pattern.search(text)
+        if raised is not None:
+            return InvalidInputError(raised[1])
+    return None
 
 
 def _file_problem(text: str) -> OpalError | None:

@@ -52,9 +52,9 @@ def read(spark: SparkSession, view: View, files_where: Predicate | None = None) 
         # The condition does not limit the files: each key's last row is found first
         plan = plan_net(snapshot, view.net_of, view.as_of)
         verify_files(spark, snapshot, plan.files)
-        rows = net_rows(spark, plan, _cached_invalid(snapshot, None))
+        rows = net_rows(spark, plan, cached_invalid(snapshot, None))
     else:
-        invalid = view.narrowed(_cached_invalid(snapshot, view.as_of))
+        invalid = view.narrowed(cached_invalid(snapshot, view.as_of))
         predicate = files_where or where_predicate(view.condition)
         read_plan = plan_read(snapshot, view.as_of, predicate, invalid)
         verify_files(spark, snapshot, read_plan.files)
@@ -72,7 +72,7 @@ def rows_with_ids(spark: SparkSession, snapshot: Snapshot, where: Predicate | No
 
     Files whose bounds do not meet the predicate are left out.
     """
-    plan = plan_read(snapshot, None, where, _cached_invalid(snapshot, None))
+    plan = plan_read(snapshot, None, where, cached_invalid(snapshot, None))
     verify_files(spark, snapshot, plan.files)
     return visible_rows(spark, plan, with_ids=True)
 
@@ -129,7 +129,7 @@ def _filtered(
 _cached: Recent[tuple[str, str, int | None], Bitmaps] = Recent(max_size=_MAX_CACHED)
 
 
-def _cached_invalid(snapshot: Snapshot, as_of: int | None) -> Bitmaps:
+def cached_invalid(snapshot: Snapshot, as_of: int | None) -> Bitmaps:
     """Return the bitmaps of invalid rows, from memory if they were read recently."""
     # A write id permanently names one state of the table
     key = (snapshot.root.table_id, snapshot.root.write_id, as_of)

@@ -135,6 +135,7 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
         ),
         ({}, {"create": CreateTable(keys=["id"], delta="at")}, "table.schema is missing"),
         ({}, {"on_empty": "accept"}, "on_empty='accept' does not apply"),
+        ({}, {"mode": "replace"}, "mode='replace' does not apply"),
         ({"mode": "x"}, {}, "use one of continuous, until_empty, interval"),
         ({"run_for": "1h"}, {}, "run_for is only for the mode continuous"),
         ({"format": "xml"}, {}, "format='xml' is unknown"),
@@ -235,6 +236,7 @@ def test_every_key_of_kafka_arrives_in_the_task(tmp_path: Path) -> None:
             "leave it out",
         ),
         ("null", "{topic: a}", "    on_empty: accept", ("on_empty",), "remove 'on_empty'"),
+        ("null", "{topic: a}", "    mode: replace", ("mode",), "remove 'mode'"),
         ("'@daily'", "{topic: a, start: latest}", "", ("source", "kafka", "start"), "leave it out"),
         (
             "null",

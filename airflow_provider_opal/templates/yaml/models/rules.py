@@ -174,6 +174,9 @@ def _of_ingest(dag: DagModel) -> Iterator[Finding]:
             ("business_snapshot_column",),
             "and 'business_snapshot' exclude each other; remove one of the two",
         )
+    for name in ("business_snapshot", "business_snapshot_column"):
+        if dag.mode == "replace" and getattr(dag, name) is not None:
+            yield (name,), "and 'mode: replace' exclude each other; remove one of the two"
 
 
 def _of_stream(dag: DagModel) -> Iterator[Finding]:
@@ -190,6 +193,8 @@ def _of_stream(dag: DagModel) -> Iterator[Finding]:
             yield (name,), f"does not apply to a stream of Kafka; remove {name!r}"
     if dag.on_empty not in (None, "fail"):
         yield ("on_empty",), "does not apply to a stream of Kafka; remove 'on_empty'"
+    if dag.mode not in (None, "append"):
+        yield ("mode",), "does not apply to a stream of Kafka; remove 'mode'"
 
 
 def doubts(dag: DagModel) -> Iterator[Finding]:
