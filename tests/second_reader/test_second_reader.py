@@ -18,7 +18,7 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table
 from tests.golden import make_golden
 from tests.kit.replay import Replay
-from tests.kit.strategies import History, histories
+from tests.kit.strategies import SERIAL, History, histories
 from tests.opal_lake.build import HISTORIES, SEED, play
 from tests.second_reader.second_reader import UnreadableError, read_table
 
@@ -122,8 +122,27 @@ def compare_histories(file_format: str, tables: int, folder: Path) -> None:
         moments = [moment for moment in replay.moments() if moment is not None]
         chosen = random.Random(SEED).sample(moments, min(EVENT_TIMES, len(moments)))
         assert compare(replay.table, root, chosen) > 0
+        if erase_a_key(replay.table):
+            erased = folder / f"{played}-erased"
+            store(replay.table.storage, erased)
+            assert compare(replay.table, erased, chosen) > 0
 
     run()
+
+
+def erase_a_key(table: Table) -> bool:
+    """Erase the key of a visible row, at once; return False for a table without such a row."""
+    for name in table.snapshot_at().root.savepoints:
+        table.release(name)
+    table.metagen(all=True)
+    serials = table.read(columns=[SERIAL])[SERIAL].to_pylist()
+    if not serials:
+        return False
+    serial = random.Random(SEED).choice(sorted(serials))
+    done = table.erase(f"{SERIAL} = {serial}", grace="0s")
+    assert done.counts["remaining_files"] in (0, 1, 2)  # a commit and its list name a partition
+    assert table.read(where=f"{SERIAL} = {serial}").num_rows == 0
+    return True
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])

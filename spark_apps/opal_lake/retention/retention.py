@@ -42,6 +42,7 @@ from opal_lake.log.version_window import (
     serving_checkpoint,
 )
 from opal_lake.result import JobResult
+from opal_lake.retention.earlier_files import find_earlier_files
 from opal_lake.retention.garbage import LEFT_OVERS, Garbage, find_garbage, left_over_garbage
 from opal_lake.retention.live_files import LogView, Needed, find_needed
 from opal_lake.retention.log_digest import (
@@ -219,23 +220,15 @@ def _cut(log: CommitLog, oldest: int, grace: Duration) -> Cut:
     trim_pages(log.storage, head.root.table_id, needed.oldest)
     deleted = _delete(log, needed, _garbage(head, needed, expiry), no_progress)
     files = deleted.total() - deleted["bytes"]
-    in_flight = len(needed.numbers.in_flight)
+    # The times of other files are the store's, too
+    erased_us = digest.modified_us[oldest]
+    stays = find_earlier_files(log, head, needed, claims, (oldest, erased_us))
     notes = [
         f"all files of versions before {oldest} are deleted",
         _readable_note(oldest, head.version),
     ]
-    gathered = sum(1 for _ in log.storage.list(layout.GATHERED))
-    if gathered:
-        notes.append(
-            f"{count_text(gathered, 'gathered file')} of streams are not committed yet: rows "
-            "of the keys in them come with the stream's next commit"
-        )
-    if in_flight:
-        notes.append(
-            f"{count_text(in_flight, 'job')} began after the erasure and still run: their "
-            "files stay"
-        )
-    return Cut(deleted_files=files, remaining_files=0, notes=tuple(notes))
+    notes += stays.notes
+    return Cut(deleted_files=files, remaining_files=stays.number, notes=tuple(notes))
 
 
 def _expire(

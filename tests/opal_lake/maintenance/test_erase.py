@@ -1,5 +1,6 @@
 """Erasure: no file holds the rows afterwards, other keys stay, and a dead erasure is finished."""
 
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -9,14 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opal_lake.data.rejects import BAD
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError
+from opal_lake.layout import CLAIMS, LOG, claim_path
 from opal_lake.log.commit import Actions
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.result import JobResult
 from opal_lake.storage import open_storage
+from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
+from opal_stream.gathered.file import Header, encode_gathered
+from opal_stream.kafka.applications import Application
+from opal_stream.kafka.consumed import Consumed
+from opal_stream.kafka.topics import Partition
 from tests.kit.check import check_table
 from tests.kit.failing_store import FailingStore, Mode
 from tests.opal_lake import shop
@@ -34,7 +42,8 @@ SCHEMA = pa.schema(
     ]
 )
 SECRET, NUMBER, AMOUNT = "zz-unique-person", 7_654_321_987_654_321, Decimal("98765432101.2345")
-VALUES = (SECRET, NUMBER, AMOUNT)
+MOMENT = 8_765_432_123_456  # the delta of a row of the person alone
+VALUES = (SECRET, NUMBER, AMOUNT, MOMENT)
 MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
 
 
@@ -55,9 +64,15 @@ def _table_of_every_file(storage: MemoryStorage, file_format: str) -> Table:
         delta="at",
         deletes="note = 'gone'",
         file_format=file_format,
-        properties={"checkpoint_commits": 3, "group_rows": 40, "key_store_fan_in": 3},
+        properties={
+            "checkpoint_commits": 3,
+            "group_rows": 40,
+            "key_store_fan_in": 3,
+            "segment_rows": 4,
+        },
     )
-    table = create_on(storage, plan_spec(SCHEMA, layout), tuning=LISTS_IN_FILES)
+    tuning = replace(LISTS_IN_FILES, ingest_max_files=1, fold_at_logs=2)
+    table = create_on(storage, plan_spec(SCHEMA, layout), tuning=tuning)
     for at in range(8):
         names = [SECRET, "anna", *(f"p{at}-{index}" for index in range(4))]
         table.ingest(_people(names, at), metadata="inline", token=f"t{at}")
@@ -68,7 +83,7 @@ def _table_of_every_file(storage: MemoryStorage, file_format: str) -> Table:
     bad = _people([SECRET, "bad"], 20).set_column(1, "at", pa.array([None, None], pa.int64()))
     table.ingest(bad, on_bad_rows="quarantine", metadata="inline")
     table.savepoint("before")
-    gone = _people([SECRET], 30).set_column(4, "note", pa.array(["gone"]))
+    gone = _people([SECRET], MOMENT).set_column(4, "note", pa.array(["gone"]))
     table.ingest(gone, metadata="inline")
     return table
 
@@ -78,9 +93,14 @@ def test_no_file_holds_a_value_of_an_erased_key(file_format: str) -> None:
     storage = MemoryStorage()
     table = _table_of_every_file(storage, file_format)
     before = folders_with(storage, VALUES, SECRET)
-    for value in map(str, VALUES):
-        assert {"data", "_opal/rejected", "_opal/log"} <= before[value], value
+    metadata = {"_opal/log", "_opal/log_pages", "_opal/checkpoints/sections", "_opal/side"}
+    for value in (SECRET, NUMBER, AMOUNT):
+        assert before[str(value)] == {"data", "_opal/rejected", *metadata}, value
+    # The side file lists the files of an ingest that writes more than one
+    of_order = {"data", "_opal/segment_logs", "_opal/key_store", *metadata} - {"_opal/side"}
+    assert before[str(MOMENT)] == of_order
     assert before["hash"] == {"_opal/key_store"}
+    assert any(storage.list("_opal/bitmaps/"))
     with pytest.raises(InvalidInputError, match=r"savepoints before \(\d+\).*release"):
         table.erase(f"number = {NUMBER}")
     table.release("before")
@@ -93,6 +113,82 @@ def test_no_file_holds_a_value_of_an_erased_key(file_format: str) -> None:
     table.ingest(_people([SECRET], 3), metadata="inline")
     assert table.read(where=f"name = '{SECRET}'").num_rows == 1
     assert check_table(table) == []
+
+
+def _new_table(storage: Any, **settings: Any) -> Table:
+    layout = TableLayout(keys=["name"], delta="at", **settings)
+    return create_on(storage, plan_spec(SCHEMA, layout))
+
+
+def test_gathered_rows_from_before_an_erasure_are_files_that_remain() -> None:
+    storage = MemoryStorage()
+    table = _new_table(storage)
+    table.ingest(_people([SECRET, "anna"], 1), metadata="inline")
+    partition = Partition(topic="people", number=0)
+    application = Application(stream="s", partition=partition, topic_id="topic")
+    header = Header(
+        table_id=table.snapshot_at().root.table_id,
+        application=application,
+        writer="w",
+        consumed=Consumed(low=0, high=2),
+        first=True,
+    )
+    good = _people([SECRET], 2).append_column(BAD, pa.nulls(1, pa.string()))
+    storage.put_if_absent(header.path, encode_gathered(header, good))
+    folder = header.path.rpartition("/")[0]
+    assert folder in folders_with(storage, VALUES, SECRET)[SECRET]
+    done = table.erase(f"name = '{SECRET}'", token="e", grace="0s")
+    assert done.counts["remaining_files"] == 1
+    assert "1 gathered file of streams from before the erasure may hold rows" in str(done.notes)
+    assert folders_with(storage, VALUES, SECRET)[SECRET] == {folder}
+    storage.delete([header.path])
+    assert table.erase(f"name = '{SECRET}'", token="e", grace="0s").counts["remaining_files"] == 0
+    later = header.path.replace("0.rows", "2.rows")
+    storage.put_if_absent(later, b"of a flush after the erasure")
+    assert table.erase(f"name = '{SECRET}'", token="e", grace="0s").counts["remaining_files"] == 0
+
+
+def test_a_commit_that_names_a_partition_of_the_erased_rows_remains() -> None:
+    storage = MemoryStorage()
+    table = _new_table(storage, partition_by=["name"])
+    table.ingest(_people([SECRET, "anna"], 1), metadata="inline")
+    done = table.erase(f"name = '{SECRET}'", token="e", grace="0s")
+    assert done.counts["remaining_files"] == 1
+    assert "the commit of version 2 names folders of partitions without rows" in str(done.notes)
+    assert folders_with(storage, VALUES, SECRET) == {SECRET: {"_opal/log"}}
+    shared = _new_table(MemoryStorage(), partition_by=["note"])
+    shared.ingest(
+        _people([SECRET, "anna"], 1).set_column(4, "note", pa.array(["both", "both"])),
+        metadata="inline",
+    )
+    assert shared.erase(f"name = '{SECRET}'", grace="0s").counts["remaining_files"] == 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _StoreWithAJob(ForwardingStore):
+    """A store in which a job begins, and writes a file, just before the first commit is put."""
+
+    inner: Any
+    claim: bytes
+    path: str = ""
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        if path.startswith(LOG) and not self.path:
+            claims = sum(1 for _ in self.inner.list(CLAIMS))
+            self.inner.put_if_absent(claim_path(claims + 1), self.claim)
+            self.path = f"data/{claims + 1:010d}-0123abcd-1.parquet"
+            self.inner.put_if_absent(self.path, SECRET.encode())
+        return ForwardingStore.put_if_absent(self, path, data)
+
+
+def test_files_of_a_job_whose_age_is_unknown_remain() -> None:
+    storage = MemoryStorage()
+    _new_table(storage).ingest(_people([SECRET, "anna"], 1), metadata="inline")
+    raced = _StoreWithAJob(inner=storage, claim=b"a damaged claim")
+    done = reopen(raced, "e").erase(f"name = '{SECRET}'", token="e", grace="0s")
+    assert done.counts["remaining_files"] == 1
+    assert "1 file of jobs that began before the erasure may hold rows" in str(done.notes)
+    assert SECRET.encode() in storage.get(raced.path)
 
 
 def test_older_files_stay_until_the_grace_has_passed() -> None:
