@@ -214,9 +214,10 @@ def business_snapshots(spark: SparkSession, folder: Path) -> None:
 
 
 def move_from(spark: SparkSession, folder: Path) -> None:
-    del folder
+    page = "docs/how-to/from-delta-or-iceberg.md"
+    run_page(page, {"/lake/": f"{folder}/"}, {"spark": spark})
     old_table(spark)
-    run_console("docs/how-to/from-delta-or-iceberg.md", {})
+    run_console(page, {})
 
 
 def old_table(spark: SparkSession) -> None:
