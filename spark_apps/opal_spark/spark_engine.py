@@ -20,8 +20,10 @@ from opal_lake.read.statement import StatementPlan
 from opal_lake.read.view import ChangesPlan, HistoryPlan, View
 from opal_lake.source import Files, Jdbc
 from opal_lake.table import Table
+from opal_spark.engine.by_key import guess_slots
 from opal_spark.engine.columns import arrow_of_spark, spark_schema
 from opal_spark.engine.executor import SparkTasks
+from opal_spark.engine.session import parallelism
 from opal_spark.read.changes import changes
 from opal_spark.read.history_view import history
 from opal_spark.read.overwrite import (
@@ -31,7 +33,7 @@ from opal_spark.read.overwrite import (
 )
 from opal_spark.read.reader import read
 from opal_spark.read.replaced_rows import with_ended
-from opal_spark.read.statement import statement_rows
+from opal_spark.read.statement import guess_statement_rows, statement_rows
 from opal_spark.sources import source_errors
 from opal_spark.sources.ingested import SparkRows
 
@@ -83,6 +85,11 @@ class SparkEngine(SparkTasks):
     def with_ended(self, rows: DataFrame, view: View) -> AbstractContextManager[DataFrame]:
         """Return a source's rows, and a delete for each other row of a view."""
         return with_ended(self.spark, rows, view)
+
+    def statement_slots(self, plan: StatementPlan, rows: DataFrame, entries: int) -> int:
+        """Return the number of tasks for the rows of a statement and entries of the store."""
+        guess = guess_statement_rows(plan, rows)
+        return guess_slots(guess, entries, parallelism(self.spark))
 
     def touched_partitions(self, plan: StatementPlan) -> pa.Table:
         return touched_partitions(self.spark, plan)

@@ -227,6 +227,13 @@ class Executor(Protocol):
         """
         ...
 
+    def statement_slots(self, plan: "StatementPlan", rows: Rows, entries: int) -> int:
+        """Return the number of ranges for the rows of a statement.
+
+        `entries` of the key store are merged with them.
+        """
+        ...
+
     def by_partition(self, rows: Rows, base: Snapshot, task: Task[T]) -> list[T]:
         """Run a task on each partition of a source's rows, in the order of the partitions."""
         ...

@@ -165,6 +165,9 @@ class InProcess:
             slots *= 2
         return slots
 
+    def statement_slots(self, plan: StatementPlan, rows: pa.Table, entries: int) -> int:
+        return self.slots(entries, rows)
+
     def _reported(self, noun: str, works: Sequence[W]) -> Iterator[W]:
         """Yield the works, and report before each of them how many are done."""
         for done, work in enumerate(works):

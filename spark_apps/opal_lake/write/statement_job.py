@@ -105,7 +105,7 @@ def _run_on(table: OpenTable, statement: Statement, base: Snapshot, started_us: 
     commit_us = commit_time(table.log, base)
     rows = table.executor.statement_rows(plan)
     writer = slot_writer(base, number, table.cache)
-    slots = table.executor.slots(writer.merged_entries, rows)
+    slots = table.executor.statement_slots(plan, rows, writer.merged_entries)
     task = partial(write_statement_slot, spec=spec, writer=writer, slots=slots, commit_us=commit_us)
     outputs = table.executor.by_key_hash(rows, base, slots, task)
     _check_outputs(statement, outputs)

@@ -72,9 +72,25 @@ def rows_with_ids(spark: SparkSession, snapshot: Snapshot, where: Predicate | No
 
     Files whose bounds do not meet the predicate are left out.
     """
-    plan = plan_read(snapshot, None, where, cached_invalid(snapshot, None))
+    plan = statement_read(snapshot, where)
     verify_files(spark, snapshot, plan.files)
     return visible_rows(spark, plan, with_ids=True)
+
+
+def statement_read(snapshot: Snapshot, where: Predicate | None) -> ReadPlan:
+    """Plan a read of the visible rows.
+
+    Files whose bounds do not meet the predicate are left out.
+    """
+    return plan_read(snapshot, None, where, cached_invalid(snapshot, None))
+
+
+def stored_rows(spark: SparkSession, plan: ReadPlan) -> DataFrame:
+    """Return all rows of a plan's files, hidden ones too, with their row ids."""
+    spec = plan.snapshot.spec
+    schema = spark_schema(spec, physical=True)
+    rows = scan_files(spark, plan.snapshot.storage, plan.files, schema, spec.file_format)
+    return rows.select(*read_columns(spec), SEGMENT, OFFSET)
 
 
 def visible_rows(spark: SparkSession, plan: ReadPlan, *, with_ids: bool = False) -> DataFrame:

@@ -33,7 +33,9 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.read.statement import Clause, StatementPlan, When, is_on_keys
 from opal_spark.engine.columns import quoted, spark_field_type
 from opal_spark.engine.conditions import constant
+from opal_spark.engine.session import rough_rows
 from opal_spark.engine.stored_values import stored_value
+from opal_spark.read.rows_by_id import BY_IDS, IdLimits, TargetCondition, rows_where
 from opal_spark.read.statement_rows import LookUp, key_columns, rows_of_target
 from opal_spark.read.statement_text import (
     SqlBuilder,
@@ -42,6 +44,7 @@ from opal_spark.read.statement_text import (
     has_sql_texts,
     plain_text,
 )
+from opal_spark.read.understood import understood
 
 OF_SOURCE = "_opal_of_source"
 _TEXTS = "_opal_texts"
@@ -55,33 +58,63 @@ _SIDES: Mapping[When, tuple[bool, bool]] = {
 _EVERY_COLUMN = re.compile(r"[.(,]\s*\*")
 
 
-def statement_rows(spark: SparkSession, plan: StatementPlan) -> DataFrame:
+def statement_rows(
+    spark: SparkSession, plan: StatementPlan, limits: IdLimits = BY_IDS
+) -> DataFrame:
     """Return the rows that a statement adds, each with the row that it ends.
 
     Besides the table's columns they have DELETED, ENDED_SEGMENT and ENDED_OFFSET.
     """
     plan.check()
     if plan.source is None:
-        return _rows_of_table(spark, plan)
+        return _rows_of_table(spark, plan, limits)
     source = source_rows(spark, plan)
     return rows_of_pairs(plan, source, _paired(spark, plan, source))
 
 
-def _rows_of_table(spark: SparkSession, plan: StatementPlan) -> DataFrame:
+def guess_statement_rows(plan: StatementPlan, rows: DataFrame) -> int | None:
+    """Return a guess of the rows that a statement adds, None if Spark has none.
+
+    Spark's own guess is far too high after a join. Each row of the table and of the source makes at
+    most one row.
+    """
+    guess = rough_rows(rows)
+    of_source: int | None = 0
+    if isinstance(plan.source, DataFrame):
+        of_source = rough_rows(plan.source)
+    if of_source is None:
+        return guess
+    most = sum(file.rows for file in plan.snapshot.files.values()) + of_source
+    return most if guess is None else min(guess, most)
+
+
+def _rows_of_table(spark: SparkSession, plan: StatementPlan, limits: IdLimits) -> DataFrame:
     clauses = plan.of("matched")
     first = clauses[0].where if len(clauses) == 1 else None
-    rows = rows_of_target(spark, plan, plain_text(first))
+    rows = _rows_where(spark, plan, first, limits)
     if has_sql_texts(clauses):
         source = f"{{rows}} AS {_in_format(quoted(plan.target))}"
         rows, clauses = evaluated(rows, source, clauses, _TEXTS)
         first = None
     rows = rows.alias(plan.target)
     if first is not None:
-        # Spark skips parts of files by a filter, but not by a CASE
-        rows = rows.where(condition_column(first))
+        # Each of the rows meets the condition
         clauses = [Clause(when="matched", action=clauses[0].action, values=clauses[0].values)]
     made = rows.select(made_row(plan, clauses, rows, []).alias(DELETED))
     return made.where(F.col(DELETED).isNotNull()).select(f"{DELETED}.*")
+
+
+def _rows_where(
+    spark: SparkSession, plan: StatementPlan, where: Any, limits: IdLimits
+) -> DataFrame:
+    """Return the rows that meet a condition, maybe more if `spark.sql` evaluates it."""
+    plain = plain_text(where)
+    if isinstance(where, SqlText) and understood(plain, plan.spec, plan.target) is None:
+        return rows_of_target(spark, plan, plain)
+    if plain is None:
+        return rows_of_target(spark, plan, None)
+    condition = TargetCondition(given=plain, holds=condition_column(plain), limits=limits)
+    return rows_where(spark, plan, condition, _target_fields(plan))
 
 
 def source_rows(spark: SparkSession, plan: StatementPlan) -> DataFrame:

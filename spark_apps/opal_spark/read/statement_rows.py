@@ -1,7 +1,8 @@
 """The rows of the table that a statement reads, with their row ids.
 
 All rows are scanned, or the rows of some keys are found through the key store: in this process for
-the few keys that a condition names, and in tasks for the keys of a merge's source.
+the few keys that a condition names, and in tasks for the keys of a merge's source. `rows_by_id`
+finds the rows of other conditions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from opal_lake.definition.schema import (
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import HASH, Batches
 from opal_lake.errors import InvalidInputError
+from opal_lake.events.segment_log import RowIds
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import Entries
 from opal_lake.read.get import hashes_of_keys, visible_rows
@@ -57,30 +59,43 @@ def rows_of_target(spark: SparkSession, plan: StatementPlan, where: Any) -> Data
     condition = understood(where, plan.spec, plan.target)
     if condition is None:
         return rows_with_ids(spark, plan.snapshot, None)
-    keys = keys_of_condition(where, plan.spec, plan.target)
-    if keys is not None and len(keys) <= _MAX_KEYS:
-        try:
-            hashes = hashes_of_keys(keys, plan.spec)
-        except InvalidInputError:
-            # A value of another type than the key's: Spark compares them in its own way
-            return rows_with_ids(spark, plan.snapshot, None)
-        fields = plan.spec.schema.fields
-        rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, fields)
-        schema = _schema({field.name: field for field in fields})
-        return rows_from_arrow(spark, _with_ids(rows, entries), schema)
+    rows = rows_of_named_keys(spark, plan, where)
+    if rows is not None:
+        return rows
     return rows_with_ids(spark, plan.snapshot, where_predicate(condition))
 
 
-def _schema(fields: Mapping[str, Field]) -> T.StructType:
+def rows_of_named_keys(spark: SparkSession, plan: StatementPlan, where: Any) -> DataFrame | None:
+    """Return the visible rows of the keys that an understood condition names.
+
+    None if it names no keys, or too many, or keys that Spark would compare in its own way.
+    """
+    keys = keys_of_condition(where, plan.spec, plan.target)
+    if keys is None or len(keys) > _MAX_KEYS:
+        return None
+    try:
+        hashes = hashes_of_keys(keys, plan.spec)
+    except InvalidInputError:
+        # A value of another type than the key's
+        return None
+    fields = plan.spec.schema.fields
+    rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, fields)
+    ids = RowIds(segment=entries.segment, offset=entries.offset)
+    schema = schema_with_ids({field.name: field for field in fields})
+    return rows_from_arrow(spark, with_ids(rows, ids), schema)
+
+
+def schema_with_ids(fields: Mapping[str, Field]) -> T.StructType:
     """Return the schema of rows of the table with row ids."""
     members = [T.StructField(name, spark_field_type(field)) for name, field in fields.items()]
     ids = [T.StructField(SEGMENT, T.LongType()), T.StructField(OFFSET, T.IntegerType())]
     return T.StructType([*members, *ids])
 
 
-def _with_ids(rows: pa.Table, entries: Entries) -> pa.Table:
-    with_segment = rows.append_column(SEGMENT, pa.array(entries.segment, pa.int64()))
-    return with_segment.append_column(OFFSET, pa.array(entries.offset, pa.int32()))
+def with_ids(rows: pa.Table, ids: RowIds) -> pa.Table:
+    """Return rows with the columns of their ids."""
+    with_segment = rows.append_column(SEGMENT, pa.array(ids.segment, pa.int64()))
+    return with_segment.append_column(OFFSET, pa.array(ids.offset, pa.int32()))
 
 
 def key_columns(source: DataFrame, spec: TableSpec) -> list[Column] | None:
@@ -143,7 +158,7 @@ class LookUp:
             fields=self.target,
         )
         given = [rows.schema[name] for name in self.source]
-        schema = T.StructType([*given, *_schema(self.target).fields])
+        schema = T.StructType([*given, *schema_with_ids(self.target).fields])
         return by_key.mapInArrow(with_same_version(task), schema)
 
 
@@ -159,9 +174,9 @@ def look_up(
         for name, field in fields.items():
             values = target[field.name].cast(arrow_type(field.type))
             joined = joined.append_column(name, values.take(position))
-        ids = _with_ids(pa.table({"": pa.nulls(len(entries))}), entries)
-        for name in (SEGMENT, OFFSET):
-            joined = joined.append_column(name, ids[name].take(position))
+        segment, offset = pa.array(entries.segment), pa.array(entries.offset)
+        joined = joined.append_column(SEGMENT, segment.take(position))
+        joined = joined.append_column(OFFSET, offset.take(position))
         yield from joined.to_batches(max_chunksize=_BATCH_ROWS)
     forget_archives()
 

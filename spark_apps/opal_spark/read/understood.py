@@ -32,6 +32,18 @@ def understood(where: Any, spec: TableSpec, target: str) -> Condition | None:
 
     `target` is the name by which the text calls the table.
     """
+    condition = compared(where, spec, target)
+    for node in all_of(condition.typed) if condition is not None else ():
+        if isinstance(node, Read | Constant | Widen) and node.kind.name not in _ALIKE:
+            return None
+    return condition
+
+
+def compared(where: Any, spec: TableSpec, target: str) -> Condition | None:
+    """Return a condition that only compares columns and literals, otherwise None.
+
+    In Spark it raises for no row, unless it raises for each.
+    """
     if not isinstance(where, str) or any(part in where for part in _OF_SPARK):
         return None
     sides = {target: spec.schema.fields}
@@ -40,9 +52,6 @@ def understood(where: Any, spec: TableSpec, target: str) -> Condition | None:
     except InvalidInputError:
         # A text of Spark's language, which is wider, or one that Spark refuses
         return None
-    for node in all_of(condition.typed):
-        if isinstance(node, Apply | Compute | Matches):
-            return None
-        if isinstance(node, Read | Constant | Widen) and node.kind.name not in _ALIKE:
-            return None
+    if any(isinstance(node, Apply | Compute | Matches) for node in all_of(condition.typed)):
+        return None
     return condition

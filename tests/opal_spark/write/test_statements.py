@@ -1,6 +1,7 @@
 """Statements on Spark: clauses, names, types, errors, and the same rows as in this process."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 from opal_lake.errors import InvalidInputError
 from opal_lake.read.statement import Clause, StatementPlan
 from opal_spark import OpalTable
+from opal_spark.read.rows_by_id import IdLimits
 from opal_spark.read.statement import statement_rows
 from tests.opal_spark.build import content, create, frame
 from tests.opal_spark.twin import arrow_of
@@ -216,23 +218,49 @@ def test_columns_of_all_types_stay_as_they_were(
     assert [float(row.amount) for row in table.read().orderBy("id").collect()] == [2, 3, 4]
 
 
+def delete_plan(table: OpalTable, where: Any) -> StatementPlan:
+    clauses = [Clause(when="matched", action="delete", where=where)]
+    return StatementPlan(snapshot=table.log.head(), cache=table.cache, clauses=clauses)
+
+
 def test_merge_on_keys_and_a_condition_on_keys_scan_no_file(
     spark: SparkSession, table: OpalTable
 ) -> None:
     source = changes(spark, ("ax", 2, 1))
     scans: dict[str, bool] = {}
     for on in ("t.sku = s.sku", "t.sku <=> s.sku"):
-        clauses = [Clause(when="matched", action="delete")]
-        plan = StatementPlan(
-            snapshot=table.log.head(), cache=table.cache, clauses=clauses, source=source, on=on
-        )
+        plan = replace(delete_plan(table, None), source=source, on=on)
         scans[on] = bool(statement_rows(spark, plan).inputFiles())
     assert [*scans.values()] == [False, True]
-    for where in ("sku = 'ax'", "price > 1000", "sku = 'ax' OR price = 1000"):
-        clauses = [Clause(when="matched", action="delete", where=where)]
-        plan = StatementPlan(snapshot=table.log.head(), cache=table.cache, clauses=clauses)
-        scans[where] = bool(statement_rows(spark, plan).inputFiles())
+    for where in ("sku = 'ax'", "price > 1000", "sku = 'ax' OR price = 10"):
+        spark.sparkContext.setJobGroup(where, where)
+        statement_rows(spark, delete_plan(table, where))
+        scans[where] = bool(spark.sparkContext.statusTracker().getJobIdsForGroup(where))
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
     assert [*scans.values()][2:] == [False, False, True]
+
+
+def test_rows_are_the_same_by_their_ids_and_by_a_scan(spark: SparkSession, tmp_path: Path) -> None:
+    table = OpalTable.create(
+        spark, str(tmp_path / "t"), changes(spark).schema, keys=["sku"], delta="at"
+    )
+    for at in (1, 2):
+        table.upsert(changes(spark, *((f"s{number}", at, number) for number in range(40))))
+    table.compact()
+    table.upsert(changes(spark, *((f"s{number}", 3, number) for number in range(5))))
+    conditions = [("price < 20", 20), ("price + 1 < 21", 20), (F.col("t.price") < 7, 7)]
+    # In this process, in tasks, and by a scan of all columns
+    for limits in (IdLimits(), IdLimits(local_rows=0), IdLimits(few=0, share=0)):
+        for where, number in conditions:
+            rows = statement_rows(spark, delete_plan(table, where), limits)
+            assert bool(rows.inputFiles()) == (limits.few == 0), where
+            keys = sorted(row.sku for row in rows.collect())
+            assert keys == sorted(f"s{sku}" for sku in range(number)), (limits, where)
+    assert statement_rows(spark, delete_plan(table, "price < 0")).collect() == []
+    table.update({"price": "price + 100"}, where="price < 20")
+    assert table.delete("price + 1 > 111 OR at = 3").counts["deleted"] == 14
+    prices = sorted(row.price for row in table.read().collect())
+    assert prices == [*range(20, 40), *range(105, 111)]
 
 
 def test_wrong_texts_are_errors_and_change_nothing(spark: SparkSession, table: OpalTable) -> None:
