@@ -21,6 +21,7 @@ from opal_lake.storage import open_storage
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
+from opal_stream.formats.rows import DecodedRows
 from opal_stream.gathered.file import Header, encode_gathered
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.consumed import Consumed
@@ -134,7 +135,8 @@ def test_gathered_rows_from_before_an_erasure_are_files_that_remain() -> None:
         first=True,
     )
     good = _people([SECRET], 2).append_column(BAD, pa.nulls(1, pa.string()))
-    storage.put_if_absent(header.path, encode_gathered(header, good))
+    gathered = DecodedRows(rows=good, schema=table.snapshot_at().spec.schema)
+    storage.put_if_absent(header.path, encode_gathered(header, gathered))
     folder = header.path.rpartition("/")[0]
     assert folder in folders_with(storage, VALUES, SECRET)[SECRET]
     done = table.erase(f"name = '{SECRET}'", token="e", grace="0s")
