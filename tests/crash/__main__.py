@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.crash.site import STORES, site_in
 from tests.crash.spark_bootstrap import crash_bootstraps
 from tests.crash.story import Story, StoryEndedError, Tally, processes
-from tests.crash.worker import JOBS
+from tests.crash.worker import JOBS, Kill
 from tests.fixtures_s3 import s3_server
 
 JOBS_A_STORY = 10
@@ -46,6 +46,28 @@ def crash(
                 left=crashes,
             )
             number += 1
+    return tally
+
+
+def crash_at_every_call(folder: Path, operation: str) -> Tally:
+    """Kill a kind of job before and after each call to the store, on one table."""
+    tally = Tally()
+    story = Story(
+        site=site_in(folder, "local", operation, {}),
+        store="local",
+        name=f"{operation} on local",
+        dice=random.Random(operation),
+        tally=tally,
+        context=processes(),
+    )
+    story.begin()
+    at = 1
+    # Beyond its last call a job comes through
+    while not tally.survived and not tally.failures:
+        for after in (False, True):
+            story.live_through(operation, Kill(kind="store", at=at, after=after))
+        at += 1
+    story.end()
     return tally
 
 

@@ -14,19 +14,23 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 
 from opal_lake.errors import NotFoundError
+from opal_lake.log.commit import Commit
 from opal_lake.table import Table
 from tests.crash.left_overs import left_overs
 from tests.crash.site import Site
+from tests.crash.statements import PLAIN, RUNS, rows_of, token_of
 from tests.crash.worker import JOBS, Job, Kill, work
 from tests.kit.check import check_table
 from tests.soak.model import Ledger, difference
-from tests.soak.rows import Batch, columns_from
+from tests.soak.rows import Batch, Columns, columns_from
 
 KINDS = ("outside", "store", "file")
 _TICKS_A_BATCH = 90
 _TRIES = 4
 _JOB_S = 120
 _INGESTS = ("ingest", "inline", "retry")
+# Jobs whose token applies once
+_ONCE = (*_INGESTS, *RUNS)
 _FIRST_JOBS = ("inline", "ingest", "metagen", "inline")
 _WEIGHTS = {
     "ingest": 3,
@@ -39,6 +43,11 @@ _WEIGHTS = {
     "zorder": 2,
     "retain": 2,
     "rebuild": 1,
+    "update": 2,
+    "delete": 1,
+    "insert": 1,
+    "merge": 3,
+    PLAIN: 1,
 }
 
 
@@ -80,17 +89,25 @@ class Story:
 
     def __post_init__(self) -> None:
         self.table = self.site.create()
-        self.ledger = Ledger(log=self.table.log)
+        self.ledger = Ledger(log=self.table.log, statement_rows=self._rows_of_statement)
 
     def tell(self, jobs: int) -> None:
         """Run this many jobs that are killed, after some that are not."""
-        for operation in _FIRST_JOBS:
-            self._through(self._job(operation))
-        self._follow()
+        self.begin()
         for _ in range(jobs):
             self.live_through(
                 self.dice.choices(self.operations, [_WEIGHTS[name] for name in self.operations])[0]
             )
+        self.end()
+
+    def begin(self) -> None:
+        """Run the first jobs, which nobody kills."""
+        for operation in _FIRST_JOBS:
+            self._through(self._job(operation))
+        self._follow()
+
+    def end(self) -> None:
+        """Let old versions expire, and look for left-overs."""
         self._through(self._job("retain"))
         self._judge("after the last retention")
         if findings := left_overs(self.table, self.site.root):
@@ -102,10 +119,13 @@ class Story:
             self._fail(job.operation, f"does not come through, though nobody killed it: {answer}")
             raise StoryEndedError
 
-    def live_through(self, operation: str) -> None:
-        """Kill a job, run it again until it is done, and once more without a change."""
+    def live_through(self, operation: str, kill: "Kill | Outside | None" = None) -> None:
+        """Kill a job, run it again until it is done, and once more without a change.
+
+        A statement without a token runs only once.
+        """
         job, killed = self._job(operation), False
-        kill = self._kill(operation)
+        kill = kill or self._kill(operation)
         where = f"{operation} killed by {kill}"
         answer = self._run(job, kill)
         if answer is None:
@@ -115,6 +135,9 @@ class Story:
             )
         else:
             self.tally.survived += 1
+        if killed and operation == PLAIN:
+            self._judge(where)
+            return
         for _ in range(_TRIES if killed else 0):
             self.tally.reruns += 1
             answer = self._run(job, None)
@@ -124,9 +147,12 @@ class Story:
             self._fail(where, f"does not come through: {answer}")
             raise StoryEndedError
         self._measure(operation, answer)
+        if operation == PLAIN:
+            self._judge(where)
+            return
         version = self.table.snapshot_at().version
         again = self._run(job, None)
-        if operation in _INGESTS and (
+        if operation in _ONCE and (
             again is None or "error" in again or self.table.snapshot_at().version != version
         ):
             self._fail(where, f"a third run with the same token is not what it should be: {again}")
@@ -137,8 +163,16 @@ class Story:
         batch = Batch(writer=1, turn=self.turn, tick=self.turn * _TICKS_A_BATCH)
         return Job(
             operation=operation,
-            token=batch.token if operation in _INGESTS else f"{operation} {self.turn}",
+            token=batch.token if operation in _INGESTS else token_of(operation, self.turn),
         )
+
+    def _rows_of_statement(self, commit: Commit, shown: Columns) -> Columns | None:
+        """Return the rows of a statement; one without a token is of the turn that it ended."""
+        if commit.operation == "update" and commit.token is None:
+            return rows_of(token_of(PLAIN, self.turn), shown)
+        if commit.operation in RUNS and commit.token is not None:
+            return rows_of(commit.token, shown)
+        return None
 
     def _kill(self, operation: str) -> "Kill | Outside":
         """Draw a moment anywhere in the job, by the length of the last of its kind."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from opal_lake.data.z_value import z_fields
@@ -18,6 +19,7 @@ from opal_lake.result import JobResult
 from opal_lake.storage.left_overs import KeepsLeftOvers, LeftOver
 from opal_lake.storage.protocol import Storage, StoredObject
 from opal_lake.table import Table
+from tests.crash import statements
 from tests.crash.site import Site
 from tests.opal_lake.clustering import zorder
 from tests.opal_lake.compacting import compact
@@ -96,6 +98,7 @@ JOBS: dict[str, Callable[[Table, str], JobResult]] = {
     "rebuild": lambda table, token: replace(table, executor=InProcess(tasks=4)).rebuild_key_store(
         token=token
     ),
+    **dict.fromkeys(statements.STATEMENTS, statements.run),
 }
 
 
@@ -105,16 +108,18 @@ class Reaper:
 
     kill: Kill | None
     calls: dict[str, int] = field(default_factory=lambda: {"store": 0, "file": 0})
+    lock: Lock = field(default_factory=Lock)
 
     def count(self, kind: str) -> bool:
         """Return whether to die after this call."""
-        self.calls[kind] += 1
-        meant = (
-            self.kill is not None and self.kill.kind == kind and self.kill.at == self.calls[kind]
-        )
-        if meant and self.kill is not None and not self.kill.after:
+        with self.lock:
+            self.calls[kind] += 1
+            number = self.calls[kind]
+        kill = self.kill
+        is_meant = kill is not None and kill.kind == kind and kill.at == number
+        if is_meant and kill is not None and not kill.after:
             die()
-        return meant
+        return is_meant
 
     def watch_files(self, root: Path) -> None:
         """Count the calls to the file system as Python is about to make them."""
@@ -146,26 +151,29 @@ class ReapedStore:
         return self.inner.uri
 
     def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        return self._done(self.reaper.count("store"), self.inner.get(path, start, length))
+        return self._counted(self.inner.get, path, start, length)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-        return self._done(self.reaper.count("store"), self.inner.put_if_absent(path, data))
+        return self._counted(self.inner.put_if_absent, path, data)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
-        return self._done(self.reaper.count("store"), self.inner.list(prefix, start_after))
+        return self._counted(self.inner.list, prefix, start_after)
 
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:
-            dies = self.reaper.count("store")
-            self._done(dies, self.inner.delete([path]))
+            self._counted(self.inner.delete, [path])
 
     def now_us(self) -> int | None:
-        return self._done(self.reaper.count("store"), self.inner.now_us())
+        return self._counted(self.inner.now_us)
 
-    def _done(self, dies: bool, result: Any) -> Any:
-        if dies:
-            die()
-        return result
+    def _counted(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Make a call; it may be the last one, also if it raises an error."""
+        dies = self.reaper.count("store")
+        try:
+            return call(*arguments)
+        finally:
+            if dies:
+                die()
 
 
 class ReapedFolder(ReapedStore):
@@ -173,11 +181,11 @@ class ReapedFolder(ReapedStore):
 
     def left_overs(self) -> Iterator[LeftOver]:
         assert isinstance(self.inner, KeepsLeftOvers)
-        return self._done(self.reaper.count("store"), self.inner.left_overs())
+        return self._counted(self.inner.left_overs)
 
     def remove_left_overs(self, paths: Iterable[str]) -> None:
         assert isinstance(self.inner, KeepsLeftOvers)
-        self._done(self.reaper.count("store"), self.inner.remove_left_overs(paths))
+        self._counted(self.inner.remove_left_overs, paths)
 
 
 def work(site: Site, job: Job, kill: Kill | None, answers: Connection) -> None:

@@ -4,7 +4,7 @@ The commits say which batch became visible in which version; a few lines of nump
 visible then.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,11 +50,17 @@ class Model:
         return self._whole
 
 
+# Returns the rows that a commit of a statement wrote, given the rows that were visible before it;
+# None for a commit of another kind
+StatementRows = Callable[[Commit, Columns], Columns | None]
+
+
 @dataclass(slots=True, kw_only=True)
 class Ledger:
     """A model that follows a log, commit by commit."""
 
     log: CommitLog
+    statement_rows: StatementRows | None = None
     model: Model = field(default_factory=Model)
     version: int = -1
     tokens: dict[str, int] = field(default_factory=dict)
@@ -77,6 +83,11 @@ class Ledger:
             self._ingested[commit.number] = commit.token, _segments(actions.ingested)
         for number in {segment_part(discarded.segment.id) for discarded in actions.discarded}:
             self._ingested.pop(number)
+        if self.statement_rows is not None:
+            rows = self.statement_rows(commit, self.model.visible(commit.version))
+            if rows is not None:
+                self.model.add(rows, commit.version)
+                return
         processed = actions.processed_ids
         for number in sorted({segment_part(segment) for segment in processed}):
             token, segments = self._ingested.pop(number)
