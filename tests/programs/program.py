@@ -116,6 +116,8 @@ class Program(ColumnChanges):
         self.is_meddling = False
         self.changed_meanwhile = False
         self.has_restored_meanwhile = False
+        self.number_meanwhile = 0
+        self.ran_meanwhile = False
         self.has_deletes = self.deletes is not None
         self.applied: list[Applied] = []
         self.savepoints: dict[str, int] = {}
@@ -447,12 +449,11 @@ class Program(ColumnChanges):
         A `new_column` is added before its rows, in a commit of its own.
         """
         before, first = self.now, self.next_number
-        if new_column is None:
-            self._meddle()
+        self._meddle(is_allowed=new_column is None)
         result, error = self._attempted(call)
         self._add_column(new_column)
         written, reason = self._rows_or_refusal(before, statement, refusal)
-        if written and self._has_conflict(before, written):
+        if written and self._has_run_again(before, written):
             self.happened["conflict"] += 1
             first = self.next_number
             written, reason = self._rows_or_refusal(self.now, statement, refusal)
@@ -534,31 +535,51 @@ class Program(ColumnChanges):
             return True
         raise AssertionError(f"the {operation} is refused: {error}") from error
 
-    def _has_conflict(self, before: State, written: Iterable[Written]) -> bool:
-        """Return whether a job that ran meanwhile makes a statement run again.
+    def _has_run_again(self, before: State, written: Iterable[Written]) -> bool:
+        """Return whether a statement ran again because of the job that ran meanwhile.
 
-        It does if it made rows of the statement's keys visible, or changed the definition of the
-        table, or restored a version.
+        It has to if that job changed visible rows of its keys, the definition of the table, or
+        restored a version. It may if that job brought only earlier rows of its keys.
         """
-        if self.now is before:
+        if not self.ran_meanwhile:
             return False
-        if self.changed_meanwhile:
-            return True
-        touched: set[Any] = set()
-        for number, row in self.now.rows.items():
-            was_visible = number in before.rows and before.rows[number].processed is not None
-            if row.processed is not None and not was_visible:
-                touched.add(row.key)
-        return any(self.roles.key(row.values) in touched for row in written)
+        touched = [
+            row
+            for number, row in self.now.rows.items()
+            if row.processed is not None
+            and (number not in before.rows or before.rows[number].processed is None)
+        ]
+        has_to = self.changed_meanwhile
+        may = has_to
+        for own in written:
+            key = self.roles.key(own.values)
+            orders = [row.order for row in touched if row.key == key]
+            may |= bool(orders)
+            last = max(
+                (row.order for row in before.rows.values() if _is_known(row, key)), default=None
+            )
+            has_to |= any(last is None or order > last for order in orders)
+        # A job that ran again has a greater number than the job that ran meanwhile
+        versions = self.new_versions()
+        numbers = [self.table.log.read_commit(version).number for version in versions]
+        has = not versions or (numbers[0] or 0) > self.number_meanwhile
+        if may and not has_to:
+            return has
+        if versions and not self.changed_meanwhile:
+            assert has == has_to, f"it ran again: {has}, it has to: {has_to}"
+        return has_to
 
     # Jobs that run while another one does
 
-    def _meddle(self) -> None:
+    def _meddle(self, *, is_allowed: bool = True) -> None:
         """Let another job run while the next one does, now and then."""
+        self.ran_meanwhile = False
         self.changed_meanwhile = False
         self.has_restored_meanwhile = False
         store = self.table.storage
-        if self.is_meddling or not isinstance(store, MeddledStore) or self.random.random() > 0.3:
+        if not is_allowed or self.is_meddling or not isinstance(store, MeddledStore):
+            return
+        if self.random.random() > 0.3:
             return
         # Rows of the job that is under way come before those of the other one
         self.next_number += RESERVED
@@ -580,10 +601,14 @@ class Program(ColumnChanges):
         getattr(self, step)()
         self.steps.append("then")
         self.is_meddling = False
-        operations = {self.operations[at] for at in range(before + 1, self.version + 1)}
+        versions = range(before + 1, self.version + 1)
+        operations = {self.operations[at] for at in versions}
+        numbers = [self.table.log.read_commit(at).number for at in versions]
+        self.number_meanwhile = max((number or 0 for number in numbers), default=0)
         changes = {"alter", "restore", "set_properties", "add_columns"}
         self.has_restored_meanwhile = "restore" in operations
         self.changed_meanwhile = bool(operations & changes) or self.has_deletes > had_deletes
+        self.ran_meanwhile = self.version > before
         self.happened["meanwhile"] += 1
 
     def _add_column(self, column: Node | None) -> None:
@@ -877,6 +902,8 @@ class Program(ColumnChanges):
         return {"widen": f"{path}{node.name}", "type": node.type}
 
     def _may_widen(self, node: Node) -> bool:
+        if node.role in ("delta", "tie") and node.type.startswith("decimal(9"):
+            return False
         if node.type == "date":
             return not node.role and node is not self.partition and self.file_format == "parquet"
         return True
@@ -894,6 +921,10 @@ class Program(ColumnChanges):
         assert result.repeated, (job, result)
         assert result.version == job.version
         assert not self.new_versions()
+
+
+def _is_known(row: ModelRow, key: tuple[Any, ...]) -> bool:
+    return row.processed is not None and row.key == key
 
 
 def _conjunction(parts: Sequence[Formula]) -> Formula:
