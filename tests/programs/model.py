@@ -5,7 +5,7 @@ shared with the code that it judges.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -76,7 +76,10 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A statement as the model runs it. `on` is None for a statement without a match."""
+    """A statement as the model runs it. `on` is None for a statement without a match.
+
+    With a `region`, visible rows of the region end unless the source has a row of their key.
+    """
 
     clauses: Sequence[Clause]
     source: Source | None = None
@@ -84,6 +87,7 @@ class Statement:
     latest: bool = False
     evolves: bool = False
     at: Any = None
+    region: Callable[[ModelRow], bool] | None = None
 
     def of(self, when: When) -> list[Clause]:
         return [clause for clause in self.clauses if clause.when == when]
@@ -97,7 +101,9 @@ def order_of(roles: Roles, values: Values, delta: Any) -> tuple[Any, ...]:
 
 def rows_of_statement(state: State, statement: Statement, roles: Roles) -> list[Written]:
     """Return the rows that a statement writes; raise RefusedError if it has to fail."""
-    if statement.source is None:
+    if statement.region is not None:
+        written = _overwritten(state, statement, roles)
+    elif statement.source is None:
         pairs = [(row, {TARGET: row.values}) for row in state.visible]
         written = _applied(statement.of("matched"), pairs, statement)
     else:
@@ -138,6 +144,24 @@ def _merged(state: State, statement: Statement, roles: Roles) -> list[Written]:
         *_applied(statement.of("not matched"), inserts, statement),
         *_applied(statement.of("not matched by source"), others, statement),
     ]
+
+
+def _overwritten(state: State, statement: Statement, roles: Roles) -> list[Written]:
+    """Return the rows of an overwrite: the new ones, and deletes of the others in the region."""
+    assert statement.region is not None
+    by_key = {row.key: row for row in state.visible}
+    written: list[Written] = []
+    for values in statement.source.rows if statement.source is not None else ():
+        ended = by_key.get(roles.key(values))
+        action: Action = "insert" if ended is None else "update"
+        written.append(Written(action=action, values=values, ended=ended))
+    keys = {roles.key(row.values) for row in written}
+    ended_rows = [row for row in state.visible if row.key not in keys and statement.region(row)]
+    return [*written, *(_delete_of(row) for row in ended_rows)]
+
+
+def _delete_of(row: ModelRow) -> Written:
+    return Written(action="delete", values=row.values, ended=row)
 
 
 def _latest(source: Sequence[Values], roles: Roles) -> list[Values]:

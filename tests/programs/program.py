@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -73,6 +74,8 @@ MEDDLERS = (
     "insert",
     "merge",
     "merge",
+    "overwrite",
+    "drop_partition",
     "compact",
     "cluster",
     "restore",
@@ -115,6 +118,7 @@ class Program(ColumnChanges):
         self.happened: Counter[str] = Counter()
         self.is_meddling = False
         self.changed_meanwhile = False
+        self.has_deletes_meanwhile = False
         self.has_restored_meanwhile = False
         self.number_meanwhile = 0
         self.ran_meanwhile = False
@@ -453,7 +457,7 @@ class Program(ColumnChanges):
         result, error = self._attempted(call)
         self._add_column(new_column)
         written, reason = self._rows_or_refusal(before, statement, refusal)
-        if written and self._has_run_again(before, written):
+        if written and self._has_run_again(before, written, statement):
             self.happened["conflict"] += 1
             first = self.next_number
             written, reason = self._rows_or_refusal(self.now, statement, refusal)
@@ -487,7 +491,8 @@ class Program(ColumnChanges):
                 at=statement.at,
             )
             self.next_number = max(self.next_number, first + len(written))
-            self.has_deletes |= any(clause.action == "delete" for clause in statement.clauses)
+            deletes = [clause for clause in statement.clauses if clause.action == "delete"]
+            self.has_deletes |= bool(deletes) or statement.region is not None
             self.record(operation, replace(self.now, rows=rows), versions)
         self.remember(operation, call, result)
 
@@ -535,11 +540,14 @@ class Program(ColumnChanges):
             return True
         raise AssertionError(f"the {operation} is refused: {error}") from error
 
-    def _has_run_again(self, before: State, written: Iterable[Written]) -> bool:
+    def _has_run_again(
+        self, before: State, written: Iterable[Written], statement: Statement
+    ) -> bool:
         """Return whether a statement ran again because of the job that ran meanwhile.
 
-        It has to if that job changed visible rows of its keys, the definition of the table, or
-        restored a version. It may if that job brought only earlier rows of its keys.
+        It has to if that job changed visible rows of its keys, brought rows into the region that
+        it replaces, changed the definition of the table, or restored a version. It may if that job
+        brought only earlier rows of its keys.
         """
         if not self.ran_meanwhile:
             return False
@@ -550,7 +558,13 @@ class Program(ColumnChanges):
             and (number not in before.rows or before.rows[number].processed is None)
         ]
         has_to = self.changed_meanwhile
-        may = has_to
+        if statement.region is not None:
+            new_rows = {row.row_id for row in touched}
+            own_keys = {self.roles.key(row.values) for row in written}
+            visible_rows = [row for row in self.now.visible if row.row_id in new_rows]
+            has_to |= any(statement.region(row) for row in visible_rows if row.key not in own_keys)
+        # A first delete may add the condition for deletes to the definition
+        may = has_to or self.has_deletes_meanwhile
         for own in written:
             key = self.roles.key(own.values)
             orders = [row.order for row in touched if row.key == key]
@@ -563,11 +577,9 @@ class Program(ColumnChanges):
         versions = self.new_versions()
         numbers = [self.table.log.read_commit(version).number for version in versions]
         has = not versions or (numbers[0] or 0) > self.number_meanwhile
-        if may and not has_to:
-            return has
-        if versions and not self.changed_meanwhile:
-            assert has == has_to, f"it ran again: {has}, it has to: {has_to}"
-        return has_to
+        assert has or not has_to, "it did not run again, and has to"
+        assert may or not has, "it ran again without a reason"
+        return has
 
     # Jobs that run while another one does
 
@@ -575,6 +587,7 @@ class Program(ColumnChanges):
         """Let another job run while the next one does, now and then."""
         self.ran_meanwhile = False
         self.changed_meanwhile = False
+        self.has_deletes_meanwhile = False
         self.has_restored_meanwhile = False
         store = self.table.storage
         if not is_allowed or self.is_meddling or not isinstance(store, MeddledStore):
@@ -607,7 +620,8 @@ class Program(ColumnChanges):
         self.number_meanwhile = max((number or 0 for number in numbers), default=0)
         changes = {"alter", "restore", "set_properties", "add_columns"}
         self.has_restored_meanwhile = "restore" in operations
-        self.changed_meanwhile = bool(operations & changes) or self.has_deletes > had_deletes
+        self.changed_meanwhile = bool(operations & changes)
+        self.has_deletes_meanwhile = self.has_deletes > had_deletes
         self.ran_meanwhile = self.version > before
         self.happened["meanwhile"] += 1
 
@@ -633,10 +647,7 @@ class Program(ColumnChanges):
 
     def delete(self) -> None:
         where = self.where({TARGET: self.now.columns}, 0.97)
-        at = None
-        if self.random.random() < 0.4 and not self.orders_by_commit:
-            assert self.roles.delta is not None
-            at = self.random.choice(self.pools[self.roles.delta])
+        at = self._end()
         clause = Clause(when="matched", action="delete", where=where)
         text, token = _text(where), self.token()
         self.steps.append(f"  where {text} at {at!r}")
@@ -697,6 +708,66 @@ class Program(ColumnChanges):
             refusal = "the table fills the delta"
         new_column = extra if evolves and has_extra else None
         self.run_statement("merge", statement, call, refusal, new_column)
+
+    def overwrite(self) -> None:
+        """Replace all rows, those of a condition, or the partitions of the new rows."""
+        nodes = self.source_columns(lacks_added=False)
+        rows = self.rows(nodes, are_distinct=self.random.random() < 0.8)
+        at = self._end()
+        where, partitions = None, None
+        region: Callable[[ModelRow], bool] = _is_any
+        refusal = None
+        if self.partition is not None and self.random.random() < 0.5:
+            partitions, number = "dynamic", self.partition.number
+            values = [row[number] for row in rows]
+            region = partial(_has_value, number=number, values=values)
+        elif self.random.random() < 0.6:
+            where = self.where({TARGET: self.now.columns}, 1)
+            assert where is not None
+            region = partial(_meets, where=where)
+            if not all(where.value({TARGET: row}) is True for row in rows):
+                refusal = "a new row does not meet the condition"
+        frame, token, text = self.frame(nodes, rows), self.token(), _text(where)
+        self.steps.append(f"  {partitions} where {text} at {at!r} {rows}")
+        source = Source(rows=rows, numbers=frozenset(node.number for node in nodes))
+        statement = Statement(
+            clauses=[Clause(when="not matched", action="insert")],
+            source=source,
+            at=at,
+            region=region,
+        )
+        self.run_statement(
+            "overwrite",
+            statement,
+            lambda: self.table.overwrite(
+                frame, partitions=partitions, where=text, at=at, token=token
+            ),
+            refusal,
+        )
+
+    def drop_partition(self) -> None:
+        """Delete the rows of a partition."""
+        if self.partition is None:
+            return
+        node = self.node_of(self.partition.number)
+        value, token = self.value(node), self.token()
+        self.steps.append(f"  {node.name} = {value!r}")
+        statement = Statement(
+            clauses=[Clause(when="matched", action="delete")],
+            region=partial(_has_value, number=node.number, values=[value]),
+        )
+        self.run_statement(
+            "drop_partition",
+            statement,
+            lambda: self.table.drop_partition({node.name: value}, token=token),
+        )
+
+    def _end(self) -> Any:
+        """Return a delta for deletes, or None."""
+        if self.orders_by_commit or self.random.random() > 0.4:
+            return None
+        assert self.roles.delta is not None
+        return self.random.choice(self.pools[self.roles.delta])
 
     def _on(self, nodes: Sequence[Node]) -> Formula:
         """Return a condition that matches rows: on all keys, on some, or on another column."""
@@ -921,6 +992,18 @@ class Program(ColumnChanges):
         assert result.repeated, (job, result)
         assert result.version == job.version
         assert not self.new_versions()
+
+
+def _is_any(_: ModelRow) -> bool:
+    return True
+
+
+def _has_value(row: ModelRow, *, number: int, values: Sequence[Any]) -> bool:
+    return row.values.get(number) in values
+
+
+def _meets(row: ModelRow, *, where: Formula) -> bool:
+    return where.value({TARGET: row.values}) is True
 
 
 def _is_known(row: ModelRow, key: tuple[Any, ...]) -> bool:

@@ -14,6 +14,8 @@ WEIGHTS = {
     "delete": 8,
     "insert": 6,
     "merge": 18,
+    "overwrite": 6,
+    "drop_partition": 3,
     "alter": 8,
     "compact": 4,
     "major": 1,
