@@ -169,6 +169,15 @@ def hash_keys(
     return np.ascontiguousarray(words[:, :2], np.uint64)
 
 
+def hash_bytes(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> pa.Array:
+    """Return hashes as binary values of 16 bytes, as `hashes_from_bytes` reads them."""
+    words = np.ascontiguousarray(np.stack([high, low], axis=1).astype(">u8"))
+    hashes = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(16), len(high), [None, pa.py_buffer(words)]
+    )
+    return hashes.cast(pa.binary())
+
+
 def hashes_from_bytes(hashes: "pa.Array | pa.ChunkedArray") -> npt.NDArray[np.uint64]:
     """Return the 16-byte hashes that Spark ships in the form of `hash_keys`."""
     if hashes.null_count:

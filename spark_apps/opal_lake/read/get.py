@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from opal_lake.arrays import IndexArray, UInt64Array
+from opal_lake.arrays import BoolArray, IndexArray, UInt64Array
 from opal_lake.data.column_read import readers
 from opal_lake.data.columns import physical_schema, physical_type, to_fields
 from opal_lake.data.data_file import existing_names
 from opal_lake.data.segment import DataFile
-from opal_lake.definition.key_hash import given_keys, hash_keys
-from opal_lake.definition.schema import SEGMENT, Atomic, Field, type_name
+from opal_lake.definition.key_hash import given_keys, hash_bytes, hash_keys
+from opal_lake.definition.ordering import of_order
+from opal_lake.definition.schema import SEGMENT, Atomic, Field, arrow_type, type_name
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError, count_text
 from opal_lake.events.bitmap import Bitmaps, add_rows
@@ -64,20 +66,76 @@ def get_rows(
 
 
 def visible_rows(
-    snapshot: Snapshot, cache: RunCache, hashes: Hashes, fields: Sequence[Field]
+    snapshot: Snapshot,
+    cache: RunCache,
+    hashes: Hashes,
+    fields: Sequence[Field],
+    keys: Mapping[str, pa.Array | pa.ChunkedArray],
 ) -> tuple[pa.Table, Entries]:
-    """Return fields of the visible rows of key hashes, and the entries of these rows."""
+    """Return fields of the visible rows of key hashes, and the entries of these rows.
+
+    `keys` has the values of key columns by name, in the order of the hashes. They and what the
+    entries show are not read from the data files.
+    """
+    spec = snapshot.spec
     newest = _newest(snapshot, cache, _distinct(hashes), None)
+    columns = _columns_of_entries(newest, spec)
+    given = [field for field in spec.keys if _is_exact(field, keys.get(field.name))]
+    if given and len(newest):
+        value_set = hash_bytes(hashes[:, 0], hashes[:, 1])
+        position = pc.index_in(hash_bytes(newest.high, newest.low), value_set=value_set)
+        for field in given:
+            columns[field.name] = keys[field.name].take(position)
+    unread = [field for field in fields if field.name not in columns]
+    if unread:
+        stored = to_fields(rows_of_entries(snapshot, newest, unread), spec, unread)
+        columns.update(zip(stored.column_names, stored.columns, strict=True))
     if not fields:
-        return to_fields(pa.table({"": pa.nulls(len(newest))}), snapshot.spec, []), newest
-    return to_fields(rows_of_entries(snapshot, newest, fields), snapshot.spec, fields), newest
+        return to_fields(pa.table({"": pa.nulls(len(newest))}), spec, []), newest
+    names = [field.name for field in fields]
+    return pa.table([columns[name] for name in names], names=names), newest
+
+
+def _columns_of_entries(entries: Entries, spec: TableSpec) -> dict[str, Any]:
+    """Return the delta and the tie-breaks of entries, by name."""
+    columns = {spec.delta.name: of_order(entries.delta, _all_true(entries), _atomic(spec.delta))}
+    for index, field in enumerate(spec.tie_break):
+        is_valid = entries.ties[2 * index].astype(np.bool_)
+        columns[field.name] = of_order(entries.ties[2 * index + 1], is_valid, _atomic(field))
+    return columns
+
+
+def _all_true(entries: Entries) -> BoolArray:
+    return np.ones(len(entries), np.bool_)
+
+
+def _atomic(field: Field) -> Atomic:
+    assert isinstance(field.type, Atomic)
+    return field.type
+
+
+def _is_exact(field: Field, values: pa.Array | pa.ChunkedArray | None) -> bool:
+    """Return whether values with the hash of a stored key are the stored values.
+
+    -0.0 has the hash of 0.0.
+    """
+    if values is None or values.type != arrow_type(field.type):
+        return False
+    return not pa.types.is_floating(values.type)
 
 
 def hashes_of_keys(keys: Any, spec: TableSpec) -> Hashes:
     """Return the hashes of keys that a user gives, in their order, without repeats."""
+    hashes, _ = hashed_keys(keys, spec)
+    return _distinct(hashes)
+
+
+def hashed_keys(keys: Any, spec: TableSpec) -> tuple[Hashes, dict[str, pa.Array]]:
+    """Return the hashes of keys that a user gives, and their values by key column."""
     given = _given(keys, spec)
     hashes = hash_keys([*given.values()], _key_types(spec))
-    return _distinct(hashes)
+    values = {field.name: given[field.physical] for field in spec.keys}
+    return hashes, values
 
 
 def _given(keys: Any, spec: TableSpec) -> dict[str, pa.Array]:
@@ -209,10 +267,9 @@ def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field
             "run `opal check`"
         )
     ids = concat_ids([part.ids for part in parts])
-    row_ids = zip(ids.segment.tolist(), ids.offset.tolist(), strict=True)
-    position_of = {row_id: position for position, row_id in enumerate(row_ids)}
-    wanted = zip(entries.segment.tolist(), entries.offset.tolist(), strict=True)
-    order = np.array([position_of[row_id] for row_id in wanted], np.intp)
+    # Both have the same row ids: sorted by them, the same rows are at the same positions
+    order = np.empty(len(entries), np.intp)
+    order[np.lexsort((entries.offset, entries.segment))] = np.lexsort((ids.offset, ids.segment))
     return rows.take(pa.array(order))
 
 

@@ -237,7 +237,8 @@ def _by_keys(merge: _Merge) -> tuple[pa.Table, _Pairs]:
         target_hashes = hash_keys(keys, _key_types(spec))
     else:
         fields = target_fields(plan, merge.matched)
-        rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, fields)
+        values = {key.name: column for key, column in zip(spec.keys, known, strict=True)}
+        rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, fields, values)
         target = with_side(plan.target, rows, entries.segment, entries.offset)
         target_hashes = np.stack([entries.high, entries.low], axis=1)
     pairs = _equal_hashes(target_hashes, hashes)

@@ -28,7 +28,7 @@ from opal_lake.definition.schema import (
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.log.visibility import invalid_rows
-from opal_lake.read.get import hashes_of_keys, visible_rows
+from opal_lake.read.get import hashed_keys, visible_rows
 from opal_lake.read.read import plan_read, read_rows
 from opal_lake.read.region import RegionTest
 from opal_lake.read.statement import (
@@ -161,11 +161,11 @@ def _target_rows(plan: StatementPlan, where: Any, fields: Sequence[Field]) -> pa
     if keys is None:
         return scanned(plan, fields, condition)
     try:
-        hashes = hashes_of_keys(keys, plan.spec)
+        hashes, values = hashed_keys(keys, plan.spec)
     except InvalidInputError:
         # A number that no key can be, such as 1.5, or a double, which equals several integers
         return scanned(plan, fields, condition)
-    rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, fields)
+    rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, fields, values)
     return with_side(plan.target, rows, entries.segment, entries.offset)
 
 

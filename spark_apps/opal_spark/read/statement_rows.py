@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from opal_lake.definition.key_hash import hashes_from_bytes
+from opal_lake.definition.key_hash import hash_bytes, hashes_from_bytes
 from opal_lake.definition.schema import (
     OFFSET,
     SEGMENT,
@@ -31,8 +30,7 @@ from opal_lake.engine.executor import HASH, Batches
 from opal_lake.errors import InvalidInputError
 from opal_lake.events.segment_log import RowIds
 from opal_lake.key_store.cache.protocol import RunCache
-from opal_lake.key_store.entries import Entries
-from opal_lake.read.get import hashes_of_keys, visible_rows
+from opal_lake.read.get import hashed_keys, visible_rows
 from opal_lake.read.statement import StatementPlan, keys_of_condition
 from opal_lake.read.where import where_predicate
 from opal_lake.write.unchanged import KnownTable
@@ -49,6 +47,7 @@ _MAX_KEYS = 10_000  # beyond so many, tasks scan the table
 # Rows of a source whose keys a task looks up together. Each look-up opens the files of its rows
 _LOOK_UP_ROWS = 1 << 17
 _BATCH_ROWS = 10_000
+_KEY = "_opal_key"
 
 
 def rows_of_target(spark: SparkSession, plan: StatementPlan, where: Any) -> DataFrame:
@@ -74,12 +73,12 @@ def rows_of_named_keys(spark: SparkSession, plan: StatementPlan, where: Any) -> 
     if keys is None or len(keys) > _MAX_KEYS:
         return None
     try:
-        hashes = hashes_of_keys(keys, plan.spec)
+        hashes, values = hashed_keys(keys, plan.spec)
     except InvalidInputError:
         # A value of another type than the key's
         return None
     fields = plan.spec.schema.fields
-    rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, fields)
+    rows, entries = visible_rows(plan.snapshot, plan.cache, hashes, fields, values)
     ids = RowIds(segment=entries.segment, offset=entries.offset)
     schema = schema_with_ids({field.name: field for field in fields})
     return rows_from_arrow(spark, with_ids(rows, ids), schema)
@@ -143,12 +142,13 @@ class LookUp:
         """Return the source's rows, each with the row of its key or with nulls."""
         spark, spec = source.sparkSession, self.plan.spec
         columns = [F.col(quoted(name)).alias(joined) for joined, name in self.source.items()]
-        key_names = [f"_{index}" for index in range(len(keys))]
+        key_names = [f"{_KEY}{index}" for index in range(len(keys))]
         named_keys = [key.alias(name) for key, name in zip(keys, key_names, strict=True)]
         types = [key.type for key in spec.keys if isinstance(key.type, Atomic)]
         # A row without a key gets a hash that no key has
         hashed = f"coalesce({key_hash_sql(key_names, types, 'parquet')}, unhex(repeat('0', 32)))"
-        rows = source.select(*columns, *named_keys).selectExpr(*self.source, f"{hashed} AS {HASH}")
+        with_keys = source.select(*columns, *named_keys)
+        rows = with_keys.selectExpr(*self.source, *key_names, f"{hashed} AS {HASH}")
         slots = guess_slots(rough_rows(rows), 0, parallelism(spark))
         by_key = rows.repartitionById(slots, hash_slot(HASH, slots))
         task = partial(
@@ -168,9 +168,13 @@ def look_up(
     """Yield rows with the visible rows of their keys, in a task."""
     for rows in _gathered(batches):
         hashes = hashes_from_bytes(rows[HASH])
-        target, entries = visible_rows(known.snapshot, cache, hashes, [*fields.values()])
-        position = pc.index_in(rows[HASH].cast(pa.binary()), value_set=_hash_bytes(entries))
-        joined = rows.drop_columns([HASH])
+        keys: dict[str, pa.ChunkedArray] = {}
+        for index, field in enumerate(known.snapshot.spec.keys):
+            keys[field.name] = rows[f"{_KEY}{index}"].cast(arrow_type(field.type))
+        target, entries = visible_rows(known.snapshot, cache, hashes, [*fields.values()], keys)
+        stored = hash_bytes(entries.high, entries.low)
+        position = pc.index_in(rows[HASH].cast(pa.binary()), value_set=stored)
+        joined = rows.drop_columns([HASH, *(f"{_KEY}{index}" for index in range(len(keys)))])
         for name, field in fields.items():
             values = target[field.name].cast(arrow_type(field.type))
             joined = joined.append_column(name, values.take(position))
@@ -191,12 +195,3 @@ def _gathered(batches: Batches) -> Iterator[pa.Table]:
             gathered = []
     if gathered:
         yield pa.Table.from_batches(gathered)
-
-
-def _hash_bytes(entries: Entries) -> pa.Array:
-    """Return the key hash of each entry, as `hashes_from_bytes` reads it."""
-    words = np.stack([entries.high, entries.low], axis=1).astype(">u8")
-    hashes = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(16), len(entries), [None, pa.py_buffer(np.ascontiguousarray(words))]
-    )
-    return hashes.cast(pa.binary())
