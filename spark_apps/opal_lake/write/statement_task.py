@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake import layout
-from opal_lake.arrays import BoolArray
+from opal_lake.arrays import BoolArray, Int32Array, Int64Array
 from opal_lake.data.rejects import EXAMPLES, json_texts
 from opal_lake.definition.key_hash import hashes_from_bytes
 from opal_lake.definition.schema import DELETED, ENDED_OFFSET, ENDED_SEGMENT
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import HASH, Attempt, Batches
+from opal_lake.events.bitmap import Bitmaps, Marks, add_rows
 from opal_lake.events.segment_log import NO_ROW, RowIds, concat_ids
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.rule.metagen import entries_of_rows
@@ -107,19 +108,28 @@ def _without_repeats(batches: Batches) -> Iterator[pa.RecordBatch]:
 
     A row may match several rows of a source.
     """
-    seen: set[tuple[int, int]] = set()
+    seen: Bitmaps = {}
     for batch in batches:
         is_delete = pc.fill_null(batch[DELETED], False).to_numpy(zero_copy_only=False)
         positions = np.flatnonzero(is_delete)
         deletes = batch.take(pa.array(positions))
-        is_repeat = np.zeros(batch.num_rows, np.bool_)
-        ids = zip(
-            deletes[ENDED_SEGMENT].to_pylist(), deletes[ENDED_OFFSET].to_pylist(), strict=True
-        )
-        for position, row_id in zip(positions, ids, strict=True):
-            is_repeat[position] = row_id in seen
-            seen.add(row_id)
-        yield batch.filter(pa.array(~is_repeat)) if is_repeat.any() else batch
+        segment, offset = deletes[ENDED_SEGMENT].to_numpy(), deletes[ENDED_OFFSET].to_numpy()
+        is_repeat = Marks.of(seen).at(segment, offset) | _repeats(segment, offset)
+        add_rows(seen, segment, offset)
+        remains = np.ones(batch.num_rows, np.bool_)
+        remains[positions[is_repeat]] = False
+        yield batch.filter(pa.array(remains)) if is_repeat.any() else batch
+
+
+def _repeats(segment: Int64Array, offset: Int32Array) -> BoolArray:
+    """Return which row ids are equal to an earlier one."""
+    # The sort is stable: of equal row ids the first stays first
+    order = np.lexsort((offset, segment))
+    is_same = np.zeros(len(order), np.bool_)
+    is_same[1:] = (np.diff(segment[order]) == 0) & (np.diff(offset[order]) == 0)
+    repeats = np.zeros(len(order), np.bool_)
+    repeats[order] = is_same
+    return repeats
 
 
 def _ended(rows: pa.Table) -> RowIds:

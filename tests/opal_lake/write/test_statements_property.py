@@ -5,16 +5,20 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.definition.schema import COMMIT
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
+from opal_lake.storage import Storage
+from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
-from opal_lake.table import Table, create_on
+from opal_lake.table import Table, create_on, table_on
 from tests.kit.ids import CountingIds
 
 OWN_DELTA = "at"
@@ -44,6 +48,9 @@ class Program:
             self.delete,
             self.insert,
             self.merge,
+            self.overwrite,
+            self.overwrite,
+            self.drop_partition,
             self.compact,
             self.restore,
         ]
@@ -93,6 +100,59 @@ class Program:
         left.update({key: rows[key] for key in new})
         self.rows = left
 
+    def overwrite(self) -> None:
+        """Overwrite a region, at times while another job upserts rows, and at times twice."""
+        rows, day = self._some_rows(), self.random.choice(DAYS)
+        kind = self.random.choice(["all", "where", "dynamic"])
+        if kind == "dynamic" and not self.table.snapshot_at().spec.partition_by:
+            kind = "where"
+        arguments: dict[str, Any] = {"token": f"{self.now}"}
+        if kind == "where":
+            arguments["where"] = _is_day(day)
+            if any(row[0] != day for row in rows.values()):
+                with pytest.raises(InvalidInputError, match="would not meet"):
+                    self.table.overwrite(self._arrow(rows), **arguments)
+            rows = {key: (day, row[1]) for key, row in rows.items()}
+        elif kind == "dynamic":
+            arguments["partitions"] = "dynamic"
+        days = {"all": {*DAYS}, "where": {day}, "dynamic": {row[0] for row in rows.values()}}
+        self._racing().overwrite(self._arrow(rows), **arguments)
+        if self.random.random() < 0.3:
+            assert self.table.overwrite(self._arrow(rows), **arguments).repeated
+        left = {key: row for key, row in self.rows.items() if row[0] not in days[kind]}
+        self.rows = {**left, **rows}
+
+    def drop_partition(self) -> None:
+        day = self.random.choice(DAYS)
+        if not self.table.snapshot_at().spec.partition_by:
+            with pytest.raises(InvalidInputError, match="no partition columns"):
+                self.table.drop_partition(day=day)
+            return
+        has_rows = any(row[0] == day for row in self.rows.values())
+        result = self._racing().drop_partition(day=day)
+        if not has_rows:
+            # It commits nothing: its version comes before the other job's rows
+            assert result.counts["deleted"] == 0
+            return
+        assert result.counts["deleted"] == len([r for r in self.rows.values() if r[0] == day])
+        self.rows = {key: row for key, row in self.rows.items() if row[0] != day}
+
+    def _racing(self) -> Table:
+        """Return the table, at times one whose next job another job overtakes.
+
+        The other job's rows come first in the model: the job has to run again if it matters.
+        """
+        if self.random.random() < 0.6:
+            return self.table
+        rows = self._some_rows()
+
+        def interfere() -> None:
+            self.table.upsert(self._arrow(rows))
+            self.rows.update(rows)
+
+        store = Overtaken(self.table.storage, interfere)
+        return table_on(store, self.table.log.clock, self.table.log.ids)
+
     def compact(self) -> None:
         self.table.compact()
 
@@ -122,6 +182,22 @@ class Program:
         if self.delta == OWN_DELTA:
             columns[OWN_DELTA] = pa.array([self.now] * len(rows), pa.int64())
         return pa.table(columns)
+
+
+@dataclass(slots=True)
+class Overtaken(ForwardingStore):
+    """A store in which another job commits once, after a job has claimed a number."""
+
+    inner: Storage
+    interfere: Callable[[], None]
+    is_done: bool = False
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        is_put = self.inner.put_if_absent(path, data)
+        if is_put and layout.claim_number(path) is not None and not self.is_done:
+            self.is_done = True
+            self.interfere()
+        return is_put
 
 
 def _is_day(day: str | None) -> str:
