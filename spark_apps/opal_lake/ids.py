@@ -4,6 +4,8 @@ import uuid
 from typing import Protocol
 
 SEQUENCE_BITS = 32
+# The highest bit of the sequence of a segment that a statement wrote
+STATEMENT_BIT = 1 << 31
 MAX_PART = (1 << 31) - 1
 
 

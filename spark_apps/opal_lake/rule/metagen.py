@@ -21,7 +21,7 @@ from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.events.segment_log import NO_ROW, Events, RowIds, concat_events, least_events
-from opal_lake.ids import SEQUENCE_BITS
+from opal_lake.ids import SEQUENCE_BITS, STATEMENT_BIT
 from opal_lake.key_store.entries import (
     KEY_COLUMNS,
     VERSION_COLUMNS,
@@ -39,7 +39,11 @@ PIECE_ROWS = 1 << 15  # so few that the columns of a piece stay in the processor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """The outcome of the rule for new rows: events, key-store entries and counts."""
+    """The outcome of the rule for new rows: events, key-store entries and counts.
+
+    `statement_rows` are stored rows and deletes of statements that a new row of another job follows
+    at the same delta.
+    """
 
     events: Events
     entries: Entries
@@ -48,6 +52,7 @@ class Ruling:
     deletes: int
     late: int
     ambiguous: int
+    statement_rows: int
 
 
 def rule_columns(spec: TableSpec) -> list[str]:
@@ -124,6 +129,7 @@ def apply_rule(new: Entries, stored: Sequence[Entries], *, piece_rows: int = PIE
         deletes=sum(piece.deletes for piece in pieces),
         late=sum(piece.late for piece in pieces),
         ambiguous=sum(piece.ambiguous for piece in pieces),
+        statement_rows=sum(piece.statement_rows for piece in pieces),
     )
 
 
@@ -181,7 +187,20 @@ def _rule_of(new: Entries, stored: Sequence[Entries]) -> Ruling:
         deletes=int(new.deleted.sum()),
         late=int((has_follower & is_new & ~follower_is_new).sum()),
         ambiguous=int((is_tied & is_same_ingest).sum()),
+        statement_rows=_statement_rows(rows, ~is_new & follower_is_new),
     )
+
+
+def _statement_rows(rows: Entries, is_followed: npt.NDArray[np.bool_]) -> int:
+    """Return how many rows of statements another job's row follows at the same delta.
+
+    `is_followed` says which of the sorted rows may count.
+    """
+    is_statement = (rows.segment & STATEMENT_BIT) != 0
+    if not is_statement.any():
+        return 0
+    has_equal = same_as_next(rows, VERSION_COLUMNS)
+    return int((is_followed & has_equal & is_statement & ~_next_of(is_statement)).sum())
 
 
 def _next_of(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -198,6 +217,12 @@ def rule_between(theirs: Entries, own: Sequence[Entries]) -> Events:
     is_across = same_as_next(rows, KEY_COLUMNS) & (is_theirs != _next_of(is_theirs))
     ended = np.flatnonzero(is_across & ~rows.deleted)
     return least_events(_until_follower(rows, ended))
+
+
+def statement_rows_between(theirs: Entries, own: Sequence[Entries]) -> int:
+    """Return how many statement rows of `theirs` an own row follows at the same delta."""
+    rows, is_theirs = _merged(sorted_entries(theirs), own)
+    return _statement_rows(rows, is_theirs & ~_next_of(is_theirs))
 
 
 def followed_by(floor: int, rows: Entries, stored: Sequence[Entries]) -> npt.NDArray[np.bool_]:

@@ -20,7 +20,7 @@ from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.key_store.merge import plan_merge
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.rule.metagen import rule_between
+from opal_lake.rule.metagen import rule_between, statement_rows_between
 from opal_lake.rule.slot import LogOutput, SegmentGroups, SlotOutput, SlotWriter, write_log
 
 REDO_ROWS = 1 << 20  # rows of a winner that are in memory at once
@@ -58,18 +58,30 @@ def segment_groups(snapshot: Snapshot) -> SegmentGroups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Redone:
+    """The logs that a job writes because of a winner.
+
+    `statement_rows` are the winner's rows of statements that the job's rows follow at the same
+    delta.
+    """
+
+    logs: tuple[LogOutput, ...]
+    statement_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutputs:
     """The outputs of a job's tasks.
 
-    `slots` is the number of slots if all of them had a task. `redone` has the logs that were
-    written because of a winner, by its version. They are written once: a race that is lost again
-    costs only the new winner.
+    `slots` is the number of slots if all of them had a task. `redone` has what was redone because
+    of a winner, by its version. It is done once: a race that is lost again costs only the new
+    winner.
     """
 
     writer: SlotWriter
     outputs: tuple[SlotOutput, ...]
     slots: int | None = None
-    redone: dict[int, tuple[LogOutput, ...]] = field(default_factory=dict)
+    redone: dict[int, Redone] = field(default_factory=dict)
 
     @property
     def counts(self) -> Counter[str]:
@@ -77,6 +89,8 @@ class JobOutputs:
         total: Counter[str] = Counter()
         for output in self.outputs:
             total += Counter(dict(output.counts))
+        for redone in self.redone.values():
+            total["statement_rows"] += redone.statement_rows
         return total
 
     def actions(
@@ -96,7 +110,7 @@ class JobOutputs:
             if winner.version not in self.redone and winner.actions.processed:
                 self.redone[winner.version] = redo(runs, winner, head, self.writer)
         for version in sorted(self.redone):
-            logs += self.redone[version]
+            logs += self.redone[version].logs
         groups: dict[int, int] = {}  # by segment
         for file in ingested:
             groups |= dict.fromkeys(file.segments, file.group)
@@ -116,14 +130,13 @@ class JobOutputs:
         return tuple(run.path for run in self.writer.merged if run.path in head.runs)
 
 
-def redo(
-    own: Sequence[RunFile], winner: Commit, head: Snapshot, writer: SlotWriter
-) -> tuple[LogOutput, ...]:
-    """Write the events between the rows of the job and of a winner; return the logs.
+def redo(own: Sequence[RunFile], winner: Commit, head: Snapshot, writer: SlotWriter) -> Redone:
+    """Write the events between the rows of the job and of a winner.
 
     The rule is applied to the winner's rows as if they came after the job's rows.
     """
     events: list[Events] = []
+    statement_rows = 0
     processed = np.array(sorted(winner.actions.processed_ids), np.int64)
     for run in winner.actions.add_runs:
         near = [other for other in own if _overlap(other, run)]
@@ -134,12 +147,14 @@ def redo(
             theirs = rows.take(np.isin(rows.segment, processed))
             neighbours = writer.cache.neighbours(near, theirs)
             events.append(rule_between(theirs, neighbours))
+            statement_rows += statement_rows_between(theirs, neighbours)
     if not events:
-        return ()
+        return Redone(logs=())
     # The winner may have added segments and groups
     current = replace(writer, groups=segment_groups(head))
     stem = layout.job_file_name(writer.number, winner.version, "redo")
-    return write_log(current, least_events(concat_events(events)), stem)
+    logs = write_log(current, least_events(concat_events(events)), stem)
+    return Redone(logs=logs, statement_rows=statement_rows)
 
 
 def rows_touched(own: Sequence[RunFile], winner: Commit, writer: SlotWriter) -> Entries:
@@ -183,7 +198,30 @@ def rule_counts(counts: Counter[str], segments: int) -> dict[str, int]:
 
 
 def rule_notes(counts: Counter[str], spec: TableSpec) -> tuple[str, ...]:
-    """Return a note if rows were ambiguous."""
+    """Return notes if rows were ambiguous, or replaced rows of statements."""
+    return (*_ambiguous_notes(counts, spec), *_statement_notes(counts))
+
+
+def statement_counts(counts: Counter[str]) -> dict[str, int]:
+    """Return the count of replaced rows of statements, if there were any."""
+    replaced = counts["statement_rows"]
+    return {"statement_rows": replaced} if replaced else {}
+
+
+def _statement_notes(counts: Counter[str]) -> tuple[str, ...]:
+    replaced = counts["statement_rows"]
+    if not replaced:
+        return ()
+    rows = "row that a statement" if replaced == 1 else "rows that statements"
+    note = (
+        f"{replaced:,} {rows} had written or deleted came back as in the source, because at an "
+        "equal delta the later job wins; repeat the statement, and let it raise the delta if the "
+        "source brings these rows again"
+    )
+    return (note,)
+
+
+def _ambiguous_notes(counts: Counter[str], spec: TableSpec) -> tuple[str, ...]:
     ambiguous = counts["ambiguous"]
     if not ambiguous:
         return ()

@@ -209,5 +209,6 @@ def counts_of(ruling: Ruling) -> dict[str, int]:
         "deletes": ruling.deletes,
         "late": ruling.late,
         "ambiguous": ruling.ambiguous,
+        "statement_rows": ruling.statement_rows,
         "events": len(ruling.events),
     }

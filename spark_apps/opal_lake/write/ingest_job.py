@@ -44,7 +44,13 @@ from opal_lake.maintenance.fold_files import fold_if_due
 from opal_lake.read.view import View
 from opal_lake.reject_threshold import RejectThreshold, parse_threshold
 from opal_lake.result import JobResult, check_visible
-from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
+from opal_lake.rule.outputs import (
+    JobOutputs,
+    rule_counts,
+    rule_notes,
+    slot_writer,
+    statement_counts,
+)
 from opal_lake.savepoints.business_snapshot import finish_before, waits
 from opal_lake.storage.spark_path import spark_path
 from opal_lake.write.commit_time import commit_time
@@ -377,7 +383,7 @@ def commit_ingest(
         result = JobResult(
             operation="ingest",
             table=log.storage.uri,
-            counts=counts | _replaced_counts(run, replaced),
+            counts=counts | _replaced_counts(run, replaced) | _statement_counts(rule_outputs),
             notes=tuple(notes),
             examples=examples,
         )
@@ -534,6 +540,10 @@ def _replaced_counts(run: IngestRun, replaced: Actions) -> dict[str, int]:
     if not run.asked.replaces and run.asked.mode != "replace":
         return {}
     return {"replaced": _rows_discarded(replaced)}
+
+
+def _statement_counts(rule_outputs: JobOutputs | None) -> dict[str, int]:
+    return {} if rule_outputs is None else statement_counts(rule_outputs.counts)
 
 
 def _replaced_notes(replaced: Actions, unused_tokens: Sequence[str]) -> list[str]:

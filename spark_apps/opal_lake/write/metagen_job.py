@@ -29,7 +29,13 @@ from opal_lake.log.pending import (
 )
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.result import JobResult
-from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
+from opal_lake.rule.outputs import (
+    JobOutputs,
+    rule_counts,
+    rule_notes,
+    slot_writer,
+    statement_counts,
+)
 from opal_lake.savepoints.business_snapshot import (
     finish_what_is_over,
     held_notes,
@@ -237,15 +243,21 @@ def commit_metagen(
         if not still_pending:
             return None
         staying = _staying(log, head, still_pending)
+        processed = _processed(head, still_pending)
+        # First, as it counts what it redoes
+        actions = replace(rule_outputs.actions(head, winners), processed=processed)
+        counts = rule_outputs.counts
         result = JobResult(
             operation="metagen",
             table=log.storage.uri,
-            counts={**rule_counts(rule_outputs.counts, len(still_pending)), **staying.counts},
-            notes=(*rule_notes(rule_outputs.counts, head.spec), *staying.notes),
+            counts={
+                **rule_counts(counts, len(still_pending)),
+                **statement_counts(counts),
+                **staying.counts,
+            },
+            notes=(*rule_notes(counts, head.spec), *staying.notes),
             examples=staying.examples,
         )
-        processed = _processed(head, still_pending)
-        actions = replace(rule_outputs.actions(head, winners), processed=processed)
         return Draft(actions=actions, result=result, changes_view=True)
 
     proposal = Proposal(

@@ -18,15 +18,25 @@ from opal_lake.definition.key_hash import hashes_from_bytes
 from opal_lake.definition.schema import DELETED, ENDED_OFFSET, ENDED_SEGMENT
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import HASH, Attempt, Batches
+from opal_lake.errors import InvalidInputError
 from opal_lake.events.bitmap import Bitmaps, Marks, add_rows
 from opal_lake.events.segment_log import NO_ROW, RowIds, concat_ids
+from opal_lake.ids import STATEMENT_BIT
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.rule.metagen import entries_of_rows
 from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_probes, process_slot
 from opal_lake.rule.statement import StatementFaults, statement_faults
 from opal_lake.write.commit_time import with_commit_time
-from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_layers
+from opal_lake.write.ingest_task import (
+    FILES_A_TASK,
+    MAX_TASKS,
+    IngestOutput,
+    IngestTask,
+    ingest_layers,
+)
 
+# Tasks of statements have numbers from here on, which gives their segments the STATEMENT_BIT
+FIRST_TASK = STATEMENT_BIT // FILES_A_TASK
 FAULTS = ("repeated", "existing", "moved", "outlasted")
 
 
@@ -64,6 +74,12 @@ def write_statement_slot(
     commit_us: int | None = None,
 ) -> StatementOutput:
     """Write the rows of a range of the key hash, and apply the rule to them."""
+    most_slots = MAX_TASKS - FIRST_TASK
+    if slots > most_slots:
+        raise InvalidInputError(
+            f"a statement has at most {most_slots:,} tasks, and its rows need {slots:,}; "
+            "run it in parts, for example with a narrower where"
+        )
     slot = Slot(
         number=attempt.part,
         count=slots,
@@ -74,7 +90,7 @@ def write_statement_slot(
             storage=store,
             spec=spec,
             number=writer.number,
-            task=slot.number,
+            task=FIRST_TASK + slot.number,
             attempt=attempt.name,
         )
         # An update's row comes with the time of the row that it ends: this job's time replaces it

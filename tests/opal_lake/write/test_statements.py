@@ -107,6 +107,29 @@ def test_a_condition_may_compare_a_key_with_any_number(
     assert [row[0] for row in content(table) if row[2] == "changed"] == ids
 
 
+@pytest.mark.parametrize("metadata", ["batch", "inline"])
+def test_an_ingest_counts_the_rows_of_statements_that_it_takes_back(
+    table: Table, metadata: str
+) -> None:
+    table.update(set={"name": "'right'"}, where="id = 1")
+    table.delete(where="id = 2")
+    table.update(set={"name": "'late'", "at": 20}, where="id = 3")
+    rows = rows_of((1, 10, "ax", 1.0), (2, 10, "bow", 2.0), (3, 10, "cup", None))
+
+    def ingested() -> JobResult:
+        result = table.ingest(rows, metadata=metadata)
+        return table.metagen() if metadata == "batch" else result
+
+    first, second = ingested(), ingested()
+    assert first.counts["statement_rows"] == 2
+    [note] = [text for text in first.notes if "statements had written" in text]
+    assert note.startswith("2 rows that statements had written or deleted came back")
+    # Now they are rows of the first ingest
+    assert "statement_rows" not in second.counts
+    assert content(table) == [(1, 10, "ax", 1.0), (2, 10, "bow", 2.0), (3, 20, "late", None)]
+    assert check_table(table) == []
+
+
 def test_insert_refuses_keys_that_the_table_has(table: Table) -> None:
     with pytest.raises(InvalidInputError, match=r'1 row would be inserted.*\{"id": 1\}'):
         table.insert(rows_of((1, 11, "again", 1.0), (9, 11, "new", 1.0)))
