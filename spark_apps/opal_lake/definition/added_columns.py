@@ -80,15 +80,20 @@ def refuse_former(schema: Schema, names: Iterable[str], *, dropped: bool = True)
     for name in names:
         column = schema.former(name)
         if column is not None:
-            raise InvalidInputError(
-                f"the rows have a column {name!r}, which the table calls {column.name!r} since it "
-                f"was renamed; rename it in the source, or rename the table's column back"
-            )
+            raise InvalidInputError(f"the rows have a column {former_name(name, column.name)}")
         if dropped and schema.had(name):
             raise InvalidInputError(
                 f"the rows have a column {name!r}, which was dropped from the table; leave it out "
                 "with on_new_columns='ignore', or add it again with `opal add-columns`"
             )
+
+
+def former_name(name: str, current: str) -> str:
+    """Return what a source should do about a name that a column had, for a message."""
+    return (
+        f"{name!r}, which the table calls {current!r} since it was renamed; rename it in the "
+        "source, or rename the table's column back"
+    )
 
 
 def _plain(field: pa.Field) -> pa.Field:

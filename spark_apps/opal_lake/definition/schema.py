@@ -185,6 +185,12 @@ class Schema:
         return None if number is None else self._by_id.get(number)
 
     @property
+    def renamed(self) -> "dict[str, Field]":
+        """The columns that had other names, by each of these names."""
+        columns = {name: self._by_id.get(number) for name, number in self.former_names}
+        return {name: field for name, field in columns.items() if field is not None}
+
+    @property
     def is_in_order(self) -> bool:
         """True if columns were added at the end only, so that rows may lack names.
 

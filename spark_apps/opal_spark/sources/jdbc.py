@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from opal_lake.definition.added_columns import refuse_former
 from opal_lake.definition.schema import (
     Array,
     Atomic,
@@ -64,6 +65,7 @@ def read_jdbc(
     """Return rows of the table's columns, with the reasons for bad ones."""
     schema = _load(spark, source, relation(source)).schema
     left_out = unknown_fields(schema, spec).names if ignore else []
+    refuse_former(spec.schema, left_out, dropped=False)
     known = StructType([field for field in schema if field.name not in left_out])
     given = schema_of_arrow(arrow_of_spark(known)).fields
     cells = [_plan_cell(column, spec, source) for column in given]

@@ -249,7 +249,8 @@ class SparkStream:
         elif self.options.formats.on_new_columns == "add":
             self._intake.add_or_refuse(met.source, met.columns)
         else:
-            raise new_columns_error(met.source, met.names, met.paths)
+            schema = self._intake.decoder.spec.schema
+            raise new_columns_error(met.source, met.names, met.paths, schema)
 
     def _check_topics(self) -> None:
         self._positions.check_topics()

@@ -5,21 +5,24 @@ It also stops the stream at a message that the options do not accept.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import pyarrow as pa
 
-from opal_lake.definition.added_columns import plan_added, unknown_columns
+from opal_lake.definition.added_columns import plan_added, refuse_former, unknown_columns
 from opal_lake.definition.schema import Schema, check_names
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.table import Table
 from opal_lake.write.spec_change import with_new_columns
 from opal_stream.errors import BadMessageError, NewColumnsError
+from opal_stream.flush.writer import RETRYABLE
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.formats.schemas.new_columns import new_columns_text
 from opal_stream.operations.reading import FormatOptions
+from opal_stream.same_table import follow
 
 _NO_COLUMN = (
     "a map in JSON, a union of several types, a decimal of more than 38 digits, "
@@ -45,7 +48,8 @@ class Intake:
         settle: Callable[[], None],
         settle_before: Callable[[MessageBatch, int], None],
     ) -> None:
-        self.decoder = Decoder(table.log.head().spec, formats)
+        self._head = table.log.head()
+        self.decoder = Decoder(self._head.spec, formats)
         self._table = table
         self._formats = formats
         self._on_bad_message = on_bad_message
@@ -75,8 +79,21 @@ class Intake:
         if spec is not None and spec.schema != self.decoder.spec.schema:
             self.decoder = self.decoder.renewed(spec)
 
+    def _follow_head(self) -> None:
+        """Decode for the columns of the newest version from now on.
+
+        Messages that were decoded before are settled first. A message that is read after a change
+        of columns may use the new names at once. If the store fails, the columns stay, and the next
+        flush waits for the store.
+        """
+        with suppress(*RETRYABLE):
+            self._head = follow(self._table.log, self._head, is_checked=False)
+        if self._head.spec.schema != self.decoder.spec.schema:
+            self._settle()
+            self.follow(self._head.spec)
+
     def _decoded(self, batch: MessageBatch) -> Decoded:
-        """Return the rows of a batch.
+        """Return the rows of a batch, by the names that the table's columns have now.
 
         Add its new columns to the table if the options say so.
 
@@ -88,6 +105,7 @@ class Intake:
         while len(remembered) > MAX_REFUSED:
             oldest = next(iter(remembered))
             del remembered[oldest]
+        self._follow_head()
         decoded = self.decoder.decode(batch)
         adds_columns = self._formats.on_new_columns == "add"
         failed_add: NewColumnsError | None = None
@@ -113,7 +131,9 @@ class Intake:
             _refuse(batch, first, refused[first])
         if failed_add is not None:
             raise failed_add
-        raise new_columns_error(batch.source(first), new.names.get(first, ()), new.paths(first))
+        schema = self.decoder.spec.schema
+        names, paths = new.names.get(first, ()), new.paths(first)
+        raise new_columns_error(batch.source(first), names, paths, schema)
 
     def learn(self, value: bytes | None, key: bytes | None = None) -> None:
         """Learn the schemas of a message's value and key; use the table's current columns."""
@@ -204,6 +224,7 @@ def _why_unfit(schema: Schema, columns: pa.Schema) -> dict[str, str]:
     for column in columns:
         try:
             _check_types([column])
+            refuse_former(schema, [column.name])
             plan_added(schema, unknown_columns(schema, pa.schema([column])))
             # Of two new columns whose names differ in case only, the second one is unfit
             spelling = spellings.setdefault(column.name.casefold(), column.name)
@@ -222,14 +243,16 @@ def _refuse(batch: MessageBatch, position: int, reason: str) -> NoReturn:
 
 
 def new_columns_error(
-    source: str, names: Sequence[str], paths: Sequence[str] = ()
+    source: str, names: Sequence[str], paths: Sequence[str], schema: Schema
 ) -> NewColumnsError:
     """Return the error of a message with new columns.
 
     It names the options that accept them.
 
-    `paths` are new members of nested columns, which no table can get.
+    `paths` are new members of nested columns, which no table can get. `schema` has the table's
+    columns.
     """
+    text = new_columns_text(names, paths, schema.fate)
     remedy = (
         "Add the columns with --on-new-columns add or by opal add-columns, leave them out with "
         "--on-new-columns ignore, or put such messages aside with --on-new-columns quarantine"
@@ -239,4 +262,9 @@ def new_columns_error(
             "Leave the members out with --on-new-columns ignore, or put such messages aside with "
             "--on-new-columns quarantine"
         )
-    return NewColumnsError(f"{source}: {new_columns_text(names, paths)}. {remedy}")
+    if any(schema.former(name) for name in names):
+        remedy = (
+            "Let the source use the new name, rename the table's column back with opal alter, or "
+            "put such messages aside with --on-new-columns quarantine"
+        )
+    return NewColumnsError(f"{source}: {text}. {remedy}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from opal_lake.definition.schema import Schema
 from opal_lake.errors import InvalidInputError
 from opal_stream.formats.batch import Headers, MessageBatch
 from opal_stream.formats.json_lines import without_extra_digits
@@ -22,9 +23,7 @@ KNOWN = (
 )
 
 
-def check_columns(
-    columns: Mapping[str, str], schema: pa.Schema, *, debezium: bool
-) -> dict[str, str]:
+def check_columns(columns: Mapping[str, str], schema: Schema, *, debezium: bool) -> dict[str, str]:
     """Return a copy of `columns`.
 
     Raise InvalidInputError for an unknown column or path.
@@ -34,7 +33,8 @@ def check_columns(
         if name not in known:
             names = ", ".join(map(repr, schema.names))
             raise InvalidInputError(
-                f"column {name!r} is not in the table; choose one of its columns: {names}"
+                f"column {name!r} is not in the table{schema.fate(name)}; choose one of its "
+                f"columns: {names}"
             )
         is_of_message = path in PLAIN or path.startswith((KEY_MEMBER, HEADER))
         is_of_event = path in OF_EVENTS or path.startswith(SOURCE_MEMBER)

@@ -5,7 +5,7 @@ reads tombstones, and separates bad messages from good ones.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from opal_lake.data.json_rows import JsonForm
 from opal_lake.data.rejects import BAD, NOTES, ROW, SOURCE, UNCHANGED
-from opal_lake.definition.schema import DELETED, Schema, arrow_schema
+from opal_lake.definition.added_columns import former_name
+from opal_lake.definition.schema import DELETED, Field, Schema, arrow_schema
 from opal_lake.definition.table_spec import TableSpec, delete_condition
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.columns import (
@@ -93,12 +94,17 @@ class Decoder:
         self.refused: dict[tuple[str, str], str] = {}
         self._schema = arrow_schema(spec.schema)
         self._columns = check_columns(
-            options.columns, self._schema, debezium=self._format.is_debezium
+            options.columns, spec.schema, debezium=self._format.is_debezium
         )
         names_of_value = [name for name in self._schema.names if name not in self._columns]
         types = {name: self._type(name) for name in names_of_value}
         known: Known = None
-        if options.on_new_columns != "ignore":
+        # The columns whose values a message would lose under their former names, by these names
+        self._renamed: dict[str, Field] = {}
+        if options.on_new_columns == "ignore":
+            self._renamed = _renamed_of_value(spec.schema, types)
+            types |= {name: types[field.name] for name, field in self._renamed.items()}
+        else:
             known = frozenset(self._schema.names)
         self.parser = parser_of(options, types, self._members(SOURCE_MEMBER), known=known)
         self._keys = self._members(KEY_MEMBER)
@@ -224,6 +230,7 @@ class Decoder:
         table = pa.table(columns)
         deleted, unanswered = self._deleted(table, parsed.deleted)
         wrong = unanswered | wrong  # a reason on the right counts, if a row has several
+        wrong |= self._with_former_names(rows, parsed.unchanged)
         if parsed.unchanged is not None:
             table, lacking = self._with_unchanged(table, parsed.unchanged, parsed.deleted)
             wrong = lacking | wrong
@@ -248,6 +255,20 @@ class Decoder:
         unanswered = [position for position, is_failed in enumerate(failed) if is_failed]
         deleted = pc.fill_null(answers.values, False)
         return deleted, dict.fromkeys(unanswered, self._condition.failure)
+
+    def _with_former_names(
+        self, rows: pa.Table, unchanged: Sequence[tuple[str, ...]] | None
+    ) -> dict[int, str]:
+        """Return by row what is wrong with messages that call a column by a former name."""
+        wrong: dict[int, str] = {}
+        for name, field in self._renamed.items():
+            reason = f"the message has a member {former_name(name, field.name)}"
+            named = pc.indices_nonzero(pc.is_valid(rows[name])).to_pylist()
+            wrong |= dict.fromkeys(named, reason)
+            for row, names in enumerate(unchanged or ()):
+                if name in names:
+                    wrong[row] = reason
+        return wrong
 
     def _with_unchanged(
         self, table: pa.Table, unchanged: Sequence[tuple[str, ...]], deleted: pa.Array | None
@@ -294,7 +315,8 @@ class Decoder:
             # One schema at a time: once its columns are added, other messages may be bad
             new = new.of_first_message()
         if new is not None and self.options.on_new_columns == "quarantine":
-            wrong |= {position: new.text(position) for position in new.positions}
+            fate = self.spec.schema.fate
+            wrong |= {position: new.text(position, fate) for position in new.positions}
         return new, list(wrong.items())
 
     def _of_messages(
@@ -441,6 +463,12 @@ class Decoder:
 
     def _type(self, name: str) -> pa.DataType:
         return self._schema.field(name).type
+
+
+def _renamed_of_value(schema: Schema, types: Mapping[str, pa.DataType]) -> dict[str, Field]:
+    """Return the renamed columns that values of messages fill, by their former names."""
+    renamed = schema.renamed.items()
+    return {name: field for name, field in renamed if field.name in types}
 
 
 def _without_delta(name: str, kind: pa.DataType) -> str:

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from opal_lake.data.rejects import EXAMPLE_CHARACTERS
 from opal_lake.definition.schema import Atomic
 from opal_lake.errors import InvalidInputError
+from opal_lake.result import JobResult
 from opal_lake.source import Files
 from opal_spark import OpalTable
 from opal_spark.sources.cells import parse_text, patterns_of
@@ -685,3 +686,23 @@ def test_moments_at_the_edge_of_daylight_saving_and_of_time_are_kept(
     assert [row[0] for row in actual] == [
         (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds for span in moments
     ]
+
+
+def test_sources_that_ignore_columns_may_not_call_one_by_a_former_name(bench: Bench) -> None:
+    bench.table.add_columns({"size": "int", "more": "int"})
+    bench.table.alter([{"rename": "size", "to": "length"}, {"drop": "more"}])
+    row = {"id": 1, "name": "a", "price": 2.5, "at": "2024-01-01T10:00:00Z"}
+    called = "'size', which the table calls 'length' since it was renamed"
+
+    def ignoring(source: Files) -> JobResult:
+        return bench.table.ingest(source, on_new_columns="ignore", on_bad_rows="quarantine")
+
+    lines = [{**row, "size": 5}, {**row, "id": 2, "size": None, "more": 6, "x": 7}]
+    done = ignoring(bench.lines("a.json", lines))
+    assert (done.counts["rows"], done.counts["rejected"]) == (1, 1)
+    [rejected] = bench.rejected()
+    assert rejected["reason"].startswith(f"the row has a key {called}")
+    with pytest.raises(InvalidInputError, match=r"'size' \(it was renamed to 'length'\)"):
+        ignoring(bench.write("a.csv", f"{HEADER.strip()},size\n{GOOD.strip()},5\n"))
+    done = ignoring(bench.write("b.csv", f"{HEADER.strip()},more\n{GOOD.strip()},5\n"))
+    assert done.counts["rows"] == 1

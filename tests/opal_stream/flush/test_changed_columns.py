@@ -11,9 +11,15 @@ from opal_lake.data.json_rows import JsonForm, row_of_json
 from opal_lake.data.rejects import UNCHANGED
 from opal_lake.definition.changes.apply import changed, changes_of
 from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
-from opal_lake.errors import FormatError
+from opal_lake.errors import FormatError, InvalidInputError
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import Table, create_on
+from opal_stream.errors import BadMessageError, NewColumnsError
+from opal_stream.flush.intake import Intake
 from opal_stream.formats.rows import DecodedRows, row_schema
+from opal_stream.operations.reading import FormatOptions
 from tests.opal_stream.changed_streams import StreamProgram
+from tests.opal_stream.orders import batch, good, new_spec, order
 
 
 def test_programs_of_streams_and_changes_agree_with_the_model() -> None:
@@ -137,3 +143,88 @@ def test_keys_of_a_rejected_row_mean_the_columns_of_its_time(
         members = actual["s"].items()
         actual["s"] = {name: value for name, value in members if value is not None}
     assert actual == expected
+
+
+def orders_table(*changes: dict[str, Any]) -> Table:
+    table = create_on(MemoryStorage(), new_spec())
+    if changes:
+        table.alter(changes)
+    return table
+
+
+def intake_of(table: Table, policy: str, on_bad: str = "fail", **options: Any) -> Intake:
+    formats = FormatOptions(on_new_columns=policy, **options)
+    return Intake(table, formats, on_bad, lambda: None, lambda *_: None)
+
+
+def taken(intake: Intake, *values: Any) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the good rows of messages, and why the others are bad."""
+    rows: list[dict[str, Any]] = []
+    reasons: list[str] = []
+    for _, decoded in intake.take(batch(values)):
+        rows += good(decoded)
+        reasons += [bad.reason for bad in decoded.bad]
+    return rows, reasons
+
+
+RENAMED = {"rename": "total", "to": "amount"}
+OLD_NAME = "'total', which the table calls 'amount' since it was renamed"
+
+
+def test_a_message_with_a_former_name_stops_the_stream_with_the_new_name() -> None:
+    with pytest.raises(NewColumnsError, match=r"'total' \(it was renamed to 'amount'\).*new name"):
+        taken(intake_of(orders_table(RENAMED), "fail"), order(1))
+    with pytest.raises(NewColumnsError, match=OLD_NAME):
+        taken(intake_of(orders_table(RENAMED), "add"), order(1))
+    with pytest.raises(BadMessageError, match=OLD_NAME):
+        taken(intake_of(orders_table(RENAMED), "ignore"), order(1))
+    with pytest.raises(NewColumnsError, match=r"'total' \(it was dropped\)"):
+        taken(intake_of(orders_table({"drop": "total"}), "fail"), order(1))
+
+
+def test_a_message_with_a_former_name_is_put_aside_with_the_new_name() -> None:
+    _, reasons = taken(intake_of(orders_table(RENAMED), "quarantine"), order(1))
+    assert reasons == ["the table has no column 'total' (it was renamed to 'amount')"]
+    for policy in ("add", "ignore"):
+        table = orders_table(RENAMED)
+        rows, reasons = taken(intake_of(table, policy, "quarantine"), order(1, more=1))
+        assert rows == []
+        assert OLD_NAME in reasons[0]
+    assert "more" not in table.snapshot_at().spec.schema.names
+
+
+def test_a_former_name_without_a_value_and_a_dropped_one_are_ignored() -> None:
+    table = orders_table(RENAMED, {"drop": "name"})
+    rows, reasons = taken(intake_of(table, "ignore"), order(1, total=None, amount=2.5))
+    assert (rows[0]["amount"], reasons) == (2.5, [])
+
+
+def test_change_events_with_former_names_are_refused() -> None:
+    row = {"id": 1, "total": 2.5}
+    event = {"before": None, "after": row, "op": "c", "ts_ms": 5}
+    columns = {"at": "@ts_ms", "op": "@op"}
+    intake = intake_of(
+        orders_table(RENAMED), "ignore", "quarantine", format="debezium-json", columns=columns
+    )
+    _, [reason] = taken(intake, event)
+    assert OLD_NAME in reason
+    event["after"] = {"id": 1, "total": "__debezium_unavailable_value"}
+    _, [reason] = taken(intake, event)
+    assert OLD_NAME in reason
+
+
+def test_a_message_after_a_change_is_read_by_the_new_names() -> None:
+    for policy in ("fail", "ignore", "add", "quarantine"):
+        table = orders_table()
+        intake = intake_of(table, policy, "quarantine")
+        table.alter([RENAMED])
+        message = order(1, amount=7.5)
+        del message["total"]
+        rows, reasons = taken(intake, message)
+        assert (rows[0]["amount"], reasons) == (7.5, [])
+
+
+def test_a_column_that_messages_fill_is_named_as_it_is_now() -> None:
+    table = orders_table({"rename": "at", "to": "moment"})
+    with pytest.raises(InvalidInputError, match=r"'at' .*\(it was renamed to 'moment'\)"):
+        intake_of(table, "fail", columns={"at": "@timestamp"})

@@ -155,9 +155,11 @@ def _misfits(names: Sequence[str], spec: TableSpec, *, ignore: bool = False) -> 
     for name, times in counts.items():
         if times > 1:
             problems.append(f"column {name!r} occurs {times} times")
-    if not ignore:
-        unknown = [name for name in names if name and name.casefold() not in columns]
-        problems += [f"unknown column {name!r}{_advice(name, spec)}" for name in unknown]
+    unknown = [name for name in names if name and name.casefold() not in columns]
+    if ignore:
+        # The values of a renamed column must not get lost
+        unknown = [name for name in unknown if spec.schema.former(name) is not None]
+    problems += [f"unknown column {name!r}{_advice(name, spec)}" for name in unknown]
     for field in spec.schema.fields:
         if field.name.casefold() not in counts and not spec.schema.is_optional(field):
             problems.append(f"missing column {field.name!r}")

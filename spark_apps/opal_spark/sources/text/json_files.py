@@ -5,10 +5,13 @@ read only the last of equal keys, and ignore unknown keys and all text after the
 line. A text is parsed in brackets, as an array, so that a second value is found.
 """
 
+from dataclasses import replace
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
+from opal_lake.definition.added_columns import former_name, refuse_former
 from opal_lake.definition.schema import Atomic, Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
@@ -60,7 +63,10 @@ def read_json(
     folders = _folders(rows, spec, ignore=ignore)
     fields = [column for column in spec.schema.fields if column.name not in folders]
     # Each select computes what the next one uses several times
-    members = F.try_variant_get(_OBJECT, F.lit("$"), fields_type(fields))
+    renamed = spec.schema.renamed
+    of_former_names = [replace(column, name=name) for name, column in renamed.items()]
+    members_type = fields_type([*fields, *of_former_names])
+    members = F.try_variant_get(_OBJECT, F.lit("$"), members_type)
     rows = rows.select("*", members.alias(_FIELDS), keys_of(F.col(_OBJECT)).alias(_KEYS))
     parsed_members = [_parsed(column, patterns).alias(_parsed_name(column)) for column in fields]
     rows = rows.select("*", *parsed_members)
@@ -70,6 +76,7 @@ def read_json(
         F.when(F.col(_FIELDS).isNull(), F.lit(_NOT_AN_OBJECT)),
         F.when(F.col(_MORE), F.lit(MORE_VALUES)),
     ]
+    faults += [_fault_of_former(name, column) for name, column in renamed.items()]
     if not ignore:
         faults.append(unknown_key(F.col(_KEYS), F.col(_FIELDS), fields, _TAKE_NEW))
     faults += [_fault(column) for column in fields]
@@ -140,12 +147,20 @@ def _folders(rows: DataFrame, spec: TableSpec, *, ignore: bool) -> dict[str, str
             folders[declared[name.casefold()]] = name
         else:
             unknown.append(name)
+    if ignore:
+        refuse_former(spec.schema, unknown, dropped=False)
     if unknown and not ignore:
         raise InvalidInputError(
             f"folders name the columns {unknown}, which the table lacks; "
             "name the files by a pattern, such as 'folder/*/*.json'"
         )
     return folders
+
+
+def _fault_of_former(name: str, column: Field) -> Column:
+    """Return the reason for an object that calls a column by a name that it had."""
+    value = text_of(F.col(_FIELDS).getField(name))
+    return F.when(value.isNotNull(), F.lit(f"the row has a key {former_name(name, column.name)}"))
 
 
 def _folder(given: str) -> Column:

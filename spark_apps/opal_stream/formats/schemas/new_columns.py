@@ -1,6 +1,6 @@
 """New columns: what a batch has, and the table or its nested columns lack."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -24,6 +24,12 @@ class Member:
 
 
 Members = Mapping[int, tuple[Member, ...]]  # by position in a batch
+FateOf = Callable[[str], str]  # what became of a column that had a name, for a message
+
+
+def no_fate(_: str) -> str:
+    """Return that nothing is known of a column."""
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,35 +106,39 @@ class NewColumns:
         """Return the paths of the new members of a message."""
         return tuple(member.path for member in self.members.get(position, ()))
 
-    def text(self, position: int) -> str:
+    def text(self, position: int, fate: FateOf = no_fate) -> str:
         """Return the message about the columns and members of a message."""
-        return new_columns_text(self.names.get(position, ()), self.paths(position))
+        return new_columns_text(self.names.get(position, ()), self.paths(position), fate)
 
 
 def _moved(by_position: Mapping[int, V], positions: "range | list[int]") -> dict[int, V]:
     return {positions[position]: value for position, value in by_position.items()}
 
 
-def new_columns_text(names: Sequence[str], paths: Sequence[str] = ()) -> str:
+def new_columns_text(
+    names: Sequence[str], paths: Sequence[str] = (), fate: FateOf = no_fate
+) -> str:
     """Return the message about columns and members that the table lacks.
 
-    It is short: a message may have thousands of them, of any length.
+    It is short: a message may have thousands of them, of any length. `fate` returns what became of
+    a column that had a name.
     """
     texts: list[str] = []
     if names:
-        texts.append(f"the table has no column{_shown(names)}")
+        texts.append(f"the table has no column{_shown(names, fate)}")
     if paths:
         texts.append(f"the table has no member{_shown(paths)}, and nested columns cannot get more")
     return "; ".join(texts)
 
 
-def _shown(names: Sequence[str]) -> str:
+def _shown(names: Sequence[str], fate: FateOf = no_fate) -> str:
     """Return names to stand behind a noun, with its plural s: `s 'a', 'b' and 3 more`."""
     shown: list[str] = []
     for name in names[:_SHOWN]:
+        text = repr(name)
         if len(name) > _SHOWN_LETTERS:
-            name = f"{name[:_SHOWN_LETTERS]}..."
-        shown.append(repr(name))
+            text = repr(f"{name[:_SHOWN_LETTERS]}...")
+        shown.append(f"{text}{fate(name)}")
     plural = "" if len(names) == 1 else "s"
     text = f"{plural} {', '.join(shown)}"
     if len(names) > _SHOWN:
