@@ -7,8 +7,9 @@ files. The record of a batch lies next to the plan, because a table forgets old 
 The folder `_opal/bootstrap/<source>/` holds three kinds of sealed files:
 
 - `plan.json` is {`source`: [location, format, version], `schema`: Spark's JSON, `folders`: names,
-  `batches`: lists of [path, size, rows, milliseconds of the last change or null]}. The first plan
-  that is stored is final.
+  `batches`: lists of [path, size, rows, milliseconds of the last change or null], `table_schema`:
+  the table's schema at that time, as a commit has it}. The first plan that is stored is final. The
+  source's columns are those of `table_schema` by name, whatever is renamed later.
 - `<batch, 8 digits>.json` is the JobResult of a finished batch.
 - `result.json` is the JobResult of the whole bootstrap.
 
@@ -31,6 +32,14 @@ from typing import Any
 from opal_lake import layout
 from opal_lake.checked import MAX_NESTED, count, listed, mapped, shallow, text, word
 from opal_lake.decoding import decoding
+from opal_lake.definition.changes.paths import parts_of
+from opal_lake.definition.schema import (
+    Field,
+    Schema,
+    all_fields,
+    schema_from_json,
+    schema_to_json,
+)
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.log.commit import canonical_json, seal, unseal
 from opal_lake.result import JobResult, checked_result
@@ -90,13 +99,40 @@ class BootstrapPlan:
     """The files of a source in batches, fixed by the first attempt.
 
     `schema` is Spark's JSON. `folders` are the partition columns, whose values are in the paths of
-    the files.
+    the files. `table_schema` has the table's columns when the plan was stored; None before.
     """
 
     source: SourceTable
     schema: Mapping[str, Any]
     folders: tuple[str, ...]
     batches: tuple[tuple[SourceFile, ...], ...]
+    table_schema: Schema | None = None
+
+    def new_names(self, current: Schema) -> dict[str, str | None]:
+        """Return the names that columns of the source have in the table now.
+
+        They are given by the lower case of their names in the source, and only if they differ. None
+        stands for a column that was dropped. Raises InvalidInputError for a nested column whose
+        members have other names now.
+        """
+        if self.table_schema is None:
+            return {}
+        own = {field.id: field for field in current.fields}
+        names: dict[str, str | None] = {}
+        for field in self.table_schema.fields:
+            now = own.get(field.id)
+            if now is None:
+                names[field.name.casefold()] = None
+                continue
+            if not _has_same_members(field, now):
+                raise InvalidInputError(
+                    f"members of column {now.name!r} were renamed or dropped since the bootstrap "
+                    "began, and its remaining files have the earlier ones; rename them back, let "
+                    "the bootstrap end, and change them then"
+                )
+            if now.name != field.name:
+                names[field.name.casefold()] = now.name
+        return names
 
     def token(self, batch: int) -> str:
         """Return the token of the ingest of a batch."""
@@ -113,6 +149,12 @@ class BootstrapPlan:
     def rows(self, batch: int) -> int:
         """Return how many rows the files of a batch hold, by the list of files."""
         return sum(file.rows for file in self.batches[batch])
+
+
+def _has_same_members(before: Field, now: Field) -> bool:
+    """Return whether all parts that a column had have the names that they had."""
+    names = {part.id: part.name for part in all_fields(parts_of(now.type))}
+    return all(names.get(part.id) == part.name for part in all_fields(parts_of(before.type)))
 
 
 def _digest(value: Any) -> str:
@@ -277,11 +319,13 @@ def _read_result(storage: Storage, path: str) -> JobResult:
 
 
 def _plan_to_json(plan: BootstrapPlan) -> dict[str, Any]:
+    schema = plan.table_schema
     return {
         "batches": [_batch_to_json(batch) for batch in plan.batches],
         "folders": list(plan.folders),
         "schema": plan.schema,
         "source": [plan.source.location, plan.source.format, plan.source.version],
+        "table_schema": None if schema is None else schema_to_json(schema),
     }
 
 
@@ -292,6 +336,7 @@ def _batch_to_json(batch: Sequence[SourceFile]) -> list[list[Any]]:
 def _plan_from_json(data: Mapping[str, Any]) -> BootstrapPlan:
     """Decode a plan; raise an error if it is damaged or not safe to read."""
     location, kind, version = data["source"]
+    table_schema = data["table_schema"]
     return BootstrapPlan(
         source=SourceTable(
             location=text(location),
@@ -301,6 +346,7 @@ def _plan_from_json(data: Mapping[str, Any]) -> BootstrapPlan:
         schema=_plain_schema(data["schema"]),
         folders=tuple(map(text, listed(data["folders"]))),
         batches=tuple(_batch_from_json(batch) for batch in data["batches"]),
+        table_schema=None if table_schema is None else schema_from_json(mapped(table_schema)),
     )
 
 

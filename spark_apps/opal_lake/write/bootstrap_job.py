@@ -53,6 +53,8 @@ class SourceReader(Protocol):
     def rows(self, plan: BootstrapPlan, batch: int, spec: TableSpec) -> Rows:
         """Return the rows of a batch with the table's columns, for the executor.
 
+        `plan.new_names` has the columns that were renamed or dropped since the bootstrap began.
+
         Raises InvalidInputError if its files have changed since they were listed.
         """
         ...
@@ -77,7 +79,8 @@ def bootstrap(
     plan = read_plan(storage, name)
     if plan is None:
         own_plan = reader.plan() if listed is None else listed
-        plan = fix_plan(storage, name, own_plan)
+        schema = table.snapshot_at().spec.schema
+        plan = fix_plan(storage, name, replace(own_plan, table_schema=schema))
     _check_source(table, plan, reader.source)
     results = done_batches(storage, name)
     counts: Counter[str] = Counter(batches_done=0, batches_skipped=0)

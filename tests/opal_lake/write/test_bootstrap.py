@@ -1,8 +1,11 @@
 """A source's files cut into batches, and the stored parts of a bootstrap."""
 
+import pyarrow as pa
 import pytest
 
 from opal_lake import layout
+from opal_lake.definition.changes.apply import changed, changes_of
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.result import JobResult
 from opal_lake.storage import open_storage
@@ -108,3 +111,36 @@ def test_a_source_has_one_name() -> None:
     )
     with pytest.raises(InvalidInputError, match="use one of parquet, orc, delta, iceberg"):
         SourceTable(location="/old", format="csv")
+
+
+def test_names_of_a_source_are_those_of_the_table_when_the_plan_was_made() -> None:
+    arrow = pa.schema(
+        {
+            "id": pa.int64(),
+            "at": pa.int64(),
+            "A": pa.string(),
+            "b": pa.string(),
+            "c": pa.string(),
+            "s": pa.struct([("x", pa.int64()), ("y", pa.int64())]),
+        }
+    )
+    spec = plan_spec(arrow, TableLayout(keys=["id"], delta="at"))
+    plan = BootstrapPlan(source=FOLDER, schema={}, folders=(), batches=(), table_schema=spec.schema)
+    storage = open_storage("memory://names")
+    assert fix_plan(storage, "p", plan) == read_plan(storage, "p") == plan
+
+    def new_names(*changes: dict[str, str]) -> dict[str, str | None]:
+        after, _ = changed(spec, changes_of(list(changes)))
+        return plan.new_names(after.schema)
+
+    assert new_names({"add": "d", "type": "int"}, {"add": "s.z", "type": "int"}) == {}
+    swap = [
+        {"rename": "A", "to": "between"},
+        {"rename": "b", "to": "A"},
+        {"rename": "between", "to": "b"},
+    ]
+    assert new_names(*swap, {"drop": "c"}) == {"a": "b", "b": "A", "c": None}
+    assert new_names({"drop": "c"}, {"add": "c", "type": "string"}) == {"c": None}
+    for change in ({"rename": "s.x", "to": "z"}, {"drop": "s.x"}):
+        with pytest.raises(InvalidInputError, match=r"members of column 's' .* rename them back"):
+            new_names(change)

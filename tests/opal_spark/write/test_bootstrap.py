@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from opal_lake.storage import open_storage
 from opal_lake.table import table_on
 from opal_lake.write import bootstrap as core
 from opal_lake.write.bootstrap import source_table
-from opal_lake.write.bootstrap_job import bootstrap
+from opal_lake.write.bootstrap_job import bootstrap, ingest_batch
 from opal_spark import OpalTable
 from opal_spark.engine.java import ensure_java
 from opal_spark.sources.tables import plan_source
@@ -441,3 +442,32 @@ def test_a_job_and_the_command_bootstrap_a_table(
         main([*words[:2], str(source), "--format", "parquet", "--key", "name", "--delta", "at"])
         == INPUT
     )
+
+
+@pytest.mark.slow
+def test_a_rerun_after_a_change_of_columns_reads_the_source_by_the_names_before(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder, uri = tmp_path / "old", str(tmp_path / "new")
+    rows = rows_of(1)
+    frame = spark.createDataFrame(rows, DDL)
+    frame.repartition(3).write.parquet(str(folder))
+    table = OpalTable.create(spark, uri, frame.schema, **LAYOUT)
+    origin = source_table(str(folder), "parquet", None)
+    schema = table.snapshot_at().spec.schema
+    plan = replace(plan_source(spark, origin, None, 1), table_schema=schema)
+    core.fix_plan(table.storage, origin.name, plan)
+    ingest_batch(table, SparkSource(spark=spark, source=origin), plan, 0, Ingest(origin))
+    table.alter(
+        [
+            {"rename": "name", "to": "between"},
+            {"rename": "shop", "to": "name"},
+            {"rename": "between", "to": "shop"},
+            {"drop": "day"},
+            {"add": "day", "type": "date"},
+        ]
+    )
+    result = OpalTable.bootstrap(spark, uri, str(folder), format="parquet", **LAYOUT)
+    assert (result.counts["batches_skipped"], result.counts["batches_done"] > 1) == (1, True)
+    expected = [(row[0], row[1], row[4], None, row[2]) for row in latest(rows)]
+    assert content(spark, uri) == expected
