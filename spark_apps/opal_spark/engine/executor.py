@@ -21,6 +21,7 @@ from opal_spark.engine.by_key import (
     source_by_key,
     stored_by_key,
 )
+from opal_spark.engine.failures import spark_errors
 from opal_spark.engine.session import parallelism, rough_rows
 from opal_spark.engine.tasks import (
     FIXED_WIDTH_ROWS,
@@ -50,7 +51,9 @@ class SparkTasks:
         cores = parallelism(self.spark)
         if rows is None:
             return plan_slots(entries, cores)
-        return guess_slots(rough_rows(rows), entries, cores)
+        with spark_errors():  # Spark computes constant values while it plans
+            row_count = rough_rows(rows)
+        return guess_slots(row_count, entries, cores)
 
     def by_partition(self, rows: DataFrame, base: Snapshot, task: Task[T]) -> list[T]:
         return collect_outputs(rows, task, rows_a_batch(rows.schema, base))

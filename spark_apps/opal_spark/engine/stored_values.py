@@ -36,8 +36,9 @@ def stored_value(value: Column, given: T.DataType, field: Field, where: str) -> 
 
     `given` is the value's type, and `where` names the value in errors. Numbers convert to numbers,
     times to times, and most values to texts. A number that the column cannot hold is an error in
-    the row, whatever the session's ANSI mode; digits of a fraction that it cannot hold are cut off
-    or rounded, as by CAST. Raises InvalidInputError for other types.
+    the row, whatever the session's ANSI mode, and so is a fraction in a column of integers. Only a
+    floating-point number is rounded, to the nearest number of the column's type. Raises
+    InvalidInputError for other types.
     """
     expected = spark_field_type(field)
     if given == expected or isinstance(given, T.NullType):
@@ -62,10 +63,20 @@ def stored_value(value: Column, given: T.DataType, field: Field, where: str) -> 
             F.lit(UNSTORABLE),
         )
         is_lost = original.isNotNull() & converted.isNull()
+        if _may_cut_digits(given, expected):
+            is_lost |= converted.try_cast(given) != original
         return F.when(is_lost, F.raise_error(text).cast(expected)).otherwise(converted)
 
     # Within the array a value is computed once, even if it is random
     return F.get(F.transform(F.array(value), checked), F.lit(0))
+
+
+def _may_cut_digits(given: T.DataType, expected: T.DataType) -> bool:
+    """Return whether a CAST from number to number may cut digits off a fraction."""
+    is_decimal = isinstance(given, T.DecimalType)
+    if isinstance(expected, T.IntegralType):
+        return is_decimal or isinstance(given, T.FractionalType)
+    return is_decimal and isinstance(expected, T.DecimalType)
 
 
 def _is_assignable(given: T.DataType, expected: T.DataType) -> bool:

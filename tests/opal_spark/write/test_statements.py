@@ -164,11 +164,14 @@ def test_several_rows_of_a_key_are_an_error_unless_the_latest_counts(
     assert table.check() == []
 
 
-def test_values_are_stored_as_ansi_sql_stores_them(spark: SparkSession, table: OpalTable) -> None:
+def test_values_that_a_column_cannot_hold_are_errors(spark: SparkSession, table: OpalTable) -> None:
     for ansi in ("true", "false"):
         spark.conf.set("spark.sql.ansi.enabled", ansi)
         try:
-            table.update({"price": "price * 1.26"}, where="sku = 'ax'")
+            table.update({"price": "price * 1.5 + 0.0"}, where="sku = 'ax' AND price < 15")
+            for fraction in ("price + 0.5", "price + 0.5D", "price + CAST(0.5 AS FLOAT)"):
+                with pytest.raises(InvalidInputError, match=r"'price' in the update is 15\.5 in"):
+                    table.update({"price": fraction}, where="sku = 'ax'")
             with pytest.raises(InvalidInputError, match="'price' in the update is 3000000000 in"):
                 table.update({"price": "CAST(3000000000 AS BIGINT)"})
             with pytest.raises(InvalidInputError, match=r"is STRING, and column 'price' is INT"):
