@@ -161,7 +161,9 @@ def _check_outputs(statement: Statement, outputs: Sequence[StatementOutput]) -> 
     for reason in FAULTS:
         if faults[reason]:
             keys = ", ".join(examples[reason][:EXAMPLES])
-            fault = _FAULT_TEXTS[reason].format(rows=count_text(faults[reason], "row"))
+            have = "has" if faults[reason] == 1 else "have"
+            rows = count_text(faults[reason], "row")
+            fault = _FAULT_TEXTS[reason].format(rows=rows, have=have)
             raise InvalidInputError(
                 f"the {name} changed nothing: {fault}. Keys, for example: {keys}"
             )
@@ -169,7 +171,7 @@ def _check_outputs(statement: Statement, outputs: Sequence[StatementOutput]) -> 
 
 _FAULT_TEXTS = {
     "repeated": (
-        "{rows} have a key that it would write more than once; leave one row of each key in the "
+        "{rows} {have} a key that it would write more than once; leave one row of each key in the "
         "source, or use duplicates='latest' in a merge"
     ),
     "existing": (
@@ -178,7 +180,7 @@ _FAULT_TEXTS = {
     ),
     "moved": "{rows} would get another key; delete the old row, and insert the new one",
     "outlasted": (
-        "{rows} have a lower delta or tie-break than the row that they should replace, so that "
+        "{rows} {have} a lower delta or tie-break than the row that they should replace, so that "
         "they would stay invisible; give them a delta that is not lower"
     ),
 }

@@ -137,9 +137,24 @@ def test_insert_refuses_keys_that_the_table_has(table: Table) -> None:
     assert counts(table.insert(rows_of((9, 11, "new", 1.0)))) == (1, 0, 0)
 
 
+def test_statements_write_rows_that_meet_the_condition_of_deletes(tmp_path: Path) -> None:
+    """The condition is for rows of ingests."""
+    table = Table.create(
+        str(tmp_path / "t"), SCHEMA, keys=["id"], delta="at", deletes="name = 'gone'"
+    )
+    table.insert(rows_of((1, 10, "gone", 1.0), (2, 10, "bow", 2.0)))
+    table.update({"name": "'gone'"}, where="id = 2")
+    table.compact()
+    assert content(table) == [(1, 10, "gone", 1.0), (2, 10, "gone", 2.0)]
+    table.rebuild_key_store()
+    table.upsert(rows_of((1, 11, "gone", 1.0)))
+    assert content(table) == [(2, 10, "gone", 2.0)]
+    assert check_table(table) == []
+
+
 def test_insert_brings_a_deleted_key_back_from_its_delete_on(table: Table) -> None:
     table.delete(where="id = 1", at=20)
-    with pytest.raises(InvalidInputError, match="lower delta"):
+    with pytest.raises(InvalidInputError, match="1 row has a lower delta"):
         table.insert(rows_of((1, 15, "too early", 1.0)))
     table.insert(rows_of((1, 20, "back", 1.0)))
     assert content(table)[0] == (1, 20, "back", 1.0)
