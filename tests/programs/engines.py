@@ -50,6 +50,8 @@ class Engine(Protocol):
     """Makes a table, and turns rows into frames of an engine and back."""
 
     is_spark: bool
+    # Errors of the engine's own with which it refuses a statement
+    errors: tuple[type[Exception], ...]
 
     def create(self, spec: TableSpec, clock: ManualClock) -> Table[Any]:
         """Create a table."""
@@ -75,6 +77,7 @@ class Arrow:
     tasks: int = 1
     fold_at_logs: int = 32
     is_spark: bool = False
+    errors: tuple[type[Exception], ...] = ()
 
     def create(self, spec: TableSpec, clock: ManualClock) -> Table[Any]:
         storage, ids = MeddledStore(MemoryStorage(clock=clock)), CountingIds()

@@ -525,7 +525,7 @@ class Program(ColumnChanges):
         """Call a job; return its result, or the error with which it was refused."""
         try:
             return call(), None
-        except (InvalidInputError, ConflictError) as error:
+        except (InvalidInputError, ConflictError, *self.engine.errors) as error:
             return None, error
         finally:
             self._calm()
