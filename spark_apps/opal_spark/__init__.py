@@ -34,6 +34,13 @@ _MODULES = {
 }
 
 
+def load_ipython_extension(ipython: Any) -> None:
+    """Register the magic `%%opal` in a notebook: `%load_ext opal_spark`."""
+    from opal_spark.cli.notebook import register_magic
+
+    register_magic(ipython)
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name on its first use.
 

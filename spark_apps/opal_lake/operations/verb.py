@@ -91,6 +91,14 @@ def rows_verb(
     return cast("Callable[Concatenate[Framed[Frame], P], Frame]", _method(operation))
 
 
+def operations_of(table: type) -> dict[str, type[Operation[Any]]]:
+    """Return the operations of a table's verbs, by the names of the methods."""
+    methods = {name: getattr(table, name) for name in dir(table)}
+    return {
+        name: method.operation for name, method in methods.items() if hasattr(method, "operation")
+    }
+
+
 def _method(operation: Any) -> Callable[..., Any]:
     """Return a method with the signature, the docstring and the name of an operation."""
 
@@ -102,6 +110,7 @@ def _method(operation: Any) -> Callable[..., Any]:
     method.__signature__ = arguments.replace(  # type: ignore[attr-defined]  # a function takes one
         parameters=[table, *arguments.parameters.values()]
     )
+    method.operation = operation  # type: ignore[attr-defined]  # a function takes one
     method.__doc__ = operation.__doc__
     method.__name__ = operation.title
     method.__qualname__ = f"Table.{operation.title}"

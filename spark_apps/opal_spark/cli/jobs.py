@@ -347,7 +347,7 @@ def _run(
     args: argparse.Namespace, specs: list[JobSpec[Any]], what: str | None = None
 ) -> list[JobResult]:
     """Run specs one after the other in one session, with a progress line."""
-    _require_spark(what or f"opal {args.command}")
+    require_spark(what or f"opal {args.command}")
     from opal_spark.cli.launch import launched, own_stderr
     from opal_spark.engine.progress import SparkSteps
     from opal_spark.submit.runner import perform
@@ -366,7 +366,7 @@ def _run(
     return results
 
 
-def _require_spark(what: str) -> None:
+def require_spark(what: str) -> None:
     """Raise NoSparkError if PySpark or Java is missing, or its version is unsupported."""
     if importlib.util.find_spec("pyspark") is None:
         raise spark_is_missing(what)

@@ -25,6 +25,7 @@ from opal_spark.spark_sql.run_rows import (
     run_update,
 )
 from opal_spark.spark_sql.statements import (
+    CreateTable,
     Delete,
     InsertInto,
     InsertOverwrite,
@@ -36,6 +37,7 @@ from opal_spark.spark_sql.statements import (
     TableName,
     Update,
 )
+from opal_spark.spark_sql.tables import TABLE_RUNNERS
 
 # What runs a statement that names an Opal table
 Runner = Callable[[SparkSession, Any, Arguments, str | None], DataFrame]
@@ -89,6 +91,8 @@ def _is_on_opal(spark: SparkSession, statement: Statement, args: Arguments) -> b
         tables.append(statement.target.table)
     elif hasattr(statement, "table"):
         tables.append(statement.table)
+    if isinstance(statement, CreateTable) and (statement.provider or "").lower() == OPAL:
+        return True
     if _any_opal(spark, tables, args):
         return True
     others = [getattr(statement, name, None) for name in ("namespace", "procedure")]
@@ -144,6 +148,7 @@ def _check_settings(spark: SparkSession, text: str) -> None:
 
 
 RUNNERS: Mapping[type[Statement], Runner] = {
+    **TABLE_RUNNERS,
     Delete: run_delete,
     InsertInto: run_insert,
     InsertOverwrite: run_overwrite,

@@ -1,0 +1,124 @@
+"""The definition of a table as the text of CREATE TABLE, and the roles that are properties there.
+
+SHOW CREATE TABLE prints what CREATE TABLE reads: run again, it makes an equal table.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from opal_lake.definition.properties import PROPERTIES, default_of
+from opal_lake.definition.schema import type_name
+from opal_lake.definition.table_spec import NO_DELETES, TableSpec
+from opal_lake.errors import InvalidInputError
+
+# Parts of a definition that TBLPROPERTIES give when a table is created, and that never change
+ROLES = ("keys", "delta", "tie_break", "deletes", "file_format")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0"}
+
+
+def create_text(spec: TableSpec, name: str) -> str:
+    """Return the CREATE TABLE of a table, which `name` calls there.
+
+    Raises InvalidInputError for a table without keys, which this version cannot create.
+    """
+    if not spec.has_keys:
+        raise InvalidInputError(
+            f"{name} has no keys, and CREATE TABLE cannot make such a table; see DESCRIBE {name}"
+        )
+    lines = list(_elements(spec))
+    text = f"CREATE TABLE {name} (\n  " + ",\n  ".join(lines) + "\n)\nUSING opal"
+    if spec.partition_by:
+        text += f"\nPARTITIONED BY ({names_text(column.name for column in spec.partition_by)})"
+    properties = {**_roles(spec), **spec.properties}
+    shown = [f"{quoted(key)} = {quoted(str(value))}" for key, value in properties.items()]
+    if shown:
+        text += "\nTBLPROPERTIES (\n  " + ",\n  ".join(shown) + "\n)"
+    return text
+
+
+def _elements(spec: TableSpec) -> Iterator[str]:
+    """Yield the columns and constraints between the parentheses."""
+    for column in spec.schema.own_fields:
+        yield f"{name_text(column.name)} {type_name(column.type)}"
+    yield f"PRIMARY KEY ({names_text(column.name for column in spec.keys)})"
+
+
+def _roles(spec: TableSpec) -> dict[str, str]:
+    """Return the roles that CREATE TABLE takes as properties, without defaults."""
+    roles: dict[str, str] = {}
+    if not spec.orders_by_commit:
+        roles["delta"] = spec.delta.name
+    if spec.tie_break:
+        roles["tie_break"] = names_list([column.name for column in spec.tie_break])
+    if spec.deletes not in (None, NO_DELETES):
+        roles["deletes"] = str(spec.deletes)
+    if spec.file_format != "parquet":
+        roles["file_format"] = spec.file_format
+    return roles
+
+
+def shown_properties(spec: TableSpec) -> dict[str, str]:
+    """Return the roles of a table, and the properties that are set."""
+    roles = {}
+    if spec.has_keys:
+        roles["keys"] = names_list([column.name for column in spec.keys])
+        roles["delta"] = spec.delta.name
+        roles |= _roles(spec)
+    roles["file_format"] = spec.file_format
+    values = {name: str(value) for name, value in spec.properties.items()}
+    return {**roles, **values}
+
+
+def shown_property(spec: TableSpec, key: str) -> str:
+    """Return one property, set or default; raise InvalidInputError for an unknown one."""
+    shown = shown_properties(spec)
+    if key in shown:
+        return shown[key]
+    if key in ROLES:
+        return ""
+    if key not in PROPERTIES:
+        raise InvalidInputError(
+            f"property {key!r} is unknown; known are {', '.join((*ROLES, *PROPERTIES))}"
+        )
+    return str(default_of(key))
+
+
+def split_roles(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the roles among the properties of CREATE TABLE, and the other properties."""
+    roles = {key: value for key, value in properties.items() if key in ROLES}
+    others = {key: value for key, value in properties.items() if key not in ROLES}
+    return roles, others
+
+
+def name_text(name: str) -> str:
+    """Return a name as SQL reads it, with backticks where it needs them."""
+    return name if _PLAIN.match(name) else "`" + name.replace("`", "``") + "`"
+
+
+def names_text(names: Iterator[str]) -> str:
+    return ", ".join(map(name_text, names))
+
+
+def names_list(names: Sequence[str]) -> str:
+    """Return names of columns in one text, which `names_of` reads."""
+    text = io.StringIO()
+    csv.writer(text, quotechar="`", lineterminator="").writerow(names)
+    return text.getvalue()
+
+
+def names_of(key: str, text: str) -> list[str]:
+    """Return the names in a property such as 'a,b'; those with commas are in backticks."""
+    [names] = csv.reader([text], quotechar="`", skipinitialspace=True, strict=True)
+    if not names or not all(name.strip() for name in names):
+        raise InvalidInputError(
+            f"property {key!r} is {text!r}; write the names of columns, such as 'id' or 'a,b'"
+        )
+    return [name if f"`{name}`" in text else name.strip() for name in names]
+
+
+def quoted(text: str) -> str:
+    """Return a text as a string of SQL."""
+    return "'" + "".join(_ESCAPES.get(character, character) for character in text) + "'"

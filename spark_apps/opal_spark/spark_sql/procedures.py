@@ -1,0 +1,181 @@
+"""CALL: the verbs of a table, each with the arguments that its operation declares."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from opal_lake.arguments.declared import is_required, types_of
+from opal_lake.errors import InvalidInputError
+from opal_lake.operations.verb import Operation, operations_of
+from opal_lake.result import JobResult
+from opal_spark.spark_sql.arguments import Arguments
+from opal_spark.spark_sql.catalog import catalog_of, table_uri
+from opal_spark.spark_sql.cursor import Cursor
+from opal_spark.spark_sql.lexer import END, tokens
+from opal_spark.spark_sql.results import job_frame, value_frame
+from opal_spark.spark_sql.statements import Argument, Call, Slice, TableName
+from opal_spark.table import OpalTable
+
+SYSTEM = "system"
+_TABLE = "table"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def call(spark: SparkSession, statement: Call, args: Arguments, token: str | None) -> DataFrame:
+    """Run a verb of a table: `CALL lake.system.compact(table => 'shop.orders')`."""
+    operation = _operation(statement.procedure)
+    if statement.references:
+        raise InvalidInputError(
+            f"an argument of CALL {statement.procedure} reads a table; pass the value as a "
+            "parameter"
+        )
+    given = _named(operation, statement, _values(spark, statement.arguments, args))
+    name = given.pop(_TABLE, None)
+    if not isinstance(name, str):
+        raise InvalidInputError(
+            f"CALL {statement.procedure} needs a table; write table => 'shop.orders'"
+        )
+    table = OpalTable.for_path(spark, _table_uri(spark, statement.procedure, name, args))
+    _add_token(operation, given, token)
+    result = operation.of(given).run(table)
+    if isinstance(result, JobResult):
+        return job_frame(spark, result)
+    if isinstance(result, Iterator):
+        raise InvalidInputError(
+            f"{operation.title} returns objects of Python; write DESCRIBE HISTORY for the commits "
+            "as rows"
+        )
+    is_frame = hasattr(result, "toArrow")
+    return result if is_frame else value_frame(spark, result)
+
+
+def takes_token(statement: Call) -> bool:
+    """Return whether a token makes a CALL harmless to repeat; False for a name of Spark's."""
+    parts = statement.procedure.parts
+    operation = operations_of(OpalTable).get(parts[-1].lower()) if len(parts) == 3 else None
+    return operation is not None and bool(operation.token_argument)
+
+
+def _operation(procedure: TableName) -> type[Operation[Any]]:
+    parts = procedure.parts
+    verbs = operations_of(OpalTable)
+    if len(parts) != 3 or parts[1].lower() != SYSTEM:
+        raise InvalidInputError(
+            f"{procedure} is not a procedure; write a verb of a table such as "
+            f"{parts[0]}.{SYSTEM}.compact"
+        )
+    operation = verbs.get(parts[2].lower())
+    if operation is None:
+        raise InvalidInputError(
+            f"{procedure} is not a procedure; the procedures of {parts[0]}.{SYSTEM} are "
+            f"{', '.join(sorted(verbs))}"
+        )
+    for name, member in operation.fields().items():
+        takes_rows = Any in types_of(member.type) and is_required(member)
+        if takes_rows and name in ("rows", "source"):
+            raise InvalidInputError(
+                f"{procedure} needs rows; write INSERT INTO or MERGE INTO instead"
+            )
+    return operation
+
+
+def _named(
+    operation: type[Operation[Any]], statement: Call, values: Sequence[Any]
+) -> dict[str, Any]:
+    """Return the values by the names of their arguments; those without a name come first."""
+    names = [_TABLE, *operation.fields()]
+    given: dict[str, Any] = {}
+    has_named = False
+    for position, (argument, value) in enumerate(zip(statement.arguments, values, strict=True)):
+        name = argument.name.lower() if argument.name is not None else None
+        if name is None and has_named:
+            raise InvalidInputError(
+                f"argument {position + 1} of CALL {statement.procedure} has no name, but one "
+                "before it has; name it as well"
+            )
+        if name is None and position >= len(names):
+            raise InvalidInputError(
+                f"CALL {statement.procedure} has {len(values)} arguments, and takes at most "
+                f"{len(names)}: {', '.join(names)}"
+            )
+        has_named = name is not None
+        name = name or names[position]
+        if name not in names:
+            raise InvalidInputError(
+                f"CALL {statement.procedure} has no argument {name}; its arguments are "
+                f"{', '.join(names)}"
+            )
+        if name in given:
+            raise InvalidInputError(f"CALL {statement.procedure} has {name} twice; give it once")
+        given[name] = value
+    return given
+
+
+def _add_token(operation: type[Operation[Any]], given: dict[str, Any], token: str | None) -> None:
+    if token is None:
+        return
+    argument = operation.token_argument
+    if not argument:
+        raise InvalidInputError(f"token={token!r}: {operation.title} takes no token; leave it out")
+    if given.get(argument) not in (None, token):
+        raise InvalidInputError(
+            f"CALL has {argument} => {given[argument]!r}, and the statement the token {token!r}; "
+            "give one of them"
+        )
+    given[argument] = token
+
+
+def _table_uri(spark: SparkSession, procedure: TableName, text: str, args: Arguments) -> str:
+    """Return the path of a table: of a name in the procedure's catalog, or a whole one."""
+    cursor = Cursor(text, tokens(text))
+    parts = cursor.names("the name of a table")
+    if cursor.token.kind != END:
+        raise cursor.error("the end of the name")
+    whole = TableName(parts=parts, slice=Slice(text=text, offset=0))
+    uri = table_uri(spark, whole, args)
+    if uri is not None:
+        return uri
+    catalog = catalog_of(spark, procedure.parts)
+    assert catalog is not None
+    return catalog.uri(parts)
+
+
+# Values
+
+
+def _values(spark: SparkSession, arguments: Sequence[Argument], args: Arguments) -> list[Any]:
+    """Return the values of the arguments, as Spark computes them."""
+    values = []
+    for argument in arguments:
+        query = f"SELECT ({argument.value.text}\n) AS value"
+        rows = spark.sql(query, args.of(argument.value))
+        is_moment = isinstance(rows.schema["value"].dataType, T.TimestampType)
+        if is_moment:
+            # A collected time would depend on the time zone of this process
+            rows = rows.select(F.unix_micros("value").alias("value"))
+        row = rows.head()
+        assert row is not None
+        value = row[0]
+        if is_moment and value is not None:
+            value = _EPOCH + timedelta(microseconds=value)
+        values.append(_plain(value))
+    return values
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of Spark as operations take it."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, Row):
+        return _plain(value.asDict())
+    if isinstance(value, dict):
+        members = {name: _plain(member) for name, member in value.items()}
+        return {name: member for name, member in members.items() if member is not None}
+    if isinstance(value, list):
+        return [_plain(member) for member in value]
+    return value

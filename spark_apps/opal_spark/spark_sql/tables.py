@@ -1,0 +1,463 @@
+"""CREATE, ALTER, DROP and RESTORE of Opal tables."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from opal_lake.definition.changes.paths import path_text, target_of
+from opal_lake.definition.properties import PROPERTIES, given_properties
+from opal_lake.definition.schema import COMMIT, Schema
+from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
+from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
+from opal_lake.result import JobResult
+from opal_lake.retention.drop import drop_table as drop_files
+from opal_lake.storage import Storage, open_storage
+from opal_lake.table import CREATE, begin_with_rows, create_on, finish_without_rows, table_on
+from opal_spark.engine.columns import columns_of_schema
+from opal_spark.engine.session import cache_settings, storage_options
+from opal_spark.spark_sql.arguments import Arguments
+from opal_spark.spark_sql.cursor import Cursor
+from opal_spark.spark_sql.definition_text import ROLES, name_text, names_of, split_roles
+from opal_spark.spark_sql.lexer import END, STRING, tokens
+from opal_spark.spark_sql.procedures import call
+from opal_spark.spark_sql.reads import Reads
+from opal_spark.spark_sql.results import job_frame
+from opal_spark.spark_sql.shown import (
+    describe_history,
+    describe_table,
+    opened,
+    show_create_table,
+    show_properties,
+    show_tables,
+    uri_of,
+)
+from opal_spark.spark_sql.statements import (
+    AddColumns,
+    AddConstraint,
+    AlterColumns,
+    AlterTable,
+    Call,
+    ColumnChange,
+    ColumnDefinition,
+    CreateTable,
+    DescribeHistory,
+    DescribeTable,
+    DropColumns,
+    DropConstraint,
+    DropTable,
+    Names,
+    Position,
+    PrimaryKey,
+    RenameColumn,
+    RenameTable,
+    Restore,
+    SetProperties,
+    ShowCreateTable,
+    ShowProperties,
+    ShowTables,
+    Slice,
+    Statement,
+    UnsetProperties,
+    VersionAsOf,
+)
+from opal_spark.table import OpalTable, SparkPlace
+
+Changes = list[dict[str, Any]]
+
+
+# CREATE TABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NewTable:
+    """A table that a statement creates: its name, its path, and the store there."""
+
+    spark: SparkSession
+    statement: CreateTable
+    args: Arguments
+    uri: str
+    storage: Storage
+    token: str | None
+
+    def rows(self) -> DataFrame | None:
+        """Return the rows of AS SELECT, or None."""
+        query = self.statement.query
+        if query is None:
+            return None
+        return Reads(self.spark, self.statement, self.args).piece(query).rows(self.spark)
+
+
+def create_table(
+    spark: SparkSession, statement: CreateTable, args: Arguments, token: str | None
+) -> DataFrame:
+    """Create a table, with the rows of a query if there is one."""
+    uri = uri_of(spark, statement.table, args)
+    _refuse_what_is_not_stored(statement, uri)
+    storage = open_storage(uri, storage_options(spark, uri))
+    new = _NewTable(
+        spark=spark, statement=statement, args=args, uri=uri, storage=storage, token=token
+    )
+    existing = _existing(new)
+    if existing is not None:
+        return job_frame(spark, existing)
+    rows = new.rows()
+    layout = _layout(statement)
+    columns = _columns(new) if rows is None else columns_of_schema(rows.schema)
+    spec = plan_spec(columns, layout)
+    try:
+        result = _create(new, spec, rows)
+    except TableExistsError:
+        # Another job created it meanwhile
+        made = _existing(new)
+        if made is None:
+            raise
+        result = made
+    return job_frame(spark, result)
+
+
+def _create(new: _NewTable, spec: TableSpec, rows: DataFrame | None) -> JobResult:
+    cache = cache_settings(new.spark)
+    if rows is None:
+        table = create_on(new.storage, spec, cache=cache, token=new.token)
+        return JobResult(operation=CREATE, table=table.uri, version=0, token=new.token)
+    table = OpalTable.on(new.spark, begin_with_rows(new.storage, spec, cache=cache))
+    result = table.insert(rows, token=new.token)
+    if result.counts.get("inserted"):
+        return result
+    return finish_without_rows(table, new.token)
+
+
+def _existing(new: _NewTable) -> JobResult | None:
+    """Return the result for a table that exists; None if it is to be created.
+
+    Raises TableExistsError, unless the statement accepts an existing table or has created it.
+    """
+    statement = new.statement
+    try:
+        log = table_on(new.storage).log
+        head = log.head()
+    except NotFoundError as error:
+        if statement.mode == "replace":
+            raise NotFoundError(
+                f"{statement.table} does not exist, and REPLACE TABLE needs a table: {error}. "
+                "Write CREATE OR REPLACE TABLE"
+            ) from error
+        return None
+    if new.token is not None:
+        for operation in (CREATE, "insert"):
+            applied = head.version_of_token(new.token)
+            if applied is not None and log.read_commit(applied).operation == operation:
+                earlier = log.earlier_result(head, operation, new.token)
+                assert earlier is not None
+                return earlier
+    if statement.if_not_exists:
+        note = f"{statement.table} exists already, and stays as it is"
+        return JobResult(operation=CREATE, table=new.storage.uri, notes=(note,))
+    if statement.mode != "create":
+        raise InvalidInputError(
+            f"{statement.table} exists, and a table is not replaced in one step: readers would "
+            f"find none meanwhile, and its history would be lost. Write DROP TABLE "
+            f"{statement.table} and then CREATE TABLE, or keep the table and write INSERT OVERWRITE"
+        )
+    raise TableExistsError(
+        f"{statement.table} is an Opal table already, at {new.storage.uri}; write CREATE TABLE IF "
+        "NOT EXISTS to accept it, or choose another name"
+    )
+
+
+def _refuse_what_is_not_stored(statement: CreateTable, uri: str) -> None:
+    """Raise InvalidInputError for clauses that a table cannot hold."""
+    if statement.comment is not None or any(column.comment for column in statement.columns):
+        raise InvalidInputError("a table keeps no COMMENT; leave it out")
+    for column in statement.columns:
+        _refuse_column_options(column)
+        _refuse_in_type(column.name, column.type)
+    _refuse_constraints(bool(statement.checks))
+    key = statement.primary_key
+    if key is not None and key.name is not None:
+        raise InvalidInputError(
+            f"a table keeps no name of its primary key; write PRIMARY KEY without CONSTRAINT "
+            f"{key.name}"
+        )
+    location = statement.location
+    if location is not None and _comparable(location) != _comparable(uri):
+        raise InvalidInputError(
+            f"LOCATION {location!r} is not the path of {statement.table}, which is {uri!r}: the "
+            "name of a table is its folder. Leave LOCATION out, or name the table by its path: "
+            f"opal.`{location}`"
+        )
+
+
+def _comparable(uri: str) -> str:
+    scheme, separator, rest = uri.rstrip("/").partition("://")
+    if not separator:
+        return scheme
+    if scheme == "file":
+        return rest
+    return f"s3://{rest}" if scheme == "s3a" else f"{scheme}://{rest}"
+
+
+def _refuse_column_options(column: ColumnDefinition) -> None:
+    name = path_text(column.name)
+    if column.default is not None:
+        raise InvalidInputError(
+            f"column {name!r}: DEFAULT is not supported; write the value in each INSERT"
+        )
+    if column.generated_as is not None:
+        raise InvalidInputError(
+            f"column {name!r}: GENERATED ALWAYS AS is not supported; compute the column in each "
+            "INSERT"
+        )
+
+
+def _refuse_constraints(has_any: bool) -> None:
+    if has_any:
+        raise InvalidInputError(
+            "CHECK and NOT NULL are not supported; filter rows before they are written"
+        )
+
+
+def _refuse_in_type(name: Names, data_type: Slice) -> None:
+    """Raise InvalidInputError for parts of a type that a table would lose."""
+    words = tokens(data_type.text)
+    for word, following in pairwise(words):
+        is_not_null = (word.value, following.value) == ("NOT", "NULL")
+        is_comment = word.value == "COMMENT" and following.kind == STRING
+        if is_not_null or is_comment or (word.value == "COLLATE" and following.kind != END):
+            raise InvalidInputError(
+                f"column {path_text(name)!r}: a table does not keep {word.value} within the type "
+                f"{data_type}; leave it out"
+            )
+
+
+def _columns(new: _NewTable) -> pa.Schema:
+    """Return the columns between the parentheses, with the types that Spark parses."""
+    columns = new.statement.columns
+    if not columns:
+        raise InvalidInputError(
+            f"{new.statement.table} has no columns; write them in parentheses, or AS SELECT"
+        )
+    texts = [f"{name_text(column.name[0])} {column.type}" for column in columns]
+    return SparkPlace(spark=new.spark, uri=new.uri).sql_columns(",\n".join(texts))
+
+
+def _layout(statement: CreateTable) -> TableLayout:
+    roles, properties = split_roles(statement.properties)
+    keys = statement.primary_key.columns if statement.primary_key is not None else ()
+    if keys and "keys" in roles:
+        raise InvalidInputError(
+            f"{statement.table} has a PRIMARY KEY and the property 'keys'; leave out one of them"
+        )
+    if "keys" in roles:
+        keys = tuple(names_of("keys", roles["keys"]))
+    if not keys:
+        raise InvalidInputError(
+            f"{statement.table} has no key; add PRIMARY KEY (id) to its columns, or "
+            "TBLPROPERTIES ('keys' = 'id')"
+        )
+    tie_break = roles.get("tie_break")
+    return TableLayout(
+        keys=keys,
+        delta=roles.get("delta", COMMIT),
+        tie_break=names_of("tie_break", tie_break) if tie_break is not None else (),
+        deletes=roles.get("deletes"),
+        partition_by=[_partition_column(piece) for piece in statement.partitioned_by],
+        file_format=roles.get("file_format", "parquet"),
+        properties=given_properties(properties),
+    )
+
+
+def _partition_column(piece: Slice) -> str:
+    """Return the column that a part of PARTITIONED BY names."""
+    cursor = Cursor(piece.text, tokens(piece.text))
+    names = cursor.names("a column") if cursor.is_name() else ()
+    if cursor.token.kind == END and len(names) == 1:
+        return names[0]
+    raise InvalidInputError(
+        f"PARTITIONED BY {piece}: a table is partitioned by columns of its own; name a column of "
+        "the list, and compute its value in the rows"
+    )
+
+
+# ALTER TABLE
+
+
+def alter_table(
+    spark: SparkSession, statement: AlterTable, args: Arguments, token: str | None
+) -> DataFrame:
+    """Change the definition of a table, in one commit."""
+    table = opened(spark, statement.table, args)
+    match statement:
+        case SetProperties(properties=properties):
+            _refuse_roles(properties)
+            result = table.set_properties(given_properties(properties), token=token)
+        case UnsetProperties(keys=keys, if_exists=if_exists):
+            result = table.set_properties(_unset(keys, if_exists=if_exists), token=token)
+        case _:
+            changes = _changes_of(statement, table.snapshot_at().spec)
+            if not changes:
+                note = "nothing to change"
+                result = JobResult(operation="alter", table=table.uri, notes=(note,))
+            else:
+                result = table.alter(changes, token=token)
+    return job_frame(spark, result)
+
+
+def _refuse_roles(keys: Mapping[str, str] | Names) -> None:
+    fixed = [key for key in keys if key in ROLES]
+    if fixed:
+        raise InvalidInputError(
+            f"property {fixed[0]!r} never changes after the creation of a table; create another "
+            "table with CREATE TABLE ... AS SELECT"
+        )
+
+
+def _unset(keys: Names, *, if_exists: bool) -> dict[str, None]:
+    _refuse_roles(keys)
+    return {key: None for key in keys if not if_exists or key in PROPERTIES}
+
+
+def _changes_of(statement: AlterTable, spec: TableSpec) -> Changes:
+    match statement:
+        case AddColumns(columns=columns):
+            return [_added(column) for column in columns]
+        case DropColumns(columns=columns, if_exists=if_exists):
+            dropped = [column for column in columns if not if_exists or _has(spec.schema, column)]
+            return [{"drop": path_text(column)} for column in dropped]
+        case RenameColumn(column=column, new_name=new_name):
+            return [{"rename": path_text(column), "to": path_text([new_name])}]
+        case AlterColumns(changes=changes):
+            steps: Changes = []
+            for change in changes:
+                steps += _steps_of(change)
+            return steps
+        case AddConstraint(constraint=PrimaryKey()):
+            raise InvalidInputError(
+                "the keys of a table never change; create another table with CREATE TABLE ... AS "
+                "SELECT"
+            )
+        case AddConstraint() | DropConstraint():
+            _refuse_constraints(has_any=True)
+        case RenameTable(new_name=new_name):
+            raise InvalidInputError(
+                f"the name of a table is its folder, which is not moved; write CREATE TABLE "
+                f"{new_name} ... AS SELECT * FROM {statement.table}, then DROP TABLE "
+                f"{statement.table}"
+            )
+    raise InvalidInputError(f"{statement.text} is not supported")
+
+
+def _added(column: ColumnDefinition) -> dict[str, Any]:
+    if column.comment is not None:
+        raise InvalidInputError("a table keeps no COMMENT; leave it out")
+    _refuse_column_options(column)
+    _refuse_constraints(column.not_null)
+    _refuse_in_type(column.name, column.type)
+    change = {"add": path_text(column.name), "type": column.type.text}
+    return {**change, **_place(column.position)}
+
+
+def _place(position: Position | None) -> dict[str, Any]:
+    if position is None:
+        return {}
+    if position.after is None:
+        return {"first": True}
+    return {"after": path_text([position.after])}
+
+
+def _steps_of(change: ColumnChange) -> Changes:
+    """Return the changes of a column by ALTER COLUMN."""
+    name = path_text(change.column)
+    if change.comment is not None:
+        raise InvalidInputError("a table keeps no COMMENT; leave it out")
+    if change.default is not None or change.drop_default:
+        raise InvalidInputError(
+            f"column {name!r}: DEFAULT is not supported; write the value in each INSERT"
+        )
+    _refuse_constraints(change.not_null is not None)
+    steps: Changes = []
+    if change.type is not None:
+        _refuse_in_type(change.column, change.type)
+        steps.append({"widen": name, "type": change.type.text})
+    if change.position is not None:
+        steps.append({"move": name, **_place(change.position)})
+    return steps
+
+
+def _has(schema: Schema, column: Names) -> bool:
+    try:
+        target_of(schema, path_text(column))
+    except InvalidInputError:
+        return False
+    return True
+
+
+# DROP and RESTORE
+
+
+def drop_table(
+    spark: SparkSession, statement: DropTable, args: Arguments, token: str | None
+) -> DataFrame:
+    """Delete the files of a table."""
+    if token is not None:
+        raise InvalidInputError(
+            f"token={token!r}: a dropped table remembers no token; leave it out, and write DROP "
+            "TABLE IF EXISTS"
+        )
+    uri = uri_of(spark, statement.table, args)
+    log = table_on(open_storage(uri, storage_options(spark, uri))).log
+    try:
+        result = drop_files(log, purge=statement.purge)
+    except NotFoundError as error:
+        if not statement.if_exists:
+            raise NotFoundError(
+                f"{statement.table}: {error}. DROP TABLE IF EXISTS accepts that"
+            ) from error
+        note = f"{statement.table} does not exist"
+        result = JobResult(operation="drop", table=log.storage.uri, notes=(note,))
+    return job_frame(spark, result)
+
+
+def restore_table(
+    spark: SparkSession, statement: Restore, args: Arguments, token: str | None
+) -> DataFrame:
+    """Show an older version again."""
+    table = opened(spark, statement.table, args)
+    reads = Reads(spark, statement, args)
+    travel = statement.travel
+    if isinstance(travel, VersionAsOf):
+        version = reads.version(table.snapshot_at(), travel.version)
+        result = table.restore(version=version, token=token)
+    else:
+        result = table.restore(timestamp=reads.moment(travel.timestamp), token=token)
+    return job_frame(spark, result)
+
+
+_ALTERS = (
+    AddColumns,
+    AddConstraint,
+    AlterColumns,
+    DropColumns,
+    DropConstraint,
+    RenameColumn,
+    RenameTable,
+    SetProperties,
+    UnsetProperties,
+)
+# What runs the statements about tables, rather than about rows
+TABLE_RUNNERS: Mapping[type[Statement], Callable[..., DataFrame]] = {
+    CreateTable: create_table,
+    **dict.fromkeys(_ALTERS, alter_table),
+    DropTable: drop_table,
+    Restore: restore_table,
+    ShowTables: show_tables,
+    ShowCreateTable: show_create_table,
+    ShowProperties: show_properties,
+    DescribeTable: describe_table,
+    DescribeHistory: describe_history,
+    Call: call,
+}
