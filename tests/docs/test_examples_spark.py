@@ -174,6 +174,16 @@ def statements(spark: SparkSession, folder: Path) -> None:
     assert [row["order_id"] for row in orders.read().collect()] == [2]
 
 
+def sql_tables(spark: SparkSession, folder: Path) -> None:
+    places = {"/lake/sql": str(folder / "sql")}
+    (folder / "nightly.sql").write_text("DESCRIBE lake.shop.countries;")
+    try:
+        run_page("docs/how-to/sql-tables.md", places, {})
+        run_console("docs/how-to/sql-tables.md", places)
+    finally:
+        spark.conf.unset("spark.opal.catalog.lake")
+
+
 def overwrite(spark: SparkSession, folder: Path) -> None:
     orders = new_orders(spark, str(folder / "orders"), partition_by=["country"])
     belgian = changes(spark).withColumns({"order_id": lit(2).cast("long"), "country": lit("BE")})
@@ -276,6 +286,7 @@ SCRIPTS: dict[str, Callable[[SparkSession, Path], None]] = {
     "docs/how-to/plain-folders.md": mutate,
     "docs/how-to/read.md": read,
     "docs/how-to/overwrite.md": overwrite,
+    "docs/how-to/sql-tables.md": sql_tables,
     "docs/how-to/statements.md": statements,
     "docs/how-to/time-travel.md": time_travel,
 }

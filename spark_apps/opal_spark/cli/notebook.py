@@ -70,7 +70,7 @@ def _run_cell(ipython: Any, line: str, cell: str) -> None:
 
 
 def _arguments(ipython: Any, texts: Sequence[str]) -> Mapping[str, Any]:
-    """Return the values of parameters: expressions of Python, or variables of their names."""
+    """Return the values of parameters: expressions of Python, or variables."""
     values = {}
     for text in texts:
         name, equals, expression = text.partition("=")
@@ -88,7 +88,7 @@ def _display(rows: "DataFrame", limit: int) -> None:
         return
     shown = json_rows(rows.limit(limit + 1).toArrow())
     lines = [_line("th", rows.columns)]
-    lines += [_line("td", [cell_text(value) for value in row.values()]) for row in shown[:limit]]
+    lines += [_line("td", list(map(cell_text, row.values()))) for row in shown[:limit]]
     more = "<p>There are more rows.</p>" if len(shown) > limit else ""
     display(HTML(f"<table>{''.join(lines)}</table>{more}"))
 

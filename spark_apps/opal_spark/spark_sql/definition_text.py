@@ -42,8 +42,11 @@ def create_text(spec: TableSpec, name: str) -> str:
 def _elements(spec: TableSpec) -> Iterator[str]:
     """Yield the columns and constraints between the parentheses."""
     for column in spec.schema.own_fields:
-        yield f"{name_text(column.name)} {type_name(column.type)}"
+        suffix = " NOT NULL" if column in spec.not_null else ""
+        yield f"{name_text(column.name)} {type_name(column.type)}{suffix}"
     yield f"PRIMARY KEY ({names_text(column.name for column in spec.keys)})"
+    for name, condition in spec.constraints.items():
+        yield f"CONSTRAINT {name_text(name)} CHECK ({condition})"
 
 
 def _roles(spec: TableSpec) -> dict[str, str]:
@@ -110,7 +113,7 @@ def names_list(names: Sequence[str]) -> str:
 
 
 def names_of(key: str, text: str) -> list[str]:
-    """Return the names in a property such as 'a,b'; those with commas are in backticks."""
+    """Return the names in a text such as 'a,b'; backticks surround those with commas."""
     [names] = csv.reader([text], quotechar="`", skipinitialspace=True, strict=True)
     if not names or not all(name.strip() for name in names):
         raise InvalidInputError(

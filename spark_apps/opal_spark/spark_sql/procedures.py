@@ -55,7 +55,7 @@ def call(spark: SparkSession, statement: Call, args: Arguments, token: str | Non
 
 
 def takes_token(statement: Call) -> bool:
-    """Return whether a token makes a CALL harmless to repeat; False for a name of Spark's."""
+    """Return whether a token makes a CALL harmless to repeat."""
     parts = statement.procedure.parts
     operation = operations_of(OpalTable).get(parts[-1].lower()) if len(parts) == 3 else None
     return operation is not None and bool(operation.token_argument)
@@ -87,7 +87,7 @@ def _operation(procedure: TableName) -> type[Operation[Any]]:
 def _named(
     operation: type[Operation[Any]], statement: Call, values: Sequence[Any]
 ) -> dict[str, Any]:
-    """Return the values by the names of their arguments; those without a name come first."""
+    """Return the values by the names of their arguments; unnamed ones come first."""
     names = [_TABLE, *operation.fields()]
     given: dict[str, Any] = {}
     has_named = False
@@ -131,7 +131,7 @@ def _add_token(operation: type[Operation[Any]], given: dict[str, Any], token: st
 
 
 def _table_uri(spark: SparkSession, procedure: TableName, text: str, args: Arguments) -> str:
-    """Return the path of a table: of a name in the procedure's catalog, or a whole one."""
+    """Return the path of a table; a short name is one of the procedure's catalog."""
     cursor = Cursor(text, tokens(text))
     parts = cursor.names("the name of a table")
     if cursor.token.kind != END:

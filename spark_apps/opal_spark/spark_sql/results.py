@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -44,8 +45,8 @@ def value_frame(spark: SparkSession, result: Any) -> DataFrame:
     values = list(result)
     if not all(isinstance(value, Mapping) for value in values) or not values:
         return text_frame(spark, ["result"], [(str(value),) for value in values])
-    names = list(dict.fromkeys(name for value in values for name in value))
-    types = [_type_of([value.get(name) for value in values]) for name in names]
+    names = list(dict.fromkeys(chain.from_iterable(values)))
+    types = [_type_of(values, name) for name in names]
     columns = [f"`{name}` {kind}" for name, kind in zip(names, types, strict=True)]
     rows = []
     for value in values:
@@ -54,8 +55,9 @@ def value_frame(spark: SparkSession, result: Any) -> DataFrame:
     return spark.createDataFrame(rows, ", ".join(columns))
 
 
-def _type_of(values: Sequence[Any]) -> str:
+def _type_of(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     """Return the type of a column in SQL; what has no type of its own is text."""
+    values = [row.get(name) for row in rows]
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) != 1:
         return "STRING"

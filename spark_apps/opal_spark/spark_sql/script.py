@@ -42,7 +42,7 @@ _CHANGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A statement of a script that has run, and its result: number `number` of `total`."""
+    """A statement of a script that has run, by its number, and its result."""
 
     number: int
     total: int
@@ -81,7 +81,7 @@ def run_script(
             raise
         except Exception as error:
             if len(statements) > 1:
-                error.add_note(_place(text, statement.text, number, len(statements)))
+                error.add_note(_statement_note(text, statement.text, number, len(statements)))
             raise
 
 
@@ -95,7 +95,7 @@ def _token(statement: Statement, token: str | None, number: int, total: int) -> 
     return token if total == 1 else f"{token}/{number}"
 
 
-def _place(text: str, statement: Slice, number: int, total: int) -> str:
+def _statement_note(text: str, statement: Slice, number: int, total: int) -> str:
     line = text.count("\n", 0, statement.offset) + 1
     before = "no statement ran before it"
     if number > 1:

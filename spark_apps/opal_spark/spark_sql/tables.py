@@ -1,8 +1,8 @@
 """CREATE, ALTER, DROP and RESTORE of Opal tables."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, count, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +41,7 @@ from opal_spark.spark_sql.statements import (
     AlterColumns,
     AlterTable,
     Call,
+    Check,
     ColumnChange,
     ColumnDefinition,
     CreateTable,
@@ -176,7 +177,6 @@ def _refuse_what_is_not_stored(statement: CreateTable, uri: str) -> None:
     for column in statement.columns:
         _refuse_column_options(column)
         _refuse_in_type(column.name, column.type)
-    _refuse_constraints(bool(statement.checks))
     key = statement.primary_key
     if key is not None and key.name is not None:
         raise InvalidInputError(
@@ -211,13 +211,6 @@ def _refuse_column_options(column: ColumnDefinition) -> None:
         raise InvalidInputError(
             f"column {name!r}: GENERATED ALWAYS AS is not supported; compute the column in each "
             "INSERT"
-        )
-
-
-def _refuse_constraints(has_any: bool) -> None:
-    if has_any:
-        raise InvalidInputError(
-            "CHECK and NOT NULL are not supported; filter rows before they are written"
         )
 
 
@@ -268,7 +261,29 @@ def _layout(statement: CreateTable) -> TableLayout:
         partition_by=[_partition_column(piece) for piece in statement.partitioned_by],
         file_format=roles.get("file_format", "parquet"),
         properties=given_properties(properties),
+        not_null=[column.name[0] for column in statement.columns if column.not_null],
+        constraints=_constraints(statement.checks),
     )
+
+
+def _constraints(checks: Sequence[Check]) -> dict[str, str]:
+    """Return CHECK conditions by their names; those without one are numbered."""
+    constraints: dict[str, str] = {}
+    for check in checks:
+        if check.name is not None and check.name in constraints:
+            raise InvalidInputError(f"two constraints are called {check.name!r}; rename one")
+        if check.name is not None:
+            constraints[check.name] = check.condition.text
+    for check in checks:
+        if check.name is None:
+            constraints[_free_name(constraints)] = check.condition.text
+    return constraints
+
+
+def _free_name(constraints: Mapping[str, str]) -> str:
+    """Return the first of check_1, check_2 and so on that no constraint has."""
+    used = {name.casefold() for name in constraints}
+    return next(name for number in count(1) if (name := f"check_{number}") not in used)
 
 
 def _partition_column(piece: Slice) -> str:
@@ -322,46 +337,54 @@ def _unset(keys: Names, *, if_exists: bool) -> dict[str, None]:
 
 
 def _changes_of(statement: AlterTable, spec: TableSpec) -> Changes:
+    """Return the changes of columns and constraints that a statement asks for."""
     match statement:
-        case AddColumns(columns=columns):
-            return [_added(column) for column in columns]
+        case AddColumns(columns=added):
+            return list(chain.from_iterable(map(_added, added)))
+        case AlterColumns(changes=changes):
+            return list(chain.from_iterable(map(_steps_of, changes)))
         case DropColumns(columns=columns, if_exists=if_exists):
             dropped = [column for column in columns if not if_exists or _has(spec.schema, column)]
             return [{"drop": path_text(column)} for column in dropped]
-        case RenameColumn(column=column, new_name=new_name):
-            return [{"rename": path_text(column), "to": path_text([new_name])}]
-        case AlterColumns(changes=changes):
-            steps: Changes = []
-            for change in changes:
-                steps += _steps_of(change)
-            return steps
-        case AddConstraint(constraint=PrimaryKey()):
-            raise InvalidInputError(
-                "the keys of a table never change; create another table with CREATE TABLE ... AS "
-                "SELECT"
-            )
-        case AddConstraint() | DropConstraint():
-            _refuse_constraints(has_any=True)
-        case RenameTable(new_name=new_name):
+        case RenameColumn(column=column, new_name=name):
+            return [{"rename": path_text(column), "to": path_text([name])}]
+        case AddConstraint(constraint=constraint):
+            return [_added_constraint(constraint, spec)]
+        case DropConstraint(name=name, if_exists=if_exists):
+            known = {constraint.casefold() for constraint in spec.constraints}
+            is_left_out = if_exists and name.casefold() not in known
+            return [] if is_left_out else [{"drop_constraint": name}]
+        case RenameTable(new_name=new_table):
             raise InvalidInputError(
                 f"the name of a table is its folder, which is not moved; write CREATE TABLE "
-                f"{new_name} ... AS SELECT * FROM {statement.table}, then DROP TABLE "
+                f"{new_table} ... AS SELECT * FROM {statement.table}, then DROP TABLE "
                 f"{statement.table}"
             )
     raise InvalidInputError(f"{statement.text} is not supported")
 
 
-def _added(column: ColumnDefinition) -> dict[str, Any]:
+def _added_constraint(constraint: Check | PrimaryKey, spec: TableSpec) -> dict[str, Any]:
+    if isinstance(constraint, PrimaryKey):
+        raise InvalidInputError(
+            "the keys of a table never change; create another table with CREATE TABLE ... AS SELECT"
+        )
+    name = constraint.name if constraint.name is not None else _free_name(spec.constraints)
+    return {"add_constraint": name, "check": constraint.condition.text}
+
+
+def _added(column: ColumnDefinition) -> Changes:
     if column.comment is not None:
         raise InvalidInputError("a table keeps no COMMENT; leave it out")
     _refuse_column_options(column)
-    _refuse_constraints(column.not_null)
     _refuse_in_type(column.name, column.type)
-    change = {"add": path_text(column.name), "type": column.type.text}
-    return {**change, **_place(column.position)}
+    name = path_text(column.name)
+    steps: Changes = [{"add": name, "type": column.type.text, **_position_of(column.position)}]
+    if column.not_null:
+        steps.append({"set_not_null": name})
+    return steps
 
 
-def _place(position: Position | None) -> dict[str, Any]:
+def _position_of(position: Position | None) -> dict[str, Any]:
     if position is None:
         return {}
     if position.after is None:
@@ -378,13 +401,14 @@ def _steps_of(change: ColumnChange) -> Changes:
         raise InvalidInputError(
             f"column {name!r}: DEFAULT is not supported; write the value in each INSERT"
         )
-    _refuse_constraints(change.not_null is not None)
     steps: Changes = []
+    if change.not_null is not None:
+        steps.append({"set_not_null" if change.not_null else "drop_not_null": name})
     if change.type is not None:
         _refuse_in_type(change.column, change.type)
         steps.append({"widen": name, "type": change.type.text})
     if change.position is not None:
-        steps.append({"move": name, **_place(change.position)})
+        steps.append({"move": name, **_position_of(change.position)})
     return steps
 
 

@@ -220,6 +220,41 @@ def test_columns_change_in_one_commit_each(lake: Lake) -> None:
     assert lake.job("ALTER TABLE lake.t DROP COLUMN IF EXISTS no").notes == ["nothing to change"]
 
 
+def test_constraints_hold_and_change(lake: Lake) -> None:
+    lake.sql(
+        "CREATE TABLE lake.t (id INT NOT NULL PRIMARY KEY, n INT NOT NULL, a STRING, "
+        "CHECK (n > 0), CONSTRAINT check_2 CHECK (a <> 'it''s)'), CHECK (n < 9)) "
+        "USING opal"
+    )
+    spec = lake.table("t").snapshot_at().spec
+    assert [column.name for column in spec.not_null] == ["n"]
+    assert spec.constraints == {
+        "check_1": "n > 0",
+        "check_2": "a <> 'it''s)'",
+        "check_3": "n < 9",
+    }
+    with pytest.raises(InvalidInputError, match="check_1"):
+        lake.sql("INSERT INTO lake.t VALUES (1, 0, 'x')")
+    lake.sql("ALTER TABLE lake.t ALTER COLUMN n DROP NOT NULL, a SET NOT NULL")
+    lake.sql("ALTER TABLE lake.t ADD CHECK (n <> 5)")
+    lake.sql("ALTER TABLE lake.t DROP CONSTRAINT CHECK_1")
+    assert lake.job("ALTER TABLE lake.t DROP CONSTRAINT IF EXISTS none").version is None
+    lake.sql("ALTER TABLE lake.t ADD CONSTRAINT most CHECK (n < 100)")
+    lake.sql("ALTER TABLE lake.t ADD COLUMN b INT NOT NULL")
+    spec = lake.table("t").snapshot_at().spec
+    assert [column.name for column in spec.not_null] == ["a", "b"]
+    assert [*spec.constraints] == ["check_2", "check_3", "check_4", "most"]
+    for action, message in [
+        ("ADD CONSTRAINT most CHECK (n < 1)", "exists already"),
+        ("ADD CONSTRAINT bad CHECK (rand() > 0)", "rand"),
+        ("ADD CONSTRAINT bad CHECK (no > 0)", "no column 'no'"),
+        ("DROP CONSTRAINT no", "no constraint 'no'"),
+        ("ALTER COLUMN id DROP NOT NULL", "key"),
+    ]:
+        with pytest.raises(InvalidInputError, match=message):
+            lake.sql(f"ALTER TABLE lake.t {action}")
+
+
 def test_properties_are_set_and_unset(lake: Lake) -> None:
     lake.sql(ORDERS)
     lake.sql("ALTER TABLE lake.shop.orders SET TBLPROPERTIES ('target_mb' = '9', small_files = 3)")
@@ -338,7 +373,8 @@ def test_show_create_table_makes_an_equal_table(lake: Lake) -> None:
         """
         CREATE TABLE lake.a (
           `k,1` INT, `b``c` STRING, at DATE,
-          s STRUCT<`x y`: INT, z: MAP<STRING, ARRAY<DECIMAL(9,1)>>>
+          s STRUCT<`x y`: INT, z: MAP<STRING, ARRAY<DECIMAL(9,1)>>> NOT NULL,
+          CONSTRAINT `some` CHECK (s.`x y` > 0 OR `b``c` = 'a''b')
         ) USING opal PARTITIONED BY (`b``c`)
         TBLPROPERTIES ('keys' = '`k,1`,at', 'delta' = 'at', 'tie_break' = '`k,1`',
           'deletes' = "`b``c` = 'it''s \\\\'", target_mb = 3, file_format = 'orc')
