@@ -26,6 +26,7 @@ from opal_lake.read.marked_rows import read_marked
 from opal_lake.read.read import ReadPlan
 from opal_lake.read.statement import StatementPlan
 from opal_lake.read.where import where_predicate
+from opal_lake.storage.uris import is_local
 from opal_lake.write.unchanged import KnownTable
 from opal_spark.engine.session import parallelism, rows_from_arrow
 from opal_spark.engine.tasks import forget_archives, with_same_version
@@ -46,14 +47,16 @@ class IdLimits:
 
     - `ids` bounds their number, and `share` their share of the scanned rows; but `few` ids are
       read, whatever their share.
-    - Up to `local_rows`, in files of up to `local_bytes`, are read in this process.
+    - Up to `own_rows`, in files of up to `own_bytes`, are read in this process, as starting tasks
+      takes longer. `disk_bytes` bounds the files instead if they are on this machine.
     """
 
     ids: int = 1 << 20
     share: float = 0.125
     few: int = 1 << 16
-    local_rows: int = 1 << 15
-    local_bytes: int = 1 << 30
+    own_rows: int = 300_000
+    own_bytes: int = 256 << 20
+    disk_bytes: int = 1 << 30
 
 
 BY_IDS = IdLimits()
@@ -136,7 +139,8 @@ def _rows_of_ids(
     schema = schema_with_ids({field.name: field for field in fields})
     rows = sum(map(len, ids.values()))
     size = sum(file.size for file in files)
-    if rows <= limits.local_rows and size <= limits.local_bytes:
+    most = limits.disk_bytes if is_local(read.snapshot.storage.uri) else limits.own_bytes
+    if rows <= limits.own_rows and size <= most:
         with ThreadPoolExecutor(readers(read.snapshot.storage, read.snapshot.spec)) as pool:
             parts = [*pool.map(work.rows, files)]
         nothing = RowIds(segment=np.empty(0, np.int64), offset=np.empty(0, np.int32))

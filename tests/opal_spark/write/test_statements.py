@@ -253,7 +253,7 @@ def test_rows_are_the_same_by_their_ids_and_by_a_scan(spark: SparkSession, tmp_p
     table.upsert(changes(spark, *((f"s{number}", 3, number) for number in range(5))))
     conditions = [("price < 20", 20), ("price + 1 < 21", 20), (F.col("t.price") < 7, 7)]
     # In this process, in tasks, and by a scan of all columns
-    for limits in (IdLimits(), IdLimits(local_rows=0), IdLimits(few=0, share=0)):
+    for limits in (IdLimits(), IdLimits(own_rows=0), IdLimits(few=0, share=0)):
         for where, number in conditions:
             rows = statement_rows(spark, delete_plan(table, where), limits)
             assert bool(rows.inputFiles()) == (limits.few == 0), where
