@@ -22,7 +22,6 @@ from pyspark.sql import functions as F
 
 from opal_lake.table import Table
 from opal_spark import OpalTable
-from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.scan import scan_files
 
 FIVE: list[Column | str] = ["count(*)", "sum(v1)", "sum(v2)", "max(c)", "max(key)", "max(mod_time)"]
@@ -134,12 +133,10 @@ def bench_scan(bench: Bench, table: OpalTable, file_format: str) -> None:
 
 def compare_scans(bench: Bench, table: OpalTable, file_format: str, when: str = "") -> None:
     snapshot = table.snapshot_at()
-    schema = spark_schema(snapshot.spec, physical=True)
 
     def unfiltered() -> DataFrame:
-        return scan_files(
-            bench.spark, snapshot.storage, list(snapshot.files.values()), schema, file_format
-        )
+        files = list(snapshot.files.values())
+        return scan_files(bench.spark, snapshot.storage, files, snapshot.spec)
 
     for name, wanted, aim in (("5 columns", FIVE, 1.10), ("2 columns", TWO, 1.7)):
         times: dict[str, list[float]] = {"limit": [], "ours": []}

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -561,7 +561,7 @@ def logical_rows(path: str, stored: pa.Table, spec: dict) -> pa.Table:
     for column, logical in zip(definition["fields"], schema, strict=True):
         physical = arrow_field(column, "physical", replaced)
         if column["id"] > created_id and physical.name not in stored.schema.names:
-            chunks = [pa.nulls(len(stored), logical.type)]
+            chunks = [pa.array([initial_value(column)] * len(stored), logical.type)]
         else:
             if stored.schema.names.count(physical.name) != 1:
                 raise DamagedError(f"{path} has no column {physical.name}")
@@ -576,6 +576,21 @@ def logical_rows(path: str, stored: pa.Table, spec: dict) -> pa.Table:
                 chunks = [pa.array(plain, logical.type)]
         columns.append(pa.chunked_array(chunks, logical.type))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def initial_value(column: dict) -> Any:
+    """Return the value of an added column in the rows of a file that lacks it (section 5)."""
+    value, kind = column.get("initial"), column["type"]
+    if value is None:
+        return None
+    if kind == "binary":
+        return bytes.fromhex(value)
+    if kind == "date":
+        return date(1970, 1, 1) + timedelta(days=value)
+    if kind in ("timestamp", "timestamp_ntz"):
+        zone = UTC if kind == "timestamp" else None
+        return datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=value)
+    return Decimal(value) if kind.startswith("decimal") else value
 
 
 def may_be_stored(stored: pa.DataType, column: dict, replaced: dict[str, pa.DataType]) -> bool:

@@ -260,9 +260,17 @@ def test_second_reader_equals_table_read_across_changes_of_columns(
         {"drop": "by.value.gone"},
         {"add": "by.value.gone", "type": "timestamp", "first": True},
         {"widen": "places.element.n", "type": "bigint"},
+        {"add": "n", "type": "int", "default": 5},
+        {"widen": "n", "type": "bigint"},
+        {"add": "cost", "type": "decimal(9,2)", "default": "1.5"},
+        {"add": "raw", "type": "binary", "default": b"x"},
+        {"add": "seen", "type": "timestamp", "default": "TIMESTAMP '2026-01-02 03:04:05.000006Z'"},
+        {"add": "born", "type": "date", "default": date(1600, 1, 2)},
+        {"set_default": "n", "value": 6},
     ]
     if file_format == "parquet":
         changes.append({"widen": "day", "type": "timestamp_ntz"})
+        changes.append({"widen": "born", "type": "timestamp_ntz"})
     table.alter(changes)
     assert compare(table, tmp_path / "table", [1]) > 1
     later = table.read().slice(0, 1).to_pylist()[0] | {"id": 1 << 40, "price": "new"}

@@ -1,4 +1,4 @@
-"""`opal alter`: changes of columns, one flag each, in the order in which they are given."""
+"""`opal alter`: changes of a definition, one flag each, in the order in which they are given."""
 
 import argparse
 import re
@@ -10,11 +10,16 @@ from opal_lake.errors import InvalidInputError
 
 _PATH = r"(?:`(?:[^`]|``)+`|[^`\s=])+"
 _PLACE = rf"(?:\s+(?:(?P<first>first)|after\s+(?P<after>{_PATH})))"
+# A literal of SQL, such as 5, 'a text' or DATE '2026-01-31'
+_LITERAL = r"(?:[A-Za-z_]+\s*)?'(?:[^']|'')*'|[^'\s]+"
 # For each flag: the form of its text, the help and an example
 _FLAGS: dict[str, tuple[re.Pattern[str], str, str]] = {
     "add": (
-        re.compile(rf"(?P<add>{_PATH})\s+(?P<type>.+?){_PLACE}?", re.IGNORECASE | re.DOTALL),
-        "add a column, or a member of a struct",
+        re.compile(
+            rf"(?P<add>{_PATH})\s+(?P<type>.+?)(?:\s+default\s+(?P<default>{_LITERAL}))?{_PLACE}?",
+            re.IGNORECASE | re.DOTALL,
+        ),
+        "add a column, maybe with DEFAULT and a literal, or a member of a struct",
         "discount decimal(10,2) after price",
     ),
     "rename": (
@@ -33,6 +38,36 @@ _FLAGS: dict[str, tuple[re.Pattern[str], str, str]] = {
         "give a column a wider type",
         "n bigint",
     ),
+    "set_default": (
+        re.compile(rf"(?P<set_default>{_PATH})\s*=\s*(?P<value>.+)", re.DOTALL),
+        "give a column a value in new rows that lack it",
+        "discount=0",
+    ),
+    "drop_default": (
+        re.compile(rf"(?P<drop_default>{_PATH})"),
+        "leave a column null in new rows that lack it",
+        "discount",
+    ),
+    "set_not_null": (
+        re.compile(rf"(?P<set_not_null>{_PATH})"),
+        "refuse new rows with a null in a column",
+        "price",
+    ),
+    "drop_not_null": (
+        re.compile(rf"(?P<drop_not_null>{_PATH})"),
+        "accept new rows with a null in a column",
+        "price",
+    ),
+    "add_constraint": (
+        re.compile(r"(?P<add_constraint>[^\s=]+)\s*=\s*(?P<check>.+)", re.DOTALL),
+        "refuse new rows for which a condition is false",
+        "positive=price > 0",
+    ),
+    "drop_constraint": (
+        re.compile(r"(?P<drop_constraint>\S+)"),
+        "drop a constraint by its name",
+        "positive",
+    ),
 }
 
 
@@ -40,12 +75,16 @@ def add_changes(parser: argparse.ArgumentParser) -> None:
     """Add the flags of changes, which may be repeated."""
     for verb, (_, help_text, form) in _FLAGS.items():
         parser.add_argument(
-            f"--{verb}",
+            _flag(verb),
             dest="changes",
             action=_Append,
             metavar="CHANGE",
             help=f"{help_text}: '{form}'",
         )
+
+
+def _flag(verb: str) -> str:
+    return f"--{verb.replace('_', '-')}"
 
 
 class _Append(argparse.Action):
@@ -59,7 +98,7 @@ class _Append(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         changes = getattr(namespace, self.dest) or []
-        verb = str(option_string).removeprefix("--")
+        verb = str(option_string).removeprefix("--").replace("-", "_")
         setattr(namespace, self.dest, [*changes, (verb, str(values))])
 
 
@@ -72,7 +111,7 @@ def alter_arguments(args: argparse.Namespace) -> dict[str, Any]:
     changes = [_change_of(verb, text) for verb, text in given]
     if args.schema is None:
         if not changes:
-            flags = ", ".join(f"--{verb}" for verb in _FLAGS)
+            flags = ", ".join(map(_flag, _FLAGS))
             raise InvalidInputError(
                 f"opal alter needs a change: one of {flags}; repeat for more. Or give the columns "
                 "that the table should have with --schema"
@@ -88,8 +127,8 @@ def alter_arguments(args: argparse.Namespace) -> dict[str, Any]:
             dropped.append(change["drop"])
         else:
             raise InvalidInputError(
-                f"opal alter: --{verb} {text!r} stands next to --schema, which says this itself; "
-                "leave out one of them. Only --rename and --drop go with it"
+                f"opal alter: {_flag(verb)} {text!r} stands next to --schema; leave out one of "
+                "them, or alter twice. Only --rename and --drop go with --schema"
             )
     return {"schema": args.schema, "renamed": renamed, "dropped": dropped}
 
@@ -100,7 +139,7 @@ def _change_of(verb: str, text: str) -> dict[str, Any]:
     match = pattern.fullmatch(text.strip())
     if match is None:
         raise InvalidInputError(
-            f"opal alter: --{verb} {text!r} is not valid; write --{verb} '{form}'"
+            f"opal alter: {_flag(verb)} {text!r} is not valid; write {_flag(verb)} '{form}'"
         )
     change: dict[str, Any] = {}
     for name, value in match.groupdict().items():

@@ -149,7 +149,7 @@ def add_columns(args: argparse.Namespace) -> None:
 
 def _add_alter(verbs: Verbs) -> None:
     example = "opal alter lake/users --rename mail=email --drop fax --add 'age int after email'"
-    summary = "add, rename, drop, move or widen columns, without a rewrite of files"
+    summary = "change columns, defaults and constraints, without a rewrite of files"
     parser = add_command(
         verbs, Verb(name="alter", group=KEEP, summary=summary, example=example, run=alter)
     )

@@ -176,6 +176,9 @@ def _roles(description: Mapping[str, Any]) -> dict[str, str]:
             roles.setdefault(name, []).append(numbered)
     for name in description["not_null"]:
         roles.setdefault(name, []).append("not null")
+    for column in description["columns"]:
+        if "default" in column:
+            roles.setdefault(column["name"], []).append(f"default {column['default']}")
     return {name: ", ".join(names) for name, names in roles.items()}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opal_lake.definition.schema import Atomic, Field, decimal_parts
+from opal_lake.definition.schema import Atomic, Field, decimal_parts, default_array
 from opal_lake.definition.table_spec import TableSpec
 
 Value = bool | int | float | str
@@ -107,6 +107,15 @@ def bounds_now(bounds: Bounds, field: Field) -> Bounds:
     if "date" not in field.earlier:
         return bounds
     return replace(bounds, low=_microseconds(bounds.low), high=_microseconds(bounds.high))
+
+
+def bounds_of_absent(field: Field, rows: int) -> Bounds:
+    """Return the bounds of a column that was added after its file."""
+    initial = field.initial
+    if initial is None:
+        return Bounds(low=None, high=None, nulls=rows)
+    value = _extremes(pa.chunked_array([default_array(field, initial, 1)]))[0]
+    return Bounds(low=plan_low(value), high=plan_high(value), nulls=0)
 
 
 def _microseconds(bound: Value | None) -> int | None:

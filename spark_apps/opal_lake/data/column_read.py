@@ -18,8 +18,8 @@ from opal_lake.data.columns import conformed
 from opal_lake.data.data_file import (
     check_expected,
     decode_file,
-    existing_names,
     may_hold,
+    names_to_read,
     open_parquet,
     read_groups,
     reading,
@@ -152,7 +152,11 @@ def read_places(
         columns |= _read_by_groups(storage, file, spec, unindexed, places)
     names = [name for name in physical_columns if name in columns]
     with reading(file.path, spec):
-        return conformed(pa.table({name: columns[name] for name in names}), spec)
+        rows = pa.table({name: columns[name] for name in names})
+        if not names:
+            # Arrow has no other way to express rows without columns
+            rows = pa.table({"": pa.nulls(len(places))}).select([])
+        return conformed(rows, spec, physical_columns)
 
 
 def _read_by_groups(
@@ -190,10 +194,10 @@ def _read_groups(
         for number, group in enumerate(groups):
             if is_wanted(group, int(first_rows[number])):
                 wanted.append(number)
-        names = existing_names(physical_columns, parquet.schema_arrow)
+        names = names_to_read(physical_columns, parquet.schema_arrow)
         table = read_groups(parquet, ranges, wanted, names)
         table.validate()
-        table = conformed(table, spec)
+        table = conformed(table, spec, physical_columns)
     places = [np.arange(first_rows[number], first_rows[number + 1]) for number in wanted]
     return table, np.concatenate([np.empty(0, np.int64), *places])
 

@@ -30,6 +30,7 @@ from opal_lake.definition.schema import (
     arrow_type,
     atomic_name,
     atomic_type_name,
+    default_array,
     is_widening,
     type_name,
 )
@@ -159,12 +160,13 @@ def _with_id(column: pa.Field, number: int, file_format: str) -> pa.Field:
     return column.with_metadata(pa.KeyValueMetadata({_ID_KEYS[file_format]: str(number)}))
 
 
-def conformed(rows: pa.Table, spec: TableSpec) -> pa.Table:
+def conformed(rows: pa.Table, spec: TableSpec, wanted: Collection[str] = ()) -> pa.Table:
     """Return rows of a data file with the physical types that the columns have now.
 
     Values of a widened column are converted. Members of structs are those of the table: dropped
-    ones are left out, and those that the file lacks are null. Columns that the file lacks stay
-    absent.
+    ones are left out, and those that the file lacks are null. Of the `wanted` columns that the file
+    lacks, those with an initial value get it; all others stay absent. Segments that are not wanted
+    were read to count the rows, and are dropped.
     """
     if spec.schema.created_id is None:
         # No column has been changed, so all files have the table's types
@@ -184,19 +186,34 @@ def conformed(rows: pa.Table, spec: TableSpec) -> pa.Table:
             continue
         values = _convert_column(rows, field, direction)
         converted = converted.set_column(position, column.name, values)
-    return converted
+    return _with_initial(converted, spec, wanted)
+
+
+def _with_initial(rows: pa.Table, spec: TableSpec, wanted: Collection[str]) -> pa.Table:
+    """Add those of the wanted columns that rows lack and that have an initial value."""
+    existing = frozenset(rows.column_names)
+    for field in spec.schema.fields:
+        name = field.physical
+        if field.initial is None or name not in wanted or name in existing:
+            continue
+        # All rows of a file lack the column, or none
+        values = default_array(field, field.initial, rows.num_rows)
+        rows = rows.append_column(name, values.cast(physical_type(field.type, spec.file_format)))
+    if wanted and SEGMENT not in wanted and SEGMENT in existing:
+        rows = rows.drop_columns([SEGMENT])
+    return rows
 
 
 def _always(_: Field) -> bool:
     return True
 
 
-def with_nulls(rows: pa.Table, missing: Sequence[Field]) -> pa.Table:
-    """Append logical columns that are null in every row."""
+def with_defaults(rows: pa.Table, missing: Sequence[Field]) -> pa.Table:
+    """Append logical columns that the source lacks: their default, or null."""
     if not missing:
         return rows
     # All in one step: each append would copy the columns before it.
-    absent = [pa.nulls(rows.num_rows, arrow_type(field.type)) for field in missing]
+    absent = [default_array(field, field.write, rows.num_rows) for field in missing]
     schema = pa.schema([*rows.schema, *map(arrow_field, missing)])
     return pa.Table.from_arrays([*rows.columns, *absent], schema=schema)
 

@@ -473,7 +473,7 @@ def stored_parts(
     with reading(path, spec):
         for part in parts_of(source, names, rows, bound):
             part.validate()
-            yield part if as_stored else conformed(part, spec)
+            yield part if as_stored else conformed(part, spec, names)
 
 
 def _column_names(spec: TableSpec, physical_columns: Sequence[str] | None) -> list[str]:
@@ -602,7 +602,7 @@ def _parquet_parts(
     source: pa.NativeFile, physical_columns: list[str], rows: int, bound: SizeBound
 ) -> Iterator[pa.Table]:
     file = open_parquet(source, rows, pre_buffer=isinstance(source, pa.PythonFile))
-    names = existing_names(physical_columns, file.schema_arrow)
+    names = names_to_read(physical_columns, file.schema_arrow)
     if not file.num_row_groups:
         yield file.schema_arrow.empty_table().select(names)
     for group in range(file.num_row_groups):
@@ -613,7 +613,7 @@ def _orc_parts(
     source: pa.NativeFile, physical_columns: list[str], rows: int, bound: SizeBound
 ) -> Iterator[pa.Table]:
     file = _open_orc_to_read(source, physical_columns, rows, bound)
-    names = existing_names(physical_columns, file.schema)
+    names = names_to_read(physical_columns, file.schema)
     if not file.nstripes:
         yield file.schema.empty_table().select(names)
     for stripe in range(file.nstripes):
@@ -624,6 +624,17 @@ def existing_names(names: Sequence[str], schema: pa.Schema) -> list[str]:
     """Return the names that a schema has, in their given order."""
     existing = frozenset(schema.names)
     return [name for name in names if name in existing]
+
+
+def names_to_read(names: Sequence[str], schema: pa.Schema) -> list[str]:
+    """Return the names to read of a file that may lack some.
+
+    A file that lacks them all is read for the number of its rows.
+    """
+    existing = existing_names(names, schema)
+    if names and not existing:
+        return [SEGMENT]
+    return existing
 
 
 def _completed(rows: pa.Table, spec: TableSpec) -> pa.Table:
@@ -666,14 +677,14 @@ def decode_file(
     with reading(path, spec):
         table = read(reader, names, rows, bound)
         table.validate()
-        return conformed(table, spec)
+        return conformed(table, spec, names)
 
 
 def _read_parquet(
     reader: pa.NativeFile, physical_columns: list[str], rows: int, bound: SizeBound
 ) -> pa.Table:
     file = open_parquet(reader, rows, pre_buffer=isinstance(reader, pa.PythonFile))
-    names = existing_names(physical_columns, file.schema_arrow)
+    names = names_to_read(physical_columns, file.schema_arrow)
     return read_groups(file, reader, range(file.num_row_groups), names, bound)
 
 
@@ -704,7 +715,7 @@ def _read_orc(
     reader: pa.NativeFile, physical_columns: list[str], rows: int, bound: SizeBound
 ) -> pa.Table:
     file = _open_orc_to_read(reader, physical_columns, rows, bound)
-    names = existing_names(physical_columns, file.schema)
+    names = names_to_read(physical_columns, file.schema)
     return file.read(columns=names).select(names)
 
 

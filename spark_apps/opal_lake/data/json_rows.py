@@ -24,6 +24,7 @@ from opal_lake.definition.schema import (
     Schema,
     Struct,
     decimal_parts,
+    default_array,
     type_name,
 )
 from opal_lake.errors import InvalidInputError
@@ -60,7 +61,10 @@ class JsonForm:
 
 
 def row_of_json(text: str, schema: Schema, form: JsonForm) -> dict[str, Any]:
-    """Return the values of the columns; raise ValueError if they are not certain."""
+    """Return the values of the columns; raise ValueError if they are not certain.
+
+    A column without a key has its default, or is null.
+    """
     try:
         row = json.loads(
             text, object_pairs_hook=_members, parse_float=Decimal, parse_constant=_constant
@@ -120,6 +124,9 @@ def _values(
     values: dict[str, Any] = {}
     for field in fields:
         key = keys.get(field.id)
+        if key is None and field.write is not None:
+            values[field.name] = default_array(field, field.write, 1)[0].as_py()
+            continue
         value = None if key is None else row[key]
         before = earlier_types.get(field.id, field.type)
         values[field.name] = _value(value, field.type, before, f"{parent}{field.name}", form)

@@ -99,7 +99,7 @@ def _column_differences(made: Schema, requested: Schema) -> list[str]:
     requested_types = {column.name: column.type for column in requested.fields}
     missing = [name for name in requested_types if name not in own_types]
     differences = [f"column {name!r} is missing" for name in missing]
-    created = [column.name for column in made.fields if not made.is_optional(column)]
+    created = [column.name for column in made.own_fields if not made.is_added(column)]
     own_only = [name for name in created if name not in requested_types]
     differences += [f"column {name!r} is in the table only" for name in own_only]
     for column in made.fields:

@@ -6,7 +6,7 @@ file format or path has to quote them.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from opal_lake.checked import MAX_NESTED, count, listed, mapped, shallow, text
+from opal_lake.definition.default_values import DefaultValue, default_scalar
 from opal_lake.errors import FormatError, InvalidInputError
 
 RESERVED_PREFIX = "_opal_"
@@ -113,7 +114,8 @@ class Field:
     """One column, or one part of a nested column.
 
     `earlier` are the types that a widened column had before, from the first on: older files still
-    hold values of these.
+    hold values of these. `initial` is the value in the rows of files that lack an added column,
+    `write` the value in new rows whose source lacks the column; None stands for null.
     """
 
     id: int
@@ -121,6 +123,8 @@ class Field:
     physical: str
     type: DataType
     earlier: tuple[str, ...] = ()
+    initial: DefaultValue | None = None
+    write: DefaultValue | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +152,11 @@ class Schema:
         return self.created_id is not None and field.id > self.created_id
 
     def is_optional(self, field: Field) -> bool:
-        """Return whether rows may lack the column: it is added or built in."""
-        return field.id == self.commit_id or self.is_added(field)
+        """Return whether rows may lack the column.
+
+        It is added, has a default, or is built in.
+        """
+        return field.id == self.commit_id or self.is_added(field) or field.write is not None
 
     @property
     def own_fields(self) -> tuple[Field, ...]:
@@ -438,6 +445,12 @@ def arrow_field(field: Field, *, physical: bool = False) -> pa.Field:
     return pa.field(name, arrow_type(field.type, physical=physical))
 
 
+def default_array(field: Field, value: DefaultValue | None, rows: int) -> pa.Array:
+    """Return a default of a column, or null, for a number of rows."""
+    kind = arrow_type(field.type)
+    return pa.nulls(rows, kind) if value is None else pa.repeat(default_scalar(value, kind), rows)
+
+
 def arrow_schema(schema: Schema, *, physical: bool = False) -> pa.Schema:
     """Return all columns as Arrow sees them, without the `_opal_` ones."""
     return pa.schema([arrow_field(field, physical=physical) for field in schema.fields])
@@ -536,6 +549,10 @@ def field_to_json(field: Field) -> dict[str, Any]:
     }
     if field.earlier:
         data["earlier"] = list(field.earlier)
+    if field.initial is not None:
+        data["initial"] = field.initial
+    if field.write is not None:
+        data["write"] = field.write
     return data
 
 
@@ -577,8 +594,26 @@ def field_from_json(data: dict[str, Any]) -> Field:
         )
     kind = type_from_json(data["type"])
     return Field(
-        id=count(data["id"]), name=name, physical=physical, type=kind, earlier=_earlier(data, kind)
+        id=count(data["id"]),
+        name=name,
+        physical=physical,
+        type=kind,
+        earlier=_earlier(data, kind),
+        initial=_default(data, "initial", kind),
+        write=_default(data, "write", kind),
     )
+
+
+def _default(data: dict[str, Any], key: str, kind: DataType) -> DefaultValue | None:
+    """Return a default of a field, or None; raise ValueError for one of another type."""
+    value = data.get(key)
+    if value is None:
+        return None
+    if not isinstance(kind, Atomic):
+        raise ValueError("a column with parts has a default, and only atomic ones may have one")
+    default_scalar(value, _arrow_of_atomic(kind.name))
+    stored: DefaultValue = value
+    return stored
 
 
 def _earlier(data: dict[str, Any], kind: DataType) -> tuple[str, ...]:
@@ -623,6 +658,7 @@ def schema_from_json(data: dict[str, Any]) -> Schema:
             f"the schema has the field id {greatest}, and the greatest allowed id is {MAX_FIELD_ID}"
         )
     created_id = count(data["created_id"]) if "created_id" in data else None
+    _check_defaults(fields, created_id)
     commit_id = count(data["commit_id"]) if "commit_id" in data else None
     former = mapped(data.get("former_names", {}))
     return Schema(
@@ -632,6 +668,20 @@ def schema_from_json(data: dict[str, Any]) -> Schema:
         commit_id=commit_id,
         former_names=tuple((text(name), count(number)) for name, number in former.items()),
     )
+
+
+def _check_defaults(fields: Sequence[Field], created_id: int | None) -> None:
+    """Raise ValueError for a default where no column has one.
+
+    Only columns of the table have defaults, and only added ones an initial value.
+    """
+    top_ids = {field.id for field in fields}
+    for field in all_fields(fields):
+        if field.id not in top_ids and (field.initial, field.write) != (None, None):
+            raise ValueError(f"the part {field.name!r} of a column has a default")
+        is_old = created_id is None or field.id <= created_id
+        if is_old and field.initial is not None:
+            raise ValueError(f"column {field.name!r} has an initial value, and was never added")
 
 
 def all_fields(fields: Iterable[Field]) -> Iterator[Field]:

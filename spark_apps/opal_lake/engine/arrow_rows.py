@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opal_lake.data.columns import with_nulls
+from opal_lake.data.columns import with_defaults
 from opal_lake.data.rejects import BAD
 from opal_lake.definition.added_columns import refuse_former, unknown_columns
 from opal_lake.definition.schema import DELETED, RESERVED_PREFIX, arrow_type, type_name
@@ -51,8 +51,8 @@ class ArrowRows:
     def rows(self, spec: TableSpec, number: int = 0) -> pa.Table:
         """Return the rows with the table's columns and, if any delete, the delete marker.
 
-        A missing column is null if it was added to the table after its creation, otherwise an
-        error.
+        A missing column has its default. Without a default it is null if it was added to the table
+        after its creation, otherwise an error.
         """
         rows = self._fitted(spec)
         if self.deleted is None and DELETED in rows.column_names:
@@ -93,7 +93,7 @@ class ArrowRows:
         if unknown or missing:
             refuse_former(spec.schema, sorted(unknown))
             raise InvalidInputError(_misfit(sorted(unknown), missing))
-        return with_nulls(rows, absent)
+        return with_defaults(rows, absent)
 
     def _table(self, spec: TableSpec) -> pa.Table:
         """Return the given rows as one table."""
@@ -134,10 +134,10 @@ class ArrowSplit:
 
 
 def _with_added(rows: pa.Table, spec: TableSpec) -> pa.Table:
-    """Return rows with all columns added to the table; missing ones are null."""
+    """Return rows with all columns that they may lack, which get their defaults."""
     given = frozenset(rows.column_names)
     added = [field for field in spec.schema.fields if spec.schema.is_optional(field)]
-    return with_nulls(rows, [field for field in added if field.name not in given])
+    return with_defaults(rows, [field for field in added if field.name not in given])
 
 
 def _text(value: object) -> str | None:

@@ -11,8 +11,9 @@ from typing import Any
 
 from opal_lake.clock import moment_text
 from opal_lake.data.segment import DataFile
+from opal_lake.data.shown_values import json_function, values_of
 from opal_lake.definition.ordering import from_order
-from opal_lake.definition.schema import Atomic, Field, type_name
+from opal_lake.definition.schema import Atomic, Field, arrow_type, default_array, type_name
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError
@@ -63,7 +64,12 @@ def describe(table: OpenTable) -> dict[str, Any]:
 
 
 def _column_row(field: Field) -> dict[str, Any]:
-    return {"id": field.id, "name": field.name, "type": type_name(field.type, str.lower)}
+    row = {"id": field.id, "name": field.name, "type": type_name(field.type, str.lower)}
+    for key, value in (("initial", field.initial), ("default", field.write)):
+        if value is not None:
+            plain_value = values_of(default_array(field, value, 1))[0]
+            row[key] = json_function(arrow_type(field.type))(plain_value)
+    return row
 
 
 def _sizes(snapshot: Snapshot) -> dict[str, int]:

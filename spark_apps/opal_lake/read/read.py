@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from opal_lake.arrays import BoolArray
-from opal_lake.data.bounds import Bounds, bounds_now
+from opal_lake.data.bounds import Bounds, bounds_now, bounds_of_absent
 from opal_lake.data.column_read import column_parts, read_columns
 from opal_lake.data.columns import physical_schema, to_fields, to_logical
 from opal_lake.data.prune import Predicate, may_match
@@ -299,17 +299,16 @@ def files_by_keys(
 def bounds_of_all(file: DataFile, spec: TableSpec) -> Mapping[int, Bounds]:
     """Return the bounds of all atomic columns in a file, by field id.
 
-    Columns that were added after the file have no recorded bounds: they are null in all its rows.
-    Bounds of a widened column are of its type of now.
+    Columns that were added after the file have no recorded bounds: all its rows have their initial
+    value, or null. Bounds of a widened column are of its type of now.
     """
     schema = spec.schema
     if schema.created_id is None:
         return file.bounds
-    all_null = Bounds(low=None, high=None, nulls=file.rows)
     bounds = {**file.bounds}
     for field in schema.fields:
         if field.id not in bounds and schema.is_added(field) and isinstance(field.type, Atomic):
-            bounds[field.id] = all_null
+            bounds[field.id] = bounds_of_absent(field, file.rows)
         elif field.earlier and field.id in bounds:
             bounds[field.id] = bounds_now(bounds[field.id], field)
     return bounds

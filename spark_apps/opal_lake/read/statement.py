@@ -108,8 +108,12 @@ class StatementPlan:
         for clause in self.clauses:
             if clause.values is not None or clause.action == "delete" or self.evolves:
                 continue
-            needed = [field.name for field in self.spec.schema.own_fields]
-            missing = [name for name in needed if name.casefold() not in given]
+            missing = []
+            for field in self.spec.schema.own_fields:
+                # An inserted row gets the default, an updated one has a value already
+                has_default = clause.action == "insert" and field.write is not None
+                if field.name.casefold() not in given and not has_default:
+                    missing.append(field.name)
             if missing:
                 raise InvalidInputError(
                     f"{clause.action} of all columns needs the columns {', '.join(missing)} in the "

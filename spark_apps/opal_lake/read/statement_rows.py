@@ -23,6 +23,7 @@ from opal_lake.definition.schema import (
     Field,
     arrow_schema,
     arrow_type,
+    default_array,
     type_name,
 )
 from opal_lake.definition.table_spec import TableSpec
@@ -269,7 +270,7 @@ def _value(plan: StatementPlan, clause: BoundClause, field: Field, rows: pa.Tabl
     if field.name in clause.values:
         return clause.values[field.name].values(rows)
     if clause.clause.action == "insert":
-        return pa.nulls(rows.num_rows, kind)
+        return default_array(field, field.write, rows.num_rows)
     return rows[side_name(plan.target, field.name)]
 
 

@@ -17,7 +17,6 @@ from opal_lake.engine.executor import HASH, Attempt, Batches, EntryTask, T
 from opal_lake.key_store.entries import Entries, no_entries
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
-from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.key_hash import hash_slot, key_hash, key_hash_sql
 from opal_spark.engine.scan import scan_files
 from opal_spark.engine.tasks import plainly_named
@@ -99,8 +98,7 @@ def stored_by_key(
 
 def _hashed_rows(spark: SparkSession, base: Snapshot, files: Sequence[DataFile]) -> DataFrame:
     spec = base.spec
-    schema = spark_schema(spec, physical=True)
-    rows = scan_files(spark, base.storage, files, schema, spec.file_format)
+    rows = scan_files(spark, base.storage, files, spec)
     keys = [field.physical for field in spec.keys]
     # A key column that also orders the rows is needed next to the hash
     ordering = {field.physical for field in (spec.delta, *spec.tie_break)}

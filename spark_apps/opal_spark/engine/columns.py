@@ -11,6 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from opal_lake.definition.default_values import DefaultValue
 from opal_lake.definition.schema import (
     DELETED,
     OFFSET,
@@ -102,6 +103,30 @@ def spark_schema(spec: TableSpec, physical: bool) -> T.StructType:
 def spark_field_type(field: Field) -> T.DataType:
     """Return the type that a column of the table has in DataFrames."""
     return _spark_type(field.type, physical=False, orc=False)
+
+
+def default_column(field: Field, value: DefaultValue | None, *, orc: bool = False) -> Column:
+    """Return a default of a column as a literal; null for None.
+
+    With `orc` the literal has the type that ORC files have.
+    """
+    kind = field.type
+    if value is None or not isinstance(kind, Atomic):
+        return F.lit(None).cast(_spark_type(kind, physical=False, orc=orc))
+    if kind.name in _ORC_STORAGE:
+        stored = F.lit(value).cast(_ORC_STORAGE[kind.name])
+        return stored if orc else _load(stored, kind, orc=True)
+    if kind.name == "binary":
+        return F.unhex(F.lit(value))
+    if kind.name in _FLOATS:
+        value = float(value)
+    return F.lit(value).cast(_spark_atomic(kind.name, orc=orc))
+
+
+def write_default(spec: TableSpec, name: str) -> Column:
+    """Return the value of a column, by its name, in new rows that lack it."""
+    field = spec.schema.field(name)
+    return default_column(field, field.write)
 
 
 def _struct_type(fields: Sequence[Field], *, physical: bool, orc: bool) -> T.StructType:

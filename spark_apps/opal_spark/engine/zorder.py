@@ -21,7 +21,7 @@ from opal_lake.data.z_value import Curve, bits_of, plan_curve, spread_ranks
 from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
 from opal_lake.engine.executor import Attempt, Batches, Ordering, Task
 from opal_lake.engine.executor import T as Result
-from opal_spark.engine.columns import quoted, spark_schema
+from opal_spark.engine.columns import quoted
 from opal_spark.engine.scan import scan_files
 from opal_spark.engine.tasks import collect_outputs, rows_a_batch
 
@@ -64,8 +64,7 @@ def bin_rows(spark: SparkSession, ordering: Ordering) -> DataFrame:
     """Return the rows of all bins with all physical columns."""
     spec = ordering.base.spec
     files = list(chain.from_iterable(ordering.bins))
-    schema = spark_schema(spec, physical=True)
-    return scan_files(spark, ordering.base.storage, files, schema, spec.file_format)
+    return scan_files(spark, ordering.base.storage, files, spec)
 
 
 def numbered_rows(spark: SparkSession, rows: DataFrame, ordering: Ordering) -> DataFrame:

@@ -156,8 +156,7 @@ def _changed_rows_of_group(
     """
     spec, snapshot = plan.spec, span.snapshot
     files = [file for file in span.files if file.group == group]
-    schema = spark_schema(spec, physical=True)
-    rows = scan_files(spark, snapshot.storage, files, schema, spec.file_format)
+    rows = scan_files(spark, snapshot.storage, files, spec)
     in_files = set(chain.from_iterable(file.segments for file in files))
     segments = sorted(in_files & {*span.begun, *span.marks})
     ended_rows = span.ended.take(np.isin(span.ended.segment, segments))

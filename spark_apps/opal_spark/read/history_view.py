@@ -64,7 +64,7 @@ def _history_of_all(
     verify_files(spark, snapshot, files)
     schema = spark_schema(spec, physical=True)
     if files:
-        rows = scan_files(spark, snapshot.storage, files, schema, spec.file_format)
+        rows = scan_files(spark, snapshot.storage, files, spec)
     else:
         rows = spark.createDataFrame([], schema)
     delta = spec.delta

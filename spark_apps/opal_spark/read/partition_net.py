@@ -25,13 +25,7 @@ def net_rows(spark: SparkSession, plan: NetPlan, invalid: Bitmaps) -> DataFrame:
     spec = plan.snapshot.spec
     if not plan.files:
         return spark.createDataFrame([], spark_schema(spec, physical=False))
-    rows = scan_files(
-        spark,
-        plan.snapshot.storage,
-        plan.files,
-        spark_schema(spec, physical=True),
-        spec.file_format,
-    )
+    rows = scan_files(spark, plan.snapshot.storage, plan.files, spec)
     if any(not plan.segments.issuperset(file.segments) for file in plan.files):
         rows = rows.where(_of_segments(plan))
     if plan.as_of is not None:

@@ -88,8 +88,7 @@ def statement_read(snapshot: Snapshot, where: Predicate | None) -> ReadPlan:
 def stored_rows(spark: SparkSession, plan: ReadPlan) -> DataFrame:
     """Return all rows of a plan's files, hidden ones too, with their row ids."""
     spec = plan.snapshot.spec
-    schema = spark_schema(spec, physical=True)
-    rows = scan_files(spark, plan.snapshot.storage, plan.files, schema, spec.file_format)
+    rows = scan_files(spark, plan.snapshot.storage, plan.files, spec)
     return rows.select(*read_columns(spec), SEGMENT, OFFSET)
 
 
@@ -98,12 +97,12 @@ def visible_rows(spark: SparkSession, plan: ReadPlan, *, with_ids: bool = False)
     spec = plan.snapshot.spec
     # The groups with hidden rows
     mixed = sorted({file.group for file in plan.mixed})
-    schema, table_columns = spark_schema(spec, physical=True), read_columns(spec)
+    table_columns = read_columns(spec)
     if with_ids:
         table_columns += [SEGMENT, OFFSET]
 
     def scan(files: Sequence[DataFile]) -> DataFrame:
-        return scan_files(spark, plan.snapshot.storage, files, schema, spec.file_format)
+        return scan_files(spark, plan.snapshot.storage, files, spec)
 
     whole = [file for file in plan.plain if file.group not in mixed]
     parts = [scan(whole)] if whole else []

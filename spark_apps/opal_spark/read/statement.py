@@ -31,7 +31,7 @@ from opal_lake.definition.schema import (
 )
 from opal_lake.errors import InvalidInputError
 from opal_lake.read.statement import Clause, StatementPlan, When, is_on_keys
-from opal_spark.engine.columns import quoted, spark_field_type
+from opal_spark.engine.columns import default_column, quoted, spark_field_type
 from opal_spark.engine.conditions import constant
 from opal_spark.engine.session import rough_rows
 from opal_spark.engine.stored_values import stored_value
@@ -393,7 +393,7 @@ def _row(plan: StatementPlan, clause: Clause, values: Mapping[str, Column]) -> C
     columns: list[Column] = []
     for field in spec.schema.fields:
         kind = spark_field_type(field)
-        value = F.lit(None).cast(kind)
+        value = default_column(field, field.write if clause.action == "insert" else None)
         if field.name in values:
             value = values[field.name]
         elif clause.action == "delete" and plan.at is not None and field == spec.delta:

@@ -12,7 +12,7 @@ from opal_lake.definition.schema import (
 )
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
-from opal_spark.engine.columns import arrow_of_spark, quoted, spark_schema
+from opal_spark.engine.columns import arrow_of_spark, quoted, spark_schema, write_default
 from opal_spark.engine.stored_values import misfit
 
 
@@ -25,7 +25,13 @@ def assigned_columns(
     """
     own = fields_given(rows.schema, spec, ignore=ignore)
     expected = spark_schema(spec, physical=False)
-    return [_assigned(given, field) for given, field in zip(own, expected, strict=True)]
+    columns: list[Column | str] = []
+    for given, field in zip(own, expected, strict=True):
+        if given is None:
+            columns.append(write_default(spec, field.name).alias(field.name))
+        else:
+            columns.append(_assigned(given, field))
+    return columns
 
 
 def unknown_fields(schema: StructType, spec: TableSpec) -> StructType:
@@ -44,8 +50,8 @@ def fields_given(
 ) -> list[StructField | None]:
     """Return the field of a schema for each column of the table, in the table's order.
 
-    It is None for a missing column that was added to the table later. Raises InvalidInputError with
-    all columns that are unknown, missing, or would lose values.
+    It is None for a missing column that has a default, or was added to the table later. Raises
+    InvalidInputError with all columns that are unknown, missing, or would lose values.
     """
     own = _own(schema)
     if ignore:
@@ -80,10 +86,8 @@ def fields_given(
     return [given.get(field.name.casefold()) for field in spec.schema.fields]
 
 
-def _assigned(given: StructField | None, expected: StructField) -> Column | str:
-    """Return the column with the expected name and type; null without a given field."""
-    if given is None:
-        return F.lit(None).cast(expected.dataType).alias(expected.name)
+def _assigned(given: StructField, expected: StructField) -> Column | str:
+    """Return the column with the expected name and type."""
     needs_no_cast = given.dataType == expected.dataType
     if given.name == expected.name and needs_no_cast:
         # The name is enough, and every call on a Column costs a millisecond

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from opal_lake.data.rejects import BAD
 from opal_lake.definition.table_spec import TableSpec
-from opal_spark.engine.columns import quoted, spark_schema
+from opal_spark.engine.columns import quoted, spark_schema, write_default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +61,10 @@ class SparkSplit:
 
 
 def _with_added(rows: DataFrame, spec: TableSpec) -> DataFrame:
-    """Add columns of null that were added to the table after the rows were read."""
+    """Add columns, with their default, that the table got after the rows were read."""
     names = set(rows.columns)
     missing = {}
     for field in spark_schema(spec, physical=False):
         if field.name not in names:
-            missing[field.name] = F.lit(None).cast(field.dataType)
+            missing[field.name] = write_default(spec, field.name)
     return rows.withColumns(missing) if missing else rows

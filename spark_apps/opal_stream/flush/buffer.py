@@ -78,7 +78,7 @@ class Buffer:
     def rows_for(self, spec: TableSpec) -> pa.Table:
         """Return the buffered rows with all columns of the table.
 
-        Columns that were added to the table after the rows were decoded are null.
+        Columns that were added to the table after the rows were decoded have their default.
         """
         if not self.row_parts:
             return row_schema(spec, ()).empty_table()

@@ -8,7 +8,13 @@ import pyarrow as pa
 
 from opal_lake.data.columns import to_current
 from opal_lake.data.rejects import NOTES, UNCHANGED
-from opal_lake.definition.schema import DELETED, Schema, arrow_schema, type_name
+from opal_lake.definition.schema import (
+    DELETED,
+    Schema,
+    arrow_schema,
+    default_array,
+    type_name,
+)
 from opal_lake.definition.table_spec import TableSpec
 
 
@@ -25,8 +31,9 @@ class DecodedRows:
     def fitted(self, spec: TableSpec, notes: Sequence[str] = NOTES) -> "DecodedRows":
         """Return rows with all columns that the table has now, and with these notes.
 
-        Missing notes, and columns that the table got later, are null. Columns that were dropped
-        are left out. Raises ValueError or FormatError for rows that do not fit the table.
+        Missing notes are null. Columns that the table got later have their default, or are null.
+        Columns that were dropped are left out. Raises ValueError or FormatError for rows that do
+        not fit the table.
         """
         return DecodedRows(rows=_fitted(self.rows, self.schema, spec, notes), schema=spec.schema)
 
@@ -59,6 +66,9 @@ def _fitted(rows: pa.Table, given: Schema, spec: TableSpec, notes: Sequence[str]
     elif spec.deletes is not None:
         # The rows are older than the delete condition
         columns[DELETED] = pa.repeat(False, rows.num_rows)
+    for own in spec.schema.fields:
+        if own.name not in columns:
+            columns[own.name] = default_array(own, own.write, rows.num_rows)
     values = [columns.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in schema]
     return pa.table(values, schema=schema)
 
@@ -93,7 +103,7 @@ def _current_columns(
         rows = to_current(rows, given, current)
     columns = {name: rows[name] for name in current.names if name in rows.column_names}
     for field in current.fields:
-        if field.name not in columns and not current.is_added(field):
+        if field.name not in columns and not current.is_optional(field):
             raise ValueError(f"it lacks column {field.name!r}")
     return columns
 

@@ -253,17 +253,14 @@ class Opal(System):
         return self.table.read()
 
     def unfiltered(self) -> DataFrame | None:
-        from opal_spark.engine.columns import spark_schema
         from opal_spark.engine.scan import scan_files
 
         snapshot = self.table.snapshot_at()
-        schema = spark_schema(snapshot.spec, physical=True)
         return scan_files(
             self.spark,
             snapshot.storage,
             list(snapshot.files.values()),
-            schema,
-            snapshot.spec.file_format,
+            snapshot.spec,
         )
 
     def bootstrap_small(self, rows: DataFrame, files: int) -> Parts:

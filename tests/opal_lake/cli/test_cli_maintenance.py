@@ -82,6 +82,27 @@ def test_columns_are_changed_in_the_order_of_the_flags(
     assert "alter" in capsys.readouterr().out
 
 
+def test_defaults_and_constraints_are_changed_by_flags(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--add", "note string default 'after all' first", "--add", "x int DEFAULT 5"]
+    flags += ["--set-not-null", "x", "--add-constraint", "small=x < 9", "--set-default", "x = 6"]
+    assert main(["alter", uri, *flags]) == OK
+    counts = "changed: 2 added, 1 not null set, 1 constraint added, 1 default set"
+    assert counts in capsys.readouterr().out
+    spec = reopen(open_storage(uri)).snapshot_at().spec
+    assert spec.schema.names[0] == "note"
+    assert [spec.schema.field(name).initial for name in ("note", "x")] == ["after all", 5]
+    assert main(["describe", uri]) == OK
+    shown = capsys.readouterr().out
+    assert "not null, default 6" in shown
+    assert "check small" in shown
+    flags = ["--drop-default", "x", "--drop-not-null", "x", "--drop-constraint", "small"]
+    assert main(["alter", uri, *flags]) == OK
+    assert main(["alter", uri, "--add-constraint", "x < 9"]) == INPUT
+    assert "write --add-constraint 'positive=price > 0'" in capsys.readouterr().err
+
+
 def test_a_savepoint_is_set_listed_and_released(
     uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,7 @@
 """Changes of a table's definition, as a pure function from spec to spec."""
 
+from copy import deepcopy
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -166,7 +168,7 @@ def test_changes_without_effect_are_left_out() -> None:
         ({"add": "x", "type": "int", "after": "nope"}, "after='nope' is not next to 'x'"),
         ({"add": "x", "type": "int", "after": "at", "first": True}, "leave out one of them"),
         ({"add": "x"}, "add needs 'type'"),
-        ({"add": "x", "type": "int", "default": 3}, "add has no argument default"),
+        ({"add": "x", "type": "int", "of": 3}, "add has no argument of"),
         ({"move": "op"}, "lacks the place"),
         ({"move": "op", "after": "place.city"}, "is not next to 'op'"),
         ({"move": "place.tags.element", "first": True}, "cannot be moved"),
@@ -281,3 +283,80 @@ def test_a_request_for_columns_that_never_were_is_refused(
     layout = TableLayout(keys=["id"], delta="at", deletes=made.deletes)
     with pytest.raises(InvalidInputError, match=problem):
         refuse_another_spec("lake/t", made, pa.schema({**given, **columns}), layout)
+
+
+def test_a_default_is_stored_in_the_form_of_bounds() -> None:
+    literals = {
+        "boolean": ("true", True),
+        "tinyint": (-7, -7),
+        "bigint": ("9223372036854775807", (1 << 63) - 1),
+        "float": (0.5, 0.5),
+        "decimal(30,2)": ("12345678901234567890.1", "12345678901234567890.10"),
+        "string": ("'it''s'", "it's"),
+        "binary": (b"\x00\xff", "00ff"),
+        "date": (date(1969, 12, 31), -1),
+        "timestamp": (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
+        "timestamp_ntz": ("TIMESTAMP_NTZ '1970-01-01 00:00:00.000001'", 1),
+    }
+    for kind, (given, stored) in literals.items():
+        field = after({"add": "new", "type": kind, "default": given}).schema.field("new")
+        assert (field.initial, field.write) == (stored, stored), kind
+        field = after({"add": "new", "type": kind}).schema.field("new")
+        assert (field.initial, field.write) == (None, None)
+
+
+def test_the_default_for_new_rows_changes_and_the_initial_value_does_not() -> None:
+    added = after({"add": "new", "type": "date", "default": "DATE '1970-01-02'"})
+    changed_later = after({"set_default": "new", "value": "DATE '1970-01-03'"}, of=added)
+    field = changed_later.schema.field("new")
+    assert (field.initial, field.write) == (1, 2)
+    widened = after({"widen": "new", "type": "timestamp_ntz"}, of=changed_later)
+    field = after({"rename": "new", "to": "newer"}, of=widened).schema.field("newer")
+    assert (field.initial, field.write) == (86_400_000_000, 2 * 86_400_000_000)
+    field = after({"drop_default": "new"}, of=added).schema.field("new")
+    assert (field.initial, field.write) == (1, None)
+    again = after({"drop": "new"}, {"add": "new", "type": "date"}, of=added).schema.field("new")
+    assert (again.initial, again.write) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        ({"add": "x", "type": "int", "default": 1.5}, "of type INT"),
+        ({"add": "x", "type": "tinyint", "default": 300}, "of type TINYINT"),
+        ({"add": "x", "type": "string", "default": "new"}, "a text in quotes within quotes"),
+        ({"add": "x", "type": "decimal(5,2)", "default": "0.001"}, r"of type DECIMAL\(5,2\)"),
+        ({"add": "x", "type": "string", "default": f"'{'x' * 257}'"}, "at most 256 bytes"),
+        ({"add": "x", "type": "double", "default": float("nan")}, "the default of column 'x'"),
+        ({"add": "x", "type": "int", "default": [1]}, r"default=\[1\] is not valid"),
+        ({"add": "x", "type": "array<int>", "default": 1}, "only columns without parts"),
+        ({"add": "place.x", "type": "int", "default": 1}, "only whole columns have a default"),
+        ({"set_default": "place.city", "value": "'x'"}, "only whole columns have a default"),
+        ({"set_default": "id", "value": 1}, "is a key or the delta"),
+        ({"set_default": "n", "value": "NULL"}, "drop_default has that effect"),
+        ({"set_default": "n", "value": "at + 1"}, "Write a literal of that type"),
+        ({"set_default": "n"}, "needs 'value'"),
+    ],
+)
+def test_a_default_that_does_not_fit_is_refused(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidInputError, match=problem):
+        after(change)
+
+
+def test_a_stored_default_that_no_column_has_is_refused() -> None:
+    data = schema_to_json(after({"add": "new", "type": "int", "default": 1}).schema)
+    for column, key, value in (
+        (7, "initial", "1"),
+        (7, "write", True),
+        (7, "write", 1 << 40),
+        (6, "write", 1),
+        (0, "initial", 1),
+    ):
+        forged = deepcopy(data)
+        forged["fields"][column][key] = value
+        with pytest.raises(ValueError, match=r"default|initial"):
+            schema_from_json(forged)
+    forged = deepcopy(data)
+    forged["fields"][6]["type"]["struct"][0]["write"] = "x"
+    with pytest.raises(ValueError, match="the part 'city' of a column has a default"):
+        schema_from_json(forged)

@@ -57,14 +57,24 @@ KEYS, DELTAS = range(1, 6), range(1, 30_000)
 
 @dataclass
 class Node:
-    """A column, or a member of a struct: `type` is an atomic type, "struct" or "list"."""
+    """A column, or a member of a struct: `type` is an atomic type, "struct" or "list".
+
+    `initial` is the value in rows from before the column, `write` that in new rows which lack it.
+    """
 
     number: int
     name: str
     type: str
     role: str = ""
     is_added: bool = False
+    initial: Any = None
+    write: Any = None
     parts: "list[Node]" = field(default_factory=list)
+
+    @property
+    def may_be_left_out(self) -> bool:
+        """Return whether rows may lack the column."""
+        return not self.parts and not self.role and (self.is_added or self.write is not None)
 
     def arrow(self) -> pa.DataType:
         if not self.parts:
@@ -277,9 +287,7 @@ class Program(ColumnChanges):
     def batch(self, columns: list[Node]) -> tuple[list[Row], pa.Table]:
         """Return rows of the model, and the same rows for an ingest."""
         left_out = {
-            node.number
-            for node in columns
-            if node.is_added and not node.parts and self.random.random() < 0.3
+            node.number for node in columns if node.may_be_left_out and self.random.random() < 0.3
         }
         given = [node for node in columns if node.number not in left_out]
         rows = []
@@ -290,6 +298,9 @@ class Program(ColumnChanges):
                 known = {"id": key, "at": delta, "op": "D" if deletes else "U"}
                 if node.role:
                     values[node.number] = known[node.role]
+            for node in columns:
+                if node.number in left_out:
+                    values[node.number] = node.write
             rows.append(Row(key, delta, deletes, values))
         schema = pa.schema([(node.name, node.arrow()) for node in given])
         shown = [shown_row(row, given) for row in rows]
@@ -358,7 +369,8 @@ class Program(ColumnChanges):
     def alter(self) -> None:
         columns, changes = deepcopy(self.now.columns), []
         for _ in range(self.random.randint(1, 3)):
-            step = self.random.choice([self.add, self.rename, self.drop, self.move, self.widen])
+            kinds = [self.add_with_default, self.add, self.rename, self.drop, self.move]
+            step = self.random.choice([*kinds, self.widen, self.default])
             change = step(columns)
             if change is not None:
                 changes.append(change)
@@ -368,6 +380,26 @@ class Program(ColumnChanges):
         self.table.alter(changes)
         if self.has_committed:
             self.commit(columns=columns)
+
+    def add_with_default(self, columns: list[Node]) -> dict[str, Any]:
+        """Add a column whose value is known in rows from before it."""
+        types = [kind for kind in NEW_TYPES if kind != "date" or self.file_format == "parquet"]
+        node = self.node(self.free_name(columns), self.random.choice(types), is_added=True)
+        node.initial = node.write = VALUES[node.type](self.random.randint(-99, 99))
+        change = {"add": node.name, "type": node.type, "default": given_default(node.write)}
+        return {**change, **self.put(columns, node)}
+
+    def default(self, columns: list[Node]) -> dict[str, Any] | None:
+        """Set or drop the default of a column for new rows."""
+        nodes = [node for node in columns if not node.parts and not node.role]
+        if not nodes:
+            return None
+        node = self.random.choice(nodes)
+        if node.write is not None and self.random.random() < 0.3:
+            node.write = None
+            return {"drop_default": f"`{node.name}`"}
+        node.write = VALUES[node.type](self.random.randint(-99, 99))
+        return {"set_default": f"`{node.name}`", "value": given_default(node.write)}
 
     # Comparisons
 
@@ -430,7 +462,12 @@ class Program(ColumnChanges):
 
 def shown_row(row: Row, nodes: list[Node]) -> dict[str, Any]:
     """Return the values of a row by the names of columns."""
-    return {node.name: node.shown(row.values.get(node.number)) for node in nodes}
+    return {node.name: node.shown(row.values.get(node.number, node.initial)) for node in nodes}
+
+
+def given_default(value: Any) -> Any:
+    """Return a default as a change takes it: a text is a literal of SQL."""
+    return f"'{value}'" if isinstance(value, str) else value
 
 
 def numbers_of(nodes: list[Node]) -> set[int]:

@@ -13,7 +13,6 @@ from opal_lake.operations.job_spec import JobSpec
 from opal_lake.result import JobResult
 from opal_spark import OpalTable
 from opal_spark.engine import verify
-from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.failures import spark_errors
 from opal_spark.engine.scan import scan_files
 from opal_spark.submit.runner import perform
@@ -104,8 +103,7 @@ def test_a_read_whose_files_expire_is_run_again_and_one_whose_files_are_lost_is_
             table.spark,
             table.storage,
             [*planned.files.values()],
-            spark_schema(planned.spec, physical=True),
-            "parquet",
+            planned.spec,
         )
     now = table.snapshot_at()
     table.storage.delete([*now.files])
@@ -116,6 +114,5 @@ def test_a_read_whose_files_expire_is_run_again_and_one_whose_files_are_lost_is_
             table.spark,
             table.storage,
             [*now.files.values()],
-            spark_schema(now.spec, physical=True),
-            "parquet",
+            now.spec,
         )

@@ -18,6 +18,7 @@ from opal_lake.definition.changes.constraints import (
     DropNotNull,
     SetNotNull,
 )
+from opal_lake.definition.changes.defaults import DropDefault, SetDefault
 from opal_lake.definition.properties import check_properties
 from opal_lake.definition.schema import Field, arrow_schema, check_levels
 from opal_lake.definition.table_spec import TableSpec, check_role, delete_condition
@@ -34,6 +35,8 @@ KINDS: tuple[type[Change], ...] = (
     DropNotNull,
     AddConstraint,
     DropConstraint,
+    SetDefault,
+    DropDefault,
 )
 MAX_CHANGES = 1_000  # of one list, which one commit makes
 

@@ -23,6 +23,8 @@ class Change:
     verb: ClassVar[str]
     done: ClassVar[str]
     example: ClassVar[str]
+    # Arguments that may be any literal, not only texts
+    literals: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Raise InvalidInputError for an argument of a wrong type."""
@@ -36,9 +38,11 @@ class Change:
                     f"write {self.example}"
                 )
 
-    @staticmethod
-    def _types_of(member: "Field[Any]") -> type | tuple[type, ...]:
+    @classmethod
+    def _types_of(cls, member: "Field[Any]") -> type | tuple[type, ...]:
         """Return the types that an argument may have, by its default."""
+        if member.name in cls.literals:
+            return (str, int, float, bool)
         return bool if isinstance(member.default, bool) else str
 
     def applied(self, spec: TableSpec) -> TableSpec:

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from opal_lake.definition.changes.change import Change
+from opal_lake.definition.changes.defaults import default_of, plain_literal, refused_part
 from opal_lake.definition.changes.paths import (
     Target,
     path_of,
@@ -16,6 +17,7 @@ from opal_lake.definition.changes.paths import (
     with_siblings,
 )
 from opal_lake.definition.changes.uses import roles_of, uses_of, with_new_name
+from opal_lake.definition.default_values import widened_default
 from opal_lake.definition.schema import (
     Atomic,
     Field,
@@ -40,21 +42,25 @@ class AddColumn(Change):
     """A new column, or a new member of a struct; null in existing rows.
 
     Without `first` and `after` it comes last. `after` is the name of another column, or of another
-    member of the same struct. A type may also be given as Arrow's.
+    member of the same struct. A type may also be given as Arrow's. With a `default`, a literal as
+    in SQL, a new column has this value in existing rows, and in new rows that lack it.
     """
 
     verb: ClassVar[str] = "add"
     done: ClassVar[str] = "added"
     example: ClassVar[str] = '{"add": "a.b", "type": "decimal(10,2)", "after": "c"}'
+    literals: ClassVar[tuple[str, ...]] = ("default",)
 
     column: str
     type: str
     after: str | None = field(default=None, kw_only=True)
     first: bool = field(default=False, kw_only=True)
+    default: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if isinstance(self.type, pa.DataType):
             object.__setattr__(self, "type", type_name(self.type))
+        object.__setattr__(self, "default", plain_literal(self.default))
         Change.__post_init__(self)
         _refuse_two_places(self.verb, self.after, first=self.first)
 
@@ -76,6 +82,8 @@ class AddColumn(Change):
                 )
         column = pa.field(name, arrow_of_type(self.column, self.type))
         [new], last_id = new_fields(spec.schema, [column], siblings)
+        if self.default is not None:
+            new = self._with_default(new, is_top=not parents)
         arranged = _arranged(siblings, new, after=self.after, first=self.first)
         check_names(sibling.name for sibling in arranged)
         schema = with_siblings(altered(spec.schema), parents, lambda _: arranged)
@@ -84,7 +92,15 @@ class AddColumn(Change):
             schema = _without_former(schema, name)
         return replace(spec, schema=schema)
 
+    def _with_default(self, new: Field, *, is_top: bool) -> Field:
+        if not is_top:
+            raise refused_part(self.column)
+        default = default_of(self.default, new)
+        return replace(new, initial=default, write=default)
+
     def note(self) -> str:
+        if self.default is not None:
+            return f"added column {self.column!r} with the default {self.default}"
         return f"added column {self.column!r}"
 
 
@@ -246,7 +262,13 @@ class WidenColumn(Change):
             raise _not_wider(target, kind.name, name)
         _refuse_date(spec, target, kind.name)
         earlier = (*target.field.earlier, kind.name)
-        widened = replace(target.field, type=Atomic(name=name), earlier=earlier)
+        widened = replace(
+            target.field,
+            type=Atomic(name=name),
+            earlier=earlier,
+            initial=widened_default(target.field.initial, kind.name),
+            write=widened_default(target.field.write, kind.name),
+        )
         return replace(spec, schema=with_field(altered(spec.schema), target, widened))
 
     def note(self) -> str:

@@ -14,7 +14,7 @@ from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.ids import MAX_PART
 from opal_lake.source import BY_POSITION, BY_SUFFIX, Files
-from opal_spark.engine.columns import columns_named, quoted, spark_schema
+from opal_spark.engine.columns import columns_named, quoted, spark_schema, write_default
 from opal_spark.sources.marks import BLOCK, FILE, PATH, plain_uris
 from opal_spark.sources.named.parts import NamedFile, Part
 
@@ -50,14 +50,14 @@ def with_names(
 
 
 def _with_all_columns(part: Part, rows: DataFrame, spec: TableSpec) -> DataFrame:
-    """Return the rows with the table's columns; a column that files lack is null."""
+    """Return the rows with the table's columns, those that files lack by default."""
     known = set(rows.columns)
     columns = []
     for field in spark_schema(spec, physical=False):
         if field.name in known:
             columns.append(F.col(quoted(field.name)))
         else:
-            columns.append(F.lit(None).cast(field.dataType).alias(field.name))
+            columns.append(write_default(spec, field.name).alias(field.name))
     notes = columns_named(name for name in NOTES if name in known)
     is_delete = F.lit(part.is_deletes).alias(DELETED)
     # The rank rises within the block of a file that a task reads

@@ -11,7 +11,7 @@ from opal_lake.definition.schema import Atomic, DataType
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
-from opal_spark.engine.columns import columns_named
+from opal_spark.engine.columns import columns_named, write_default
 from opal_spark.sources.cells import parse_text, patterns_of
 from opal_spark.sources.marks import fault_of, file_column, file_name, mark
 from opal_spark.sources.paths import open_files, refuse_options
@@ -50,10 +50,11 @@ def read_csv(
     values = []
     faults = [F.when(F.col(_CORRUPT).isNotNull(), F.lit(_RAGGED))]
     for column, kind in _atomic_columns(spec).items():
-        # A column that was added to the table may be missing in these files
-        text = F.lit(None).cast("string")
-        if column.casefold() in given:
-            text = _text(given[column.casefold()], kind)
+        if column.casefold() not in given:
+            # A column with a default, or one that was added to the table
+            values.append(write_default(spec, column).alias(column))
+            continue
+        text = _text(given[column.casefold()], kind)
         values.append(parse_text(text, kind, patterns).alias(column))
         faults.append(fault_of(text, column, kind))
     row_text = F.coalesce(_CORRUPT, F.to_json(_CELLS, {"ignoreNullFields": "false"}))

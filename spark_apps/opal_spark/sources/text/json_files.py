@@ -16,7 +16,7 @@ from opal_lake.definition.schema import Atomic, Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
-from opal_spark.engine.columns import columns_named
+from opal_spark.engine.columns import columns_named, default_column
 from opal_spark.sources.cells import Patterns, parse_text, patterns_of
 from opal_spark.sources.marks import FILE, fault_of, file_column, file_name, mark
 from opal_spark.sources.paths import is_set, open_files, refuse_options
@@ -55,7 +55,7 @@ def read_json(
 ) -> DataFrame:
     """Return rows of the table's columns, with the reasons for bad ones.
 
-    An absent key is null.
+    A row without a key has the column's default, or null.
     """
     refuse_options(source, _REFUSED)
     patterns = patterns_of(source.options)
@@ -199,7 +199,12 @@ def _parsed(column: Field, patterns: Patterns) -> Column:
 def _value(column: Field, patterns: Patterns) -> Column:
     parsed = F.col(_parsed_name(column))
     if isinstance(column.type, Atomic):
-        return parse_value(F.col(_FIELDS).getField(column.name), parsed, column.type, patterns)
+        cell = F.col(_FIELDS).getField(column.name)
+        value = parse_value(cell, parsed, column.type, patterns)
+        if column.write is None:
+            return value
+        # JSON's null is a variant, an absent key is not
+        return F.when(cell.isNull(), default_column(column, column.write)).otherwise(value)
     return parsed.getField("value")
 
 
