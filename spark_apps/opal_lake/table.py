@@ -200,12 +200,14 @@ class Table(OpenTable, Framed[Frame]):
         options: Mapping[str, str] | None = None,
         not_null: Sequence[str] = (),
         constraints: Mapping[str, str] | None = None,
+        generated: Mapping[str, str] | None = None,
     ) -> "Table[pa.Table]":
         """Create a table with these columns.
 
         A row that meets the condition `deletes` deletes its key, as of the row's delta. No other
         row may have nulls in the columns `not_null`, or make one of the `constraints` false. These
-        are conditions by their names, such as `{"positive": "amount > 0"}`.
+        are conditions by their names, such as `{"positive": "amount > 0"}`. `generated` are
+        expressions by the names of their columns, such as `{"day": "date(at)"}`.
         """
         layout = TableLayout(
             keys=keys,
@@ -217,6 +219,7 @@ class Table(OpenTable, Framed[Frame]):
             properties=properties or {},
             not_null=not_null,
             constraints=constraints or {},
+            generated=generated or {},
         )
         return create_on(open_storage(uri, options), plan_spec(schema, layout))
 
@@ -257,7 +260,7 @@ def create_on(
     """
     # Raise before anything is written
     delete_condition(spec)
-    _ = spec.checks
+    _ = spec.checks, spec.generated
     table = table_on(storage, clock, ids, cache, tuning=tuning)
     # An existing table may lack version 0, since retention deletes it. So the log is listed before
     # the commit, and the checkpoints after it.

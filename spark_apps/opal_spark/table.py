@@ -63,12 +63,14 @@ class OpalTable(Table[DataFrame]):
         options: Mapping[str, str] | None = None,
         not_null: Sequence[str] = (),
         constraints: Mapping[str, str] | None = None,
+        generated: Mapping[str, str] | None = None,
     ) -> Self:
         """Create a table with these columns.
 
         A row that meets the condition `deletes` deletes its key, from the row's delta on. No other
         row may have nulls in the columns `not_null`, or make one of the `constraints` false. These
-        are conditions by their names, such as `{"positive": "amount > 0"}`.
+        are conditions by their names, such as `{"positive": "amount > 0"}`. `generated` are
+        expressions by the names of their columns, such as `{"day": "date(at)"}`.
         """
         layout = TableLayout(**given_fields(TableLayout, locals()))
         location = SparkPlace(spark=spark, uri=uri, options=options)
@@ -142,6 +144,7 @@ class OpalTable(Table[DataFrame]):
         on_bad_rows: str = "fail",
         not_null: Sequence[str] = (),
         constraints: Mapping[str, str] | None = None,
+        generated: Mapping[str, str] | None = None,
     ) -> JobResult:
         """Import a folder of Parquet or ORC files, a Delta or an Iceberg table.
 

@@ -207,7 +207,8 @@ def time_travel(spark: SparkSession, folder: Path) -> None:
 
 
 def change_columns(spark: SparkSession, folder: Path) -> None:
-    run_page("docs/how-to/columns.md", {}, {"orders": new_orders(spark, str(folder / "orders"))})
+    orders = new_orders(spark, str(folder / "orders"))
+    run_page("docs/how-to/columns.md", {}, {"spark": spark, "orders": orders})
     users = new_orders(spark, str(Path.cwd() / "lake" / "users"))
     run_console("docs/how-to/columns.md", {})
     assert users.read().columns == ["note", "order_id", "amount", "op", "updated_at"]

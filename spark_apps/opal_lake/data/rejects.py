@@ -17,6 +17,7 @@ from opal_lake.data.shown_values import json_rows, values_of
 from opal_lake.data.utf8 import holds_text, rows_not_utf8
 from opal_lake.decoding import decoding
 from opal_lake.definition.constraints import false_reason, null_reason
+from opal_lake.definition.generated import generated_reason
 from opal_lake.definition.schema import (
     DELETED,
     RESERVED_PREFIX,
@@ -187,15 +188,27 @@ def split_bad_rows(
     some of their values are not known yet.
     """
     good = _without_bad(rows, _complaints(rows, spec), rejects)
+    # Only now, as an expression may fail on texts that are not UTF-8
+    good = with_generated(good, spec)
     if checks_constraints:
-        # Only now, as a condition may fail on texts that are not UTF-8
         good = without_violations(good, spec, rejects)
     return good.drop_columns([name for name in NOTES if name in good.column_names])
 
 
+def with_generated(rows: pa.Table, spec: TableSpec) -> pa.Table:
+    """Return rows with the values of generated columns where they are null."""
+    for column in spec.generated:
+        name = column.field.name
+        values = rows[name]
+        if values.null_count:
+            values = pc.coalesce(values, column.expression.values(rows))
+            rows = rows.set_column(rows.column_names.index(name), name, values)
+    return rows
+
+
 def without_violations(rows: pa.Table, spec: TableSpec, rejects: Rejects) -> pa.Table:
     """Return the rows that meet all constraints; add the others to `rejects`."""
-    if not spec.not_null_ids and not spec.constraints:
+    if not spec.not_null_ids and not spec.constraints and not spec.generated:
         return rows
     return _without_bad(rows, _violations(rows, spec), rejects)
 
@@ -228,6 +241,13 @@ def _violations(rows: pa.Table, spec: TableSpec) -> Iterator[_Complaint]:
         values = rows[column.name]
         if values.null_count:
             yield _mask(pc.is_null(values)) & is_bound, null_reason(column.name)
+    for generated in spec.generated:
+        values, expected = rows[generated.field.name], generated.expression.values(rows)
+        is_equal = pc.fill_null(pc.equal(values, expected), False)
+        is_right = pc.or_(is_equal, pc.and_(pc.is_null(values), pc.is_null(expected)))
+        if not pc.all(is_right).as_py():
+            reason = generated_reason(generated.field.name, generated.expression.text)
+            yield ~_mask(is_right) & is_bound, reason
     for name, check in spec.checks:
         answers = check.answers(rows)
         is_false = pc.fill_null(pc.invert(answers.values), False)

@@ -1,4 +1,4 @@
-"""Constraints: columns that are NOT NULL, and CHECK conditions that no row may make false.
+"""Constraints: NOT NULL columns, CHECK conditions, and the uses of expressions in a definition.
 
 They hold for rows that do not delete their key: of a delete, often only key and delta are known.
 Parsing of DAG files loads this module, so it does not load Arrow.
@@ -21,6 +21,15 @@ def use_of(name: str) -> Use:
     return Use(
         name=f"constraint {name!r}",
         instead="compute it as a column of the source before the ingest, and name the column",
+        max_characters=MAX_CHARACTERS,
+    )
+
+
+def use_of_generated(name: str) -> Use:
+    """Return the use of a generated column's expression, with its name for messages."""
+    return Use(
+        name=f"generated column {name!r}",
+        instead="compute it as a column of the source before the ingest",
         max_characters=MAX_CHARACTERS,
     )
 

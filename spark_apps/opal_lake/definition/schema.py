@@ -115,7 +115,8 @@ class Field:
 
     `earlier` are the types that a widened column had before, from the first on: older files still
     hold values of these. `initial` is the value in the rows of files that lack an added column,
-    `write` the value in new rows whose source lacks the column; None stands for null.
+    `write` the value in new rows whose source lacks the column; None stands for null. `generated`
+    is the expression that gives the value of a generated column.
     """
 
     id: int
@@ -125,6 +126,7 @@ class Field:
     earlier: tuple[str, ...] = ()
     initial: DefaultValue | None = None
     write: DefaultValue | None = None
+    generated: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +156,10 @@ class Schema:
     def is_optional(self, field: Field) -> bool:
         """Return whether rows may lack the column.
 
-        It is added, has a default, or is built in.
+        It is added, has a default, is generated or built in.
         """
-        return field.id == self.commit_id or self.is_added(field) or field.write is not None
+        is_filled = field.write is not None or field.generated is not None
+        return field.id == self.commit_id or self.is_added(field) or is_filled
 
     @property
     def own_fields(self) -> tuple[Field, ...]:
@@ -553,6 +556,8 @@ def field_to_json(field: Field) -> dict[str, Any]:
         data["initial"] = field.initial
     if field.write is not None:
         data["write"] = field.write
+    if field.generated is not None:
+        data["generated"] = field.generated
     return data
 
 
@@ -601,6 +606,7 @@ def field_from_json(data: dict[str, Any]) -> Field:
         earlier=_earlier(data, kind),
         initial=_default(data, "initial", kind),
         write=_default(data, "write", kind),
+        generated=text(data["generated"]) if "generated" in data else None,
     )
 
 
@@ -677,8 +683,9 @@ def _check_defaults(fields: Sequence[Field], created_id: int | None) -> None:
     """
     top_ids = {field.id for field in fields}
     for field in all_fields(fields):
-        if field.id not in top_ids and (field.initial, field.write) != (None, None):
-            raise ValueError(f"the part {field.name!r} of a column has a default")
+        given = [field.initial, field.write, field.generated]
+        if field.id not in top_ids and given != [None, None, None]:
+            raise ValueError(f"the part {field.name!r} of a column has a default or is generated")
         is_old = created_id is None or field.id <= created_id
         if is_old and field.initial is not None:
             raise ValueError(f"column {field.name!r} has an initial value, and was never added")

@@ -17,7 +17,9 @@ from opal_lake.definition.constraints import (
     MAX_CONSTRAINTS,
     plan_constraints,
     use_of,
+    use_of_generated,
 )
+from opal_lake.definition.generated import GeneratedColumn, generated_columns
 from opal_lake.definition.properties import (
     PROPERTIES,
     check_properties,
@@ -147,6 +149,21 @@ class TableSpec:
         ]
 
     @property
+    def generated(self) -> list[GeneratedColumn]:
+        """The generated columns.
+
+        Raises InvalidInputError for one that cannot be computed, or that is a key or the delta.
+        """
+        columns = generated_columns(self.schema)
+        for column in columns:
+            if column.field in [required for _, required in self.required]:
+                raise InvalidInputError(
+                    f"column {column.field.name!r} is a key or the delta, which the source has to "
+                    "bring; generate another column"
+                )
+        return columns
+
+    @property
     def tie_break(self) -> list[Field]:
         return [self.by_id(number) for number in self.tie_break_ids]
 
@@ -200,6 +217,7 @@ class TableLayout:
     properties: Mapping[str, int | str] = field(default_factory=dict)
     not_null: Sequence[str] = ()
     constraints: Mapping[str, str] = field(default_factory=dict)
+    generated: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
@@ -208,6 +226,7 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
     if layout.delta == COMMIT:
         schema = with_commit_column(schema)
         _check_commit_layout(layout)
+    schema = _with_generated(schema, layout.generated)
     if not layout.keys:
         raise InvalidInputError(
             "this version cannot create a table without keys; "
@@ -237,6 +256,17 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
         not_null_ids=_not_null_ids(schema, layout.not_null, {*key_ids, delta_id}),
         constraints=constraints,
     )
+
+
+def _with_generated(schema: Schema, generated: Mapping[str, str]) -> Schema:
+    """Return the schema with expressions of generated columns, by their names."""
+    fields = list(schema.fields)
+    for name, written in generated.items():
+        # Not bound to columns, as the delete condition
+        parse(written, use_of_generated(name))
+        column = schema.field(name)
+        fields[fields.index(column)] = replace(column, generated=written)
+    return replace(schema, fields=tuple(fields))
 
 
 def _check_commit_layout(layout: TableLayout) -> None:

@@ -65,6 +65,8 @@ def describe(table: OpenTable) -> dict[str, Any]:
 
 def _column_row(field: Field) -> dict[str, Any]:
     row = {"id": field.id, "name": field.name, "type": type_name(field.type, str.lower)}
+    if field.generated is not None:
+        row["generated"] = field.generated
     for key, value in (("initial", field.initial), ("default", field.write)):
         if value is not None:
             plain_value = values_of(default_array(field, value, 1))[0]

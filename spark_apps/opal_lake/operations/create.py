@@ -37,7 +37,8 @@ class NewTable(Declared):
     A row that meets the condition `deletes` deletes its key. `schema` is written as in CREATE
     TABLE. With `delta="_commit"` the table has a built-in delta column, which each job fills with
     its time: the last job to commit wins. `constraints` are conditions by their names, such as
-    `{"positive": "amount > 0"}`.
+    `{"positive": "amount > 0"}`. `generated` are expressions by the names of their columns, such as
+    `{"day": "date(at)"}`.
     """
 
     name: ClassVar[str] = "create"
@@ -72,6 +73,11 @@ class NewTable(Declared):
         Mapping[str, str],
         Kind(by_name, "NAME=CONDITION"),
         Help("a CHECK: no row may make the condition false; repeat for more", flag="constraint"),
+    ] = field(default_factory=dict)
+    generated: Annotated[
+        Mapping[str, str],
+        Kind(by_name, "COLUMN=EXPRESSION"),
+        Help("a column whose value is an expression over other columns; repeat for more"),
     ] = field(default_factory=dict)
 
 
@@ -142,11 +148,13 @@ class Create(NewTable, Job):
         """Raise InvalidInputError if a condition of the table cannot be parsed."""
         from opal_lake.definition.conditions.faults import DELETES
         from opal_lake.definition.conditions.parser import parse
-        from opal_lake.definition.constraints import plan_constraints
+        from opal_lake.definition.constraints import plan_constraints, use_of_generated
 
         if self.deletes is not None:
             parse(self.deletes, DELETES)
         plan_constraints(self.constraints)
+        for name, text in self.generated.items():
+            parse(text, use_of_generated(name))
 
     def _columns(self, target: "Place") -> "pa.Schema":
         if self.schema is not None and self.like is not None:

@@ -112,7 +112,8 @@ class StatementPlan:
             for field in self.spec.schema.own_fields:
                 # An inserted row gets the default, an updated one has a value already
                 has_default = clause.action == "insert" and field.write is not None
-                if field.name.casefold() not in given and not has_default:
+                is_filled = has_default or field.generated is not None
+                if field.name.casefold() not in given and not is_filled:
                     missing.append(field.name)
             if missing:
                 raise InvalidInputError(

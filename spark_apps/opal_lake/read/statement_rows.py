@@ -66,7 +66,7 @@ class BoundClause:
             names += [side_name(plan.target, field.name) for field in _ordered_by(plan.spec)]
         if self.clause.action == "update":
             for field in plan.spec.schema.fields:
-                if field.name not in self.values:
+                if field.name not in self.values and field.generated is None:
                     names.append(side_name(plan.target, field.name))
         sides = {side_name(plan.target, name) for name in plan.spec.schema.names}
         return sides & set(names)
@@ -271,6 +271,9 @@ def _value(plan: StatementPlan, clause: BoundClause, field: Field, rows: pa.Tabl
         return clause.values[field.name].values(rows)
     if clause.clause.action == "insert":
         return default_array(field, field.write, rows.num_rows)
+    if field.generated is not None:
+        # The task that writes the rows computes it of their new values
+        return pa.nulls(rows.num_rows, kind)
     return rows[side_name(plan.target, field.name)]
 
 

@@ -107,6 +107,8 @@ def stored_violations(
 
 def _may_violate(file: DataFile, spec: TableSpec) -> bool:
     """Return whether a file may hold a row that violates a constraint, by its bounds."""
+    if spec.generated:
+        return True
     bounds = bounds_of_all(file, spec)
     for number in spec.not_null_ids:
         if number not in bounds or bounds[number].nulls:
@@ -147,6 +149,9 @@ def _violations_in(reads: Sequence[FileRead], _: str, *, spec: TableSpec) -> Vio
 def _needed_fields(spec: TableSpec) -> list[Field]:
     """Return the columns of constraints, and the keys, by which a person finds a row."""
     ids = [*spec.key_ids, *spec.not_null_ids]
+    for column in spec.generated:
+        names = [column.field.name, *column.expression.column_names]
+        ids += [spec.schema.field(name).id for name in names]
     for _, check in spec.checks:
         ids += [spec.schema.field(name).id for name in check.column_names]
     return [spec.by_id(number) for number in dict.fromkeys(ids)]

@@ -398,6 +398,9 @@ def _row(plan: StatementPlan, clause: Clause, values: Mapping[str, Column]) -> C
             value = values[field.name]
         elif clause.action == "delete" and plan.at is not None and field == spec.delta:
             value = _moment(plan).cast(kind)
+        elif clause.action == "update" and field.generated is not None:
+            # The task that writes the rows computes it of their new values
+            value = F.lit(None).cast(kind)
         elif clause.action == "update" or (clause.action == "delete" and field in ordered_by):
             value = side_column(plan.target, field.name)
         columns.append(value.alias(field.name))

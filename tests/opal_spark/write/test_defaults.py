@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from opal_lake import Files, Table
+from opal_lake.errors import InvalidInputError
 from opal_spark import OpalTable
 from tests.opal_spark.build import FIRST, create, frame
 
@@ -133,3 +134,28 @@ def test_statements_and_sources_that_lack_a_column_write_its_default(
     table.ingest(Files(str(tmp_path / "rows.csv"), format="csv"), metadata="inline")
     rows = sorted((row.sku, row.price, row.n) for row in table.read().collect())
     assert rows == [("ax", 1, 2), ("bow", 9, 5), ("cup", 9, 5), ("dye", 1, None), ("eel", 9, 5)]
+
+
+def test_generated_columns_are_computed_where_rows_lack_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    columns = "id BIGINT, at TIMESTAMP, day DATE, n BIGINT"
+    table = OpalTable.create(
+        spark,
+        str(tmp_path / "t"),
+        spark.createDataFrame([], columns).schema,
+        keys=["id"],
+        delta="at",
+        partition_by=["day"],
+        generated={"day": "date(at)"},
+    )
+    late = spark.sql("SELECT 1L id, TIMESTAMP '2026-01-01 23:59:59.999999Z' at, 0L n")
+    table.ingest(late, metadata="inline")
+    wrong = spark.sql("SELECT 2L id, TIMESTAMP '2026-01-02 00:00:00Z' at, DATE '2026-01-01' day")
+    with pytest.raises(InvalidInputError, match=r"column 'day' differs from date\(at\)"):
+        table.ingest(wrong.selectExpr("*", "0L n"), metadata="inline")
+    table.insert(wrong.selectExpr("id", "at", "0L n"))
+    assert [row.day.day for row in table.read().orderBy("id").collect()] == [1, 2]
+    table.update({"at": "at + INTERVAL 1 DAY"}, where="id = 1")
+    assert [row.day.day for row in table.read().orderBy("id").collect()] == [2, 2]
+    assert table.check() == []

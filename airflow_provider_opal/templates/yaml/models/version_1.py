@@ -38,7 +38,7 @@ from airflow_provider_opal.templates.yaml.models.sources import SourceModel
 from airflow_provider_opal.templates.yaml.models.values import distinct
 from opal_lake.definition.conditions.faults import DELETES
 from opal_lake.definition.conditions.parser import parse
-from opal_lake.definition.constraints import check_constraint
+from opal_lake.definition.constraints import check_constraint, use_of_generated
 from opal_lake.operations.create import NewTable
 from opal_lake.operations.ingest import IngestRules
 from opal_lake.operations.maintain import MaintenancePolicy
@@ -92,6 +92,14 @@ class TableModel(Declares):
         for name, text in (value or {}).items():
             if "{{" not in text:
                 check_constraint(name, text)
+        return value
+
+    @field_validator("generated", check_fields=False)
+    @classmethod
+    def _of_columns(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        for name, text in (value or {}).items():
+            if "{{" not in text:
+                parse(text, use_of_generated(name))
         return value
 
     @model_validator(mode="after")

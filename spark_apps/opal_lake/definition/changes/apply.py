@@ -107,7 +107,7 @@ def check_spec(spec: TableSpec) -> None:
     check_properties(spec.properties, spec.schema)
     # Raise if a condition does not fit the columns
     delete_condition(spec)
-    _ = spec.checks
+    _ = spec.checks, spec.generated
 
 
 def _columns_of_roles(spec: TableSpec) -> dict[str, list[Field]]:

@@ -119,7 +119,10 @@ def new_constraints(before: TableSpec, after: TableSpec) -> TableSpec:
         if by_ids(text, use_of(name), after.schema) not in known
     }
     not_null = tuple(number for number in after.not_null_ids if number not in before.not_null_ids)
-    return replace(after, not_null_ids=not_null, constraints=constraints)
+    # Columns are generated from the creation on, if at all
+    fields = tuple(replace(field, generated=None) for field in after.schema.fields)
+    schema = replace(after.schema, fields=fields)
+    return replace(after, schema=schema, not_null_ids=not_null, constraints=constraints)
 
 
 def constraint_names(spec: TableSpec) -> Iterator[str]:

@@ -13,7 +13,7 @@ from opal_lake.definition.conditions.faults import DELETES, Use
 from opal_lake.definition.conditions.parser import parse
 from opal_lake.definition.conditions.printer import text_of
 from opal_lake.definition.conditions.tree import Column, Node, nodes_of
-from opal_lake.definition.constraints import use_of
+from opal_lake.definition.constraints import use_of, use_of_generated
 from opal_lake.definition.properties import column_list
 from opal_lake.definition.schema import Field, Schema
 from opal_lake.definition.table_spec import TableSpec
@@ -30,6 +30,12 @@ def uses_of(spec: TableSpec, target: Target) -> Iterator[str]:
     for name, text in spec.constraints.items():
         if condition_reads(text, use_of(name), spec.schema, target):
             yield f"constraint {name!r}"
+    for field in spec.schema.fields:
+        if field.generated is None:
+            continue
+        use = use_of_generated(field.name)
+        if condition_reads(field.generated, use, spec.schema, target):
+            yield f"the generated column {field.name!r}"
     if target.is_top and target.field in _zorder_columns(spec):
         yield "the property 'zorder'"
 
@@ -69,7 +75,16 @@ def with_new_name(spec: TableSpec, target: Target, name: str) -> TableSpec:
         constraint: renamed_condition(text, use_of(constraint), spec.schema, target, name)
         for constraint, text in spec.constraints.items()
     }
-    spec = replace(spec, constraints=constraints)
+    fields: list[Field] = []
+    for field in spec.schema.fields:
+        if field.generated is not None:
+            use = use_of_generated(field.name)
+            text = renamed_condition(field.generated, use, spec.schema, target, name)
+            # Fields that stay as they are stay the same objects, by which targets are found
+            field = field if text == field.generated else replace(field, generated=text)
+        fields.append(field)
+    schema = replace(spec.schema, fields=tuple(fields))
+    spec = replace(spec, schema=schema, constraints=constraints)
     if not target.is_top or target.field not in _zorder_columns(spec):
         return spec
     if column_list(name) != [name]:
