@@ -20,7 +20,7 @@ class GeneratedColumn:
 
 
 def generated_columns(schema: Schema) -> list[GeneratedColumn]:
-    """Return the generated columns; raise InvalidInputError for one that cannot be computed."""
+    """Return the generated columns; raise for one that cannot be computed."""
     others = [field for field in schema.own_fields if field.generated is None]
     generated = [field for field in schema.fields if field.generated is not None]
     return [_generated(field, others) for field in generated]

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from opal_stream.formats.absent_members import NO_DEFAULTS, Defaults
 from opal_stream.formats.avro_values import ERRORS, Conversions, Convert
 from opal_stream.formats.debezium_json import (
     ENVELOPE,
@@ -103,8 +104,10 @@ class AvroParser:
         known: Known = None,
         placeholder: Placeholder | None = None,
         whole_name: str | None = None,
+        defaults: Defaults = NO_DEFAULTS,
     ) -> None:
         self.registry = registry
+        self._defaults = defaults
         self._whole_name = whole_name
         self._placeholder = placeholder or Placeholder()
         self.schemas: dict[bytes, AvroSchema] = {}
@@ -254,7 +257,8 @@ class AvroParser:
         wrong: dict[int, str] = {}
         for filled in self._plan(group):
             if filled.convert is None:
-                columns[filled.column] = pa.nulls(len(group.positions), filled.kind)
+                default = self._defaults.get(filled.column, pa.scalar(None, filled.kind))
+                columns[filled.column] = pa.repeat(default, len(group.positions))
                 continue
             records = group.events if filled.is_of_event else group.rows
             values = [record[filled.field] for record in records]

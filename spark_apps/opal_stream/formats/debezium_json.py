@@ -9,6 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from opal_stream.formats.absent_members import (
+    NO_DEFAULTS,
+    Defaults,
+    row_of_event,
+    with_defaults_of_absent,
+)
 from opal_stream.formats.json_lines import ERRORS, TypedJson, one_array
 from opal_stream.formats.parser import Parsed, halve_until_good
 from opal_stream.formats.schemas.connect import ConnectSchemas
@@ -49,8 +55,10 @@ class DebeziumJsonParser:
         source: Mapping[str, pa.DataType] | None = None,
         known: Known = None,
         placeholder: Placeholder | None = None,
+        defaults: Defaults = NO_DEFAULTS,
     ) -> None:
         self._json = TypedJson(types, time_unit, known)
+        self._defaults = defaults
         self._placeholder = placeholder or Placeholder()
         self._drops_members = known is None and any(map(pa.types.is_nested, types.values()))
         self._source = dict(source or {})
@@ -89,6 +97,7 @@ class DebeziumJsonParser:
         for name in self._json.types:
             columns[name] = pa.chunked_array([self._column(events, name, is_delete)])
         table = self._json.convert(columns)
+        table = with_defaults_of_absent(table, values, self._defaults, row_of_event)
         for name in ENVELOPE:
             table = table.append_column(f"@{name}", _leaf(events, name))
         for name in self._source:

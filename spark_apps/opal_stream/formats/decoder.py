@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from opal_lake.data.json_rows import JsonForm
 from opal_lake.data.rejects import BAD, NOTES, ROW, SOURCE, UNCHANGED
 from opal_lake.definition.added_columns import former_name
+from opal_lake.definition.default_values import default_scalar
 from opal_lake.definition.schema import DELETED, Field, Schema, arrow_schema
 from opal_lake.definition.table_spec import TableSpec, delete_condition
 from opal_stream.formats.batch import MessageBatch
@@ -106,7 +107,13 @@ class Decoder:
             types |= {name: types[field.name] for name, field in self._renamed.items()}
         else:
             known = frozenset(self._schema.names)
-        self.parser = parser_of(options, types, self._members(SOURCE_MEMBER), known=known)
+        defaults: dict[str, pa.Scalar] = {}
+        for field in spec.schema.fields:
+            if field.write is not None and field.name in types:
+                defaults[field.name] = default_scalar(field.write, types[field.name])
+        self.parser = parser_of(
+            options, types, self._members(SOURCE_MEMBER), known=known, defaults=defaults
+        )
         self._keys = self._members(KEY_MEMBER)
         self.key_reader = KeyReader(options)
         self._reads_all_keys = bool(self._keys) or KEY in self._columns.values()

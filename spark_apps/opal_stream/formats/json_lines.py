@@ -2,8 +2,8 @@
 
 A timestamp is either ISO text (without a zone in UTC), or a number of the stream's unit since 1970.
 A date is either text, or a number of days since 1970. The parser learns from the values which form
-a column has. A column without a member is null. Members that the table lacks are left out, and
-reported if the parser knows the table's columns.
+a column has. A column without a member has its default, or is null. Members that the table lacks
+are left out, and reported if the parser knows the table's columns.
 """
 
 import json
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from opal_lake.errors import InvalidInputError
+from opal_stream.formats.absent_members import NO_DEFAULTS, Defaults, with_defaults_of_absent
 from opal_stream.formats.depth import check_depth
 from opal_stream.formats.parser import Parsed, halve_until_good
 from opal_stream.formats.schemas.connect import Forms
@@ -261,9 +262,14 @@ class JsonParser:
     """A parser of plain JSON objects."""
 
     def __init__(
-        self, types: Mapping[str, pa.DataType], time_unit: str = "ms", known: Known = None
+        self,
+        types: Mapping[str, pa.DataType],
+        time_unit: str = "ms",
+        known: Known = None,
+        defaults: Defaults = NO_DEFAULTS,
     ) -> None:
         self._json = TypedJson(types, time_unit, known)
+        self._defaults = defaults
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
         return halve_until_good(values, self._parse, ERRORS)
@@ -277,7 +283,8 @@ class JsonParser:
             nested = {name: one_array(rows[name]) for name in self._json.nested}
             new = with_members(new, members_of_values(nested, self._json.nested))
         own = {name: rows[name] for name in self._json.types}
-        return Parsed(rows=self._json.convert(own), positions=[], new=new)
+        converted = with_defaults_of_absent(self._json.convert(own), values, self._defaults)
+        return Parsed(rows=converted, positions=[], new=new)
 
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
         """Return None: a value does not name a schema."""
