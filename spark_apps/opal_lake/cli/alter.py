@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from opal_lake.definition.changes.paths import path_of, path_text
 from opal_lake.errors import InvalidInputError
 
 _PATH = r"(?:`(?:[^`]|``)+`|[^`\s=])+"
@@ -107,6 +106,9 @@ def alter_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
     With a schema, the flags of renames and drops say what a schema cannot say.
     """
+    # Imported only here: it loads Arrow, for which the help should not wait
+    from opal_lake.definition.changes.paths import path_of, path_text
+
     given = args.changes or []
     changes = [_change_of(verb, text) for verb, text in given]
     if args.schema is None:
