@@ -3,7 +3,7 @@
 Keys, order of time and layout are frozen at creation. Columns, constraints and properties change.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -201,6 +201,28 @@ def without_keys(what: str) -> InvalidInputError:
     return InvalidInputError(
         f"{what} needs a table with keys, and this table has none. This version can read, check "
         "and rewrite such a table, but it cannot change its rows or look them up by key"
+    )
+
+
+def refuse_commit_column(spec: TableSpec, names: Iterable[str]) -> None:
+    """Raise InvalidInputError for a source with the column that the table fills."""
+    if spec.orders_by_commit and any(name.casefold() == COMMIT for name in names):
+        raise source_has_commit()
+
+
+def source_has_commit() -> InvalidInputError:
+    """Return the error for a source that brings values of the built-in column."""
+    return InvalidInputError(
+        f"the source has a column {COMMIT!r}, which the table fills itself with the time of the "
+        "job; leave the column out"
+    )
+
+
+def stream_by_commit() -> InvalidInputError:
+    """Return the error for a stream into a table that orders rows by their commits."""
+    return InvalidInputError(
+        f"the table orders rows by the time of their jobs (delta={COMMIT!r}), and a stream has an "
+        "order of its own; write the stream into a table whose delta is a column of the messages"
     )
 
 

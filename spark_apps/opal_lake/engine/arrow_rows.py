@@ -13,7 +13,11 @@ from opal_lake.data.columns import with_defaults
 from opal_lake.data.rejects import BAD
 from opal_lake.definition.added_columns import refuse_former, unknown_columns
 from opal_lake.definition.schema import DELETED, RESERVED_PREFIX, arrow_type, type_name
-from opal_lake.definition.table_spec import TableSpec, delete_condition
+from opal_lake.definition.table_spec import (
+    TableSpec,
+    delete_condition,
+    refuse_commit_column,
+)
 from opal_lake.engine.executor import ReadAs
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.source import Files, Jdbc
@@ -79,6 +83,8 @@ class ArrowRows:
         Raises InvalidInputError for columns that the table does not have, and for missing ones.
         """
         rows = self._table(spec)
+        if self.given:
+            refuse_commit_column(spec, rows.column_names)
         names = spec.schema.names
         if self.ignores_new_columns:
             new_names = self.new_columns(spec).names

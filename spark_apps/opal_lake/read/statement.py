@@ -18,7 +18,7 @@ from opal_lake.definition.conditions.tree import And, Column, Compare, In, Node
 from opal_lake.definition.conditions.tree import Literal as Constant
 from opal_lake.definition.conditions.typing import Columns
 from opal_lake.definition.schema import COMMIT, Field
-from opal_lake.definition.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec, refuse_commit_column
 from opal_lake.errors import InvalidInputError
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.log.snapshot import Snapshot
@@ -100,11 +100,7 @@ class StatementPlan:
     def check_source(self, columns: Sequence[str]) -> None:
         """Raise InvalidInputError if the source lacks columns that clauses need."""
         given = {name.casefold() for name in columns}
-        if self.spec.orders_by_commit and COMMIT in given:
-            raise InvalidInputError(
-                f"the source has a column {COMMIT!r}, which the table fills itself with the time "
-                "of the job; leave the column out"
-            )
+        refuse_commit_column(self.spec, given)
         for clause in self.clauses:
             if clause.values is not None or clause.action == "delete" or self.evolves:
                 continue

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from opal_lake.definition.schema import COMMIT, arrow_type
-from opal_lake.definition.table_spec import TableSpec
+from opal_lake.definition.schema import arrow_type
+from opal_lake.definition.table_spec import TableSpec, source_has_commit
 from opal_lake.engine.executor import Batches
-from opal_lake.errors import InvalidInputError
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import writer_now_us
 
@@ -55,11 +54,3 @@ def _filled(
             raise source_has_commit()
         column = pa.repeat(value, batch.num_rows)
         yield batch.set_column(position, pa.field(spec.delta.name, kind), column)
-
-
-def source_has_commit() -> InvalidInputError:
-    """Return the error for a source that brings values of the built-in column."""
-    return InvalidInputError(
-        f"the source has a column {COMMIT!r}, which the table fills itself with the time of the "
-        "job; leave the column out"
-    )

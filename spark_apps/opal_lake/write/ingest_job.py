@@ -26,7 +26,7 @@ from opal_lake.definition.job_names import (
     check_token,
 )
 from opal_lake.definition.schema import COMMIT
-from opal_lake.definition.table_spec import NO_DELETES, TableSpec
+from opal_lake.definition.table_spec import NO_DELETES, TableSpec, stream_by_commit
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NoRowsError, count_text
@@ -249,10 +249,7 @@ def _check_commit_order(spec: TableSpec, asked: "Ingest") -> None:
             "business_snapshot"
         )
     if asked.positions:
-        raise InvalidInputError(
-            f"{table}, and a stream has an order of its own; write the stream into a table whose "
-            "delta is a column of the messages"
-        )
+        raise stream_by_commit()
 
 
 def start_ingest(

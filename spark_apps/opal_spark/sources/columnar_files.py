@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake.definition.schema import RESERVED_PREFIX
-from opal_lake.definition.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec, refuse_commit_column
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
 from opal_spark.sources.assign import assigned_columns
@@ -26,6 +26,7 @@ def read_columnar(
     options = {"mergeSchema": "true"} | dict(source.options)
     rows = open_files(spark, source, source.file_format, options)
     refuse_reserved(rows.columns)
+    refuse_commit_column(spec, rows.columns)
     columns = [*assigned_columns(rows, spec, ignore=ignore), file_column(rows)]
     position = file_name()
     if source.file_format == "parquet":

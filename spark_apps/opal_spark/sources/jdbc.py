@@ -22,7 +22,7 @@ from opal_lake.definition.schema import (
     decimal_parts,
     schema_of_arrow,
 )
-from opal_lake.definition.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec, refuse_commit_column
 from opal_lake.source import Jdbc
 from opal_spark.engine.columns import arrow_of_spark, quoted
 from opal_spark.engine.stored_values import fits
@@ -64,6 +64,7 @@ def read_jdbc(
 ) -> DataFrame:
     """Return rows of the table's columns, with the reasons for bad ones."""
     schema = _load(spark, source, relation(source)).schema
+    refuse_commit_column(spec, schema.names)
     left_out = unknown_fields(schema, spec).names if ignore else []
     refuse_former(spec.schema, left_out, dropped=False)
     known = StructType([field for field in schema if field.name not in left_out])

@@ -2,7 +2,7 @@
 
 from pyspark.sql import DataFrame, SparkSession
 
-from opal_lake.definition.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec, refuse_commit_column
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files, Jdbc, Source
 from opal_spark.sources.columnar_files import read_columnar, refuse_reserved
@@ -71,4 +71,5 @@ def source_rows(
             "for files write Files('/in/*.csv')"
         )
     refuse_reserved(rows.columns)
+    refuse_commit_column(spec, rows.columns)
     return rows

@@ -17,7 +17,7 @@ from opal_lake.data.rejects import BAD, NOTES, ROW, SOURCE, UNCHANGED
 from opal_lake.definition.added_columns import former_name
 from opal_lake.definition.default_values import default_scalar
 from opal_lake.definition.schema import DELETED, Field, Schema, arrow_schema
-from opal_lake.definition.table_spec import TableSpec, delete_condition
+from opal_lake.definition.table_spec import TableSpec, delete_condition, stream_by_commit
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.columns import (
     HEADER,
@@ -90,6 +90,8 @@ class Decoder:
         self.options = options
         self._format = options.chosen()
         spec.require_keys("a stream")
+        if spec.orders_by_commit:
+            raise stream_by_commit()
         self.spec = spec
         # Why the table cannot get a column, by its name and type
         self.refused: dict[tuple[str, str], str] = {}

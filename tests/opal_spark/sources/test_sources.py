@@ -706,3 +706,24 @@ def test_sources_that_ignore_columns_may_not_call_one_by_a_former_name(bench: Be
         ignoring(bench.write("a.csv", f"{HEADER.strip()},size\n{GOOD.strip()},5\n"))
     done = ignoring(bench.write("b.csv", f"{HEADER.strip()},more\n{GOOD.strip()},5\n"))
     assert done.counts["rows"] == 1
+
+
+def test_sources_with_the_column_that_the_table_fills_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Bench(spark, tmp_path, "id long, name string", delta="_commit")
+    rows = spark.createDataFrame([(1, "a", None)], "id long, name string, _COMMIT timestamp")
+    rows.write.parquet(str(tmp_path / "in" / "parquet"))
+    moment = "2026-11-29T10:00:00Z"
+    for source in (
+        rows,
+        Files(paths=(str(tmp_path / "in" / "parquet"),), format="parquet"),
+        bench.write("a.csv", f"id,name,_commit\n1,a,{moment}\n"),
+        bench.lines("a.json", [{"id": 1, "name": "a", "_commit": moment}]),
+    ):
+        with pytest.raises(InvalidInputError, match="the source has a column '_commit'"):
+            bench.table.ingest(source, metadata="inline")
+    done = bench.table.ingest(bench.write("b.csv", "id,name\n1,a\n"), metadata="inline")
+    assert done.counts["rows"] == 1
+    bench.table.upsert(rows.select("id", F.lit("b").alias("name")))
+    assert [tuple(row) for row in bench.table.read().collect()] == [(1, "b")]

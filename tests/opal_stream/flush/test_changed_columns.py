@@ -228,3 +228,10 @@ def test_a_column_that_messages_fill_is_named_as_it_is_now() -> None:
     table = orders_table({"rename": "at", "to": "moment"})
     with pytest.raises(InvalidInputError, match=r"'at' .*\(it was renamed to 'moment'\)"):
         intake_of(table, "fail", columns={"at": "@timestamp"})
+
+
+def test_a_stream_into_a_table_ordered_by_commits_is_refused_at_its_start() -> None:
+    spec = plan_spec(SCHEMA, TableLayout(keys=["id"], delta="_commit"))
+    table = create_on(MemoryStorage(), spec)
+    with pytest.raises(InvalidInputError, match=r"delta='_commit'.* an order of its own"):
+        intake_of(table, "fail")

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from pyspark.sql import SparkSession
 
-from opal_lake.definition.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec, refuse_commit_column
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
 from opal_spark.sources.paths import MAX_FILES, file_paths, one_file, open_files
@@ -51,7 +51,9 @@ def read_header(
     their order.
     """
     cells, folders = _first_row(spark, source)
+    refuse_commit_column(spec, (*folders, *source.columns))
     if has_header(source):
+        refuse_commit_column(spec, cells or ())
         if cells is None:
             raise InvalidInputError(
                 f"the CSV files {list(source.paths)} are empty, without even a header; "

@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructType
 
 from opal_lake.definition.added_columns import former_name, refuse_former
 from opal_lake.definition.schema import Atomic, Field
-from opal_lake.definition.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec, refuse_commit_column, source_has_commit
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
 from opal_spark.engine.columns import columns_named, default_column
@@ -61,6 +61,7 @@ def read_json(
     patterns = patterns_of(source.options)
     rows = _objects(spark, source)
     folders = _folders(rows, spec, ignore=ignore)
+    refuse_commit_column(spec, folders)
     fields = [column for column in spec.schema.fields if column.name not in folders]
     # Each select computes what the next one uses several times
     renamed = spec.schema.renamed
@@ -79,6 +80,11 @@ def read_json(
     faults += [_fault_of_former(name, column) for name, column in renamed.items()]
     if not ignore:
         faults.append(unknown_key(F.col(_KEYS), F.col(_FIELDS), fields, _TAKE_NEW))
+    if spec.orders_by_commit:
+        has_value = F.col(_parsed_name(spec.delta)).isNotNull()
+        faults.append(F.when(has_value, F.lit(str(source_has_commit()))))
+        # Also in bad rows, so that the job can fill the column
+        rows = rows.withColumn(spec.delta.name, F.lit(None).cast("timestamp"))
     faults += [_fault(column) for column in fields]
     for name, given in folders.items():
         faults.append(fault_of(_folder(given), name, _atomic(spec, name)))
