@@ -23,6 +23,7 @@ TABLE_PAGES = (
     "docs/how-to/plain-folders.md",
     "docs/how-to/read.md",
     "docs/how-to/sql-tables.md",
+    "docs/how-to/sql.md",
     "docs/how-to/statements.md",
     "docs/how-to/time-travel.md",
 )

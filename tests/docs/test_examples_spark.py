@@ -184,6 +184,22 @@ def sql_tables(spark: SparkSession, folder: Path) -> None:
         spark.conf.unset("spark.opal.catalog.lake")
 
 
+def by_sql(spark: SparkSession, folder: Path) -> None:
+    new_orders(spark, str(folder / "shop" / "orders"))
+    french = changes(spark).withColumns({"order_id": lit(2).cast("long"), "country": lit("FR")})
+    try:
+        names = run_page(
+            "docs/how-to/sql.md",
+            {"/lake/": f"{folder}/"},
+            {"spark": spark, "new_orders": changes(spark).union(french)},
+        )
+        assert names["counts"].first()["num_affected_rows"] == 2
+        assert names["then"].count() == names["now"].count() == 1
+        assert spark.table("totals").collect() == [("NL", 150.0)]
+    finally:
+        spark.conf.unset("spark.opal.catalog.lake")
+
+
 def overwrite(spark: SparkSession, folder: Path) -> None:
     orders = new_orders(spark, str(folder / "orders"), partition_by=["country"])
     belgian = changes(spark).withColumns({"order_id": lit(2).cast("long"), "country": lit("BE")})
@@ -288,6 +304,7 @@ SCRIPTS: dict[str, Callable[[SparkSession, Path], None]] = {
     "docs/how-to/read.md": read,
     "docs/how-to/overwrite.md": overwrite,
     "docs/how-to/sql-tables.md": sql_tables,
+    "docs/how-to/sql.md": by_sql,
     "docs/how-to/statements.md": statements,
     "docs/how-to/time-travel.md": time_travel,
 }

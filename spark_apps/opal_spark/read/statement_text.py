@@ -14,6 +14,9 @@ from pyspark.sql import functions as F
 from opal_lake.read.statement import Clause
 from opal_spark.engine.columns import quoted
 
+# Always true, and no constant: else Spark copies the number's expression to each place that reads
+# it, so that 300 clauses are 90,000 conditions
+_BARRIER = "monotonically_increasing_id() >= 0"
 Given = dict[str, Any] | list[Any] | None
 
 
@@ -95,7 +98,7 @@ def evaluated(
         builder.add(f"SELECT {carried}, 0 AS {number} FROM {source} WHERE ", rows=rows)
         builder.add_expression(clauses[0].where)
         return _with_values(builder.rows(spark), carried, source, clauses, name)
-    builder.add(f"SELECT {carried}, CASE WHEN NOT ({chosen}) THEN NULL")
+    builder.add(f"SELECT {carried}, CASE WHEN NOT ({chosen} AND {_BARRIER}) THEN NULL")
     for index, clause in enumerate(clauses):
         builder.add(" WHEN ")
         builder.add_expression("TRUE" if clause.where is None else clause.where)

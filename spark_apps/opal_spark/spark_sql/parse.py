@@ -358,6 +358,10 @@ def _merge_source(cursor: Cursor) -> tuple[Reference | None, Slice | None, str |
         query = cursor.parenthesised()
         return None, query, cursor.target_alias()
     reference = cursor.reference()
+    if reference.alias is not None and cursor.tokens[cursor.index - 1].value == ")":
+        raise cursor.refusal(
+            f"the alias {reference.alias} cannot have a list of columns here", reference.alias_at
+        )
     return reference, None, reference.alias
 
 

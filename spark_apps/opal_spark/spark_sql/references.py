@@ -244,7 +244,7 @@ class _Scan:
     def _select(self, frame: _Frame, token: Token) -> None:
         if not self._is_keyword(frame, token):
             self._step(frame)
-        elif token.value == "FROM" and self.tokens[self.index + 1].value != "FROM":
+        elif token.value == "FROM" and not self._is_alias_before_more():
             self._enter(frame, RELATION)
         elif not self._leave_expression(frame, token):
             self._step(frame)
@@ -267,6 +267,10 @@ class _Scan:
         else:
             return False
         return True
+
+    def _is_alias_before_more(self) -> bool:
+        following = self.tokens[self.index + 1]
+        return following.kind == END or following.value in ("FROM", ",")
 
     def _is_alias_here(self) -> bool:
         return self.tokens[self.index + 1].value in _AFTER_AN_ALIAS

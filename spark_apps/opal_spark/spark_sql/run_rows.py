@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from opal_lake.definition.schema import Field
+from opal_lake.definition.schema import Field, type_name
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.log.snapshot import Snapshot
@@ -250,18 +250,27 @@ def _region(
     values: dict[str, Any] = {}
     for name, piece in fixed.items():
         field = _field({f.name.casefold(): f for f in spec.partition_by}, name)
-        values[field.name] = _constant_of(reads, piece, field)
+        values[field.name] = _partition_value(reads, piece, field).toArrow()[0][0].as_py()
     return Region(partitions=partitions_of_values(values, spec))
 
 
-def _constant_of(reads: Reads, piece: Slice, field: Field) -> Any:
+def _partition_value(reads: Reads, piece: Slice, field: Field) -> DataFrame:
     """Return the value of PARTITION (column = value), in the type of the column."""
     made = reads.piece(piece)
-    rows = replace(made, text=f"SELECT ({made.text}\n) AS value").rows(reads.spark)
-    what = f"the value of {field.name!r}"
-    stored = stored_value(F.col("value"), rows.schema[0].dataType, field, what)
-    table = rows.select(stored.alias("value")).toArrow()
-    return table["value"][0].as_py()
+    value = replace(made, text=f"SELECT ({made.text}\n) AS value").rows(reads.spark)
+    expected = spark_field_type(field)
+    # As in Spark, a text stands for a value of the column's type, such as a day
+    converted = value.select(
+        F.col("value").try_cast(expected).alias("value"), F.col("value").isNull()
+    )
+    row = converted.head()
+    assert row is not None
+    if row[0] is None and not row[1]:
+        raise InvalidInputError(
+            f"PARTITION ({field.name} = {piece.text}): the value is not {type_name(field.type)}; "
+            "write a value of the column"
+        )
+    return converted.select("value")
 
 
 def _plain(reads: Reads, piece: Slice) -> str:
@@ -412,10 +421,9 @@ def _inserted(
             )
     # Renamed by position: a query may have two columns of one name
     placed = rows.toDF(*[f"_{index}" for index in range(len(rows.columns))])
-    for piece in fixed.values():
-        made = reads.piece(piece)
-        value_row = replace(made, text=f"SELECT ({made.text}\n) AS _{len(placed.columns)}")
-        placed = placed.crossJoin(value_row.rows(spark))
+    for name, piece in fixed.items():
+        fixed_value = _partition_value(reads, piece, _field(fields, name))
+        placed = placed.crossJoin(fixed_value.toDF(f"_{len(placed.columns)}"))
     all_names = [*names, *fixed]
     _check_once(all_names)
     columns = []
