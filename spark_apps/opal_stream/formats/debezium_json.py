@@ -55,6 +55,7 @@ class DebeziumJsonParser:
         source: Mapping[str, pa.DataType] | None = None,
         known: Known = None,
         placeholder: Placeholder | None = None,
+        *,
         defaults: Defaults = NO_DEFAULTS,
     ) -> None:
         self._json = TypedJson(types, time_unit, known)

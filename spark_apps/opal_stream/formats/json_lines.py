@@ -266,6 +266,7 @@ class JsonParser:
         types: Mapping[str, pa.DataType],
         time_unit: str = "ms",
         known: Known = None,
+        *,
         defaults: Defaults = NO_DEFAULTS,
     ) -> None:
         self._json = TypedJson(types, time_unit, known)
