@@ -90,7 +90,8 @@ def _display(rows: "DataFrame", limit: int) -> None:
     lines = [_line("th", rows.columns)]
     lines += [_line("td", list(map(cell_text, row.values()))) for row in shown[:limit]]
     more = "<p>There are more rows.</p>" if len(shown) > limit else ""
-    display(HTML(f"<table>{''.join(lines)}</table>{more}"))
+    page = f"<table>{''.join(lines)}</table>{more}"
+    display(HTML(page))  # type: ignore[no-untyped-call]  # IPython has no types
 
 
 def _line(tag: str, cells: Sequence[str]) -> str:
