@@ -72,7 +72,9 @@ class StreamProgram(Program):
     def __init__(self, seed: int, file_format: str) -> None:
         super().__init__(seed, file_format)
         # For each partition the files that wait, with the rows of the model
-        self.gathered: dict[Partition, list[list[Row]]] = {name: [] for name in PARTITIONS}
+        self.gathered: dict[Partition, list[tuple[list[Row], list[Node]]]] = {
+            name: [] for name in PARTITIONS
+        }
         self.offsets: dict[Partition, int] = dict.fromkeys((*PARTITIONS, DIRECT), 0)
         self.decoder = Decoder(self.table.snapshot_at().spec, FORMATS)
         self.buffer = Buffer(limits=FlushLimits())
@@ -111,6 +113,8 @@ class StreamProgram(Program):
             self.compare()
 
     def compare(self) -> None:
+        if self.has_committed and self.table.history()[0]["operation"] == "compact":
+            self.commit()  # a commit of rows has folded small files
         assert self.table.snapshot_at().version == len(self.states) - 1
         assert self.shown(self.table.read(), self.key(self.now)) == self.now.view()
 
@@ -203,7 +207,7 @@ class StreamProgram(Program):
         )
         known = DecodedRows(rows=decoded.rows, schema=decoded.schema)
         assert folder.put(header, known.fitted(self.table.snapshot_at().spec))
-        self.gathered[partition].append(rows)
+        self.gathered[partition].append((rows, self.now.columns))
 
     def commit_gathered(self) -> None:
         """Commit all files, one in each commit."""
@@ -213,10 +217,17 @@ class StreamProgram(Program):
             after = self.positions()
             [partition] = [name for name in PARTITIONS if after[name] != before[name]]
             before = after
-            rows = self.gathered[partition].pop(0)
+            decoded, columns = self.gathered[partition].pop(0)
+            rows = [self.with_defaults(row, columns) for row in decoded]
             self.committed_files += 1
             self.commit(rows=[*self.now.rows, *rows])
         assert not any(self.gathered.values()), committer._problems
+
+    def with_defaults(self, row: Row, columns: list[Node]) -> Row:
+        """Return a row that was decoded with `columns`: newer ones have their default."""
+        known = {node.number for node in columns}
+        newer = {node.number: node.write for node in self.now.columns if node.number not in known}
+        return replace(row, values={**row.values, **newer})
 
     def positions(self) -> dict[Partition, int | None]:
         return {name: self.table.position(str(application(name))) for name in PARTITIONS}
@@ -261,7 +272,8 @@ class StreamProgram(Program):
         self.buffer.consumed[DIRECT].low = low
         self.buffer.consumed[DIRECT].high = low + count
         assert writer.flush(self.buffer, lambda: None, lambda: None) is not None
-        self.commit(rows=[*self.now.rows, *self.buffered])
+        rows = [self.with_defaults(row, self.decoded_columns) for row in self.buffered]
+        self.commit(rows=[*self.now.rows, *rows])
         if self.buffered_asides:
             self.jobs.append(Job(self.buffered_asides))
         self.buffered, self.buffered_asides = [], []
@@ -305,7 +317,8 @@ class StreamProgram(Program):
             if now.number == node.number and node.parts
         ):
             return None
-        return {**aside.row.values, new.number: aside.extra_value}
+        values = self.with_defaults(aside.row, aside.columns).values
+        return {**values, new.number: aside.extra_value}
 
     def is_certain_inside(self, value: Any, before: Node, now: Node) -> bool:
         if value is None or value == [] or value == [None]:
