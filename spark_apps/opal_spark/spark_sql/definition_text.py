@@ -12,6 +12,7 @@ from opal_lake.definition.properties import PROPERTIES, default_of
 from opal_lake.definition.schema import type_name
 from opal_lake.definition.table_spec import NO_DELETES, TableSpec
 from opal_lake.errors import InvalidInputError
+from opal_spark.spark_sql.defaults import shown_default
 
 # Parts of a definition that TBLPROPERTIES give when a table is created, and that never change
 ROLES = ("keys", "delta", "tie_break", "deletes", "file_format")
@@ -42,8 +43,15 @@ def create_text(spec: TableSpec, name: str) -> str:
 def _elements(spec: TableSpec) -> Iterator[str]:
     """Yield the columns and constraints between the parentheses."""
     for column in spec.schema.own_fields:
-        suffix = " NOT NULL" if column in spec.not_null else ""
-        yield f"{name_text(column.name)} {type_name(column.type)}{suffix}"
+        text = f"{name_text(column.name)} {type_name(column.type)}"
+        if column in spec.not_null:
+            text += " NOT NULL"
+        default = shown_default(column)
+        if default is not None:
+            text += f" DEFAULT {default}"
+        if column.generated is not None:
+            text += f" GENERATED ALWAYS AS ({column.generated})"
+        yield text
     yield f"PRIMARY KEY ({names_text(column.name for column in spec.keys)})"
     for name, condition in spec.constraints.items():
         yield f"CONSTRAINT {name_text(name)} CHECK ({condition})"

@@ -21,7 +21,7 @@ from opal_lake.read.statement import Action, Clause, StatementPlan, When, overwr
 from opal_lake.result import JobResult
 from opal_lake.write.statement_job import Statement as StatementRun
 from opal_lake.write.statement_job import run_statement
-from opal_spark.engine.columns import quoted, spark_field_type
+from opal_spark.engine.columns import quoted, spark_field_type, write_default
 from opal_spark.engine.failures import spark_errors
 from opal_spark.engine.stored_values import stored_value
 from opal_spark.read.statement_text import SqlText
@@ -432,11 +432,11 @@ def _inserted(
         kind = placed.schema[index].dataType
         value = stored_value(F.col(f"_{index}"), kind, field, f"the value of {name!r}")
         columns.append(value.alias(field.name))
-    return placed.select(*columns, *_nulls(spec, all_names))
+    return placed.select(*columns, *_defaults(spec, all_names))
 
 
-def _nulls(spec: TableSpec, given: Sequence[str]) -> list[Column]:
-    """Return nulls for the columns that an INSERT does not name."""
+def _defaults(spec: TableSpec, given: Sequence[str]) -> list[Column]:
+    """Return defaults, or nulls, for the columns that an INSERT does not name."""
     known = {name.casefold() for name in given}
     required = {field.name for field in (*spec.keys, spec.delta)}
     columns = []
@@ -447,7 +447,7 @@ def _nulls(spec: TableSpec, given: Sequence[str]) -> list[Column]:
             raise InvalidInputError(
                 f"the INSERT has no value for {field.name!r}, a key or delta column; name it, too"
             )
-        columns.append(F.lit(None).cast(spark_field_type(field)).alias(field.name))
+        columns.append(write_default(spec, field.name).alias(field.name))
     return columns
 
 

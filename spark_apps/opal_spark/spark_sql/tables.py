@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from opal_lake.definition.changes.apply import changed
+from opal_lake.definition.changes.defaults import SetDefault
 from opal_lake.definition.changes.paths import path_text, target_of
 from opal_lake.definition.properties import PROPERTIES, given_properties
 from opal_lake.definition.schema import COMMIT, Schema
@@ -21,6 +23,7 @@ from opal_spark.engine.columns import columns_of_schema
 from opal_spark.engine.session import cache_settings, storage_options
 from opal_spark.spark_sql.arguments import Arguments
 from opal_spark.spark_sql.cursor import Cursor
+from opal_spark.spark_sql.defaults import default_literal
 from opal_spark.spark_sql.definition_text import ROLES, name_text, names_of, split_roles
 from opal_spark.spark_sql.lexer import END, STRING, tokens
 from opal_spark.spark_sql.procedures import call
@@ -108,7 +111,7 @@ def create_table(
     rows = new.rows()
     layout = _layout(statement)
     columns = _columns(new) if rows is None else columns_of_schema(rows.schema)
-    spec = plan_spec(columns, layout)
+    spec = _with_defaults(new, plan_spec(columns, layout))
     try:
         result = _create(new, spec, rows)
     except TableExistsError:
@@ -118,6 +121,17 @@ def create_table(
             raise
         result = made
     return job_frame(spark, result)
+
+
+def _with_defaults(new: _NewTable, spec: TableSpec) -> TableSpec:
+    """Return the definition of a new table with the defaults of its columns."""
+    changes: list[SetDefault] = []
+    for column in new.statement.columns:
+        if column.default is not None:
+            value = default_literal(new.spark, column.default, new.args)
+            if value is not None:
+                changes.append(SetDefault(path_text(column.name), value))
+    return changed(spec, changes)[0]
 
 
 def _create(new: _NewTable, spec: TableSpec, rows: DataFrame | None) -> JobResult:
@@ -175,7 +189,6 @@ def _refuse_what_is_not_stored(statement: CreateTable, uri: str) -> None:
     if statement.comment is not None or any(column.comment for column in statement.columns):
         raise InvalidInputError("a table keeps no COMMENT; leave it out")
     for column in statement.columns:
-        _refuse_column_options(column)
         _refuse_in_type(column.name, column.type)
     key = statement.primary_key
     if key is not None and key.name is not None:
@@ -199,19 +212,6 @@ def _comparable(uri: str) -> str:
     if scheme == "file":
         return rest
     return f"s3://{rest}" if scheme == "s3a" else f"{scheme}://{rest}"
-
-
-def _refuse_column_options(column: ColumnDefinition) -> None:
-    name = path_text(column.name)
-    if column.default is not None:
-        raise InvalidInputError(
-            f"column {name!r}: DEFAULT is not supported; write the value in each INSERT"
-        )
-    if column.generated_as is not None:
-        raise InvalidInputError(
-            f"column {name!r}: GENERATED ALWAYS AS is not supported; compute the column in each "
-            "INSERT"
-        )
 
 
 def _refuse_in_type(name: Names, data_type: Slice) -> None:
@@ -263,7 +263,17 @@ def _layout(statement: CreateTable) -> TableLayout:
         properties=given_properties(properties),
         not_null=[column.name[0] for column in statement.columns if column.not_null],
         constraints=_constraints(statement.checks),
+        generated=_generated(statement.columns),
     )
+
+
+def _generated(columns: Sequence[ColumnDefinition]) -> dict[str, str]:
+    """Return the expressions of generated columns by their names."""
+    expressions: dict[str, str] = {}
+    for column in columns:
+        if column.generated_as is not None:
+            expressions[column.name[0]] = column.generated_as.text
+    return expressions
 
 
 def _constraints(checks: Sequence[Check]) -> dict[str, str]:
@@ -313,7 +323,8 @@ def alter_table(
         case UnsetProperties(keys=keys, if_exists=if_exists):
             result = table.set_properties(_unset(keys, if_exists=if_exists), token=token)
         case _:
-            changes = _changes_of(statement, table.snapshot_at().spec)
+            asked = _Asked(spark=spark, args=args, spec=table.snapshot_at().spec)
+            changes = _changes_of(statement, asked)
             if not changes:
                 note = "nothing to change"
                 result = JobResult(operation="alter", table=table.uri, notes=(note,))
@@ -336,13 +347,26 @@ def _unset(keys: Names, *, if_exists: bool) -> dict[str, None]:
     return {key: None for key in keys if not if_exists or key in PROPERTIES}
 
 
-def _changes_of(statement: AlterTable, spec: TableSpec) -> Changes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """An ALTER TABLE in its session, with its parameters and the table's definition."""
+
+    spark: SparkSession
+    args: Arguments
+    spec: TableSpec
+
+    def default(self, value: Slice) -> str | None:
+        return default_literal(self.spark, value, self.args)
+
+
+def _changes_of(statement: AlterTable, asked: _Asked) -> Changes:
     """Return the changes of columns and constraints that a statement asks for."""
+    spec = asked.spec
     match statement:
         case AddColumns(columns=added):
-            return list(chain.from_iterable(map(_added, added)))
+            return list(chain.from_iterable(_added(column, asked) for column in added))
         case AlterColumns(changes=changes):
-            return list(chain.from_iterable(map(_steps_of, changes)))
+            return list(chain.from_iterable(_steps_of(change, asked) for change in changes))
         case DropColumns(columns=columns, if_exists=if_exists):
             dropped = [column for column in columns if not if_exists or _has(spec.schema, column)]
             return [{"drop": path_text(column)} for column in dropped]
@@ -372,13 +396,15 @@ def _added_constraint(constraint: Check | PrimaryKey, spec: TableSpec) -> dict[s
     return {"add_constraint": name, "check": constraint.condition.text}
 
 
-def _added(column: ColumnDefinition) -> Changes:
+def _added(column: ColumnDefinition, asked: _Asked) -> Changes:
     if column.comment is not None:
         raise InvalidInputError("a table keeps no COMMENT; leave it out")
-    _refuse_column_options(column)
-    _refuse_in_type(column.name, column.type)
     name = path_text(column.name)
-    steps: Changes = [{"add": name, "type": column.type.text, **_position_of(column.position)}]
+    _refuse_in_type(column.name, column.type)
+    add = {"add": name, "type": column.type.text, **_position_of(column.position)}
+    if column.default is not None:
+        add["default"] = asked.default(column.default)
+    steps: Changes = [add]
     if column.not_null:
         steps.append({"set_not_null": name})
     return steps
@@ -392,15 +418,11 @@ def _position_of(position: Position | None) -> dict[str, Any]:
     return {"after": path_text([position.after])}
 
 
-def _steps_of(change: ColumnChange) -> Changes:
+def _steps_of(change: ColumnChange, asked: _Asked) -> Changes:
     """Return the changes of a column by ALTER COLUMN."""
     name = path_text(change.column)
     if change.comment is not None:
         raise InvalidInputError("a table keeps no COMMENT; leave it out")
-    if change.default is not None or change.drop_default:
-        raise InvalidInputError(
-            f"column {name!r}: DEFAULT is not supported; write the value in each INSERT"
-        )
     steps: Changes = []
     if change.not_null is not None:
         steps.append({"set_not_null" if change.not_null else "drop_not_null": name})
@@ -409,6 +431,11 @@ def _steps_of(change: ColumnChange) -> Changes:
         steps.append({"widen": name, "type": change.type.text})
     if change.position is not None:
         steps.append({"move": name, **_position_of(change.position)})
+    value = None if change.default is None else asked.default(change.default)
+    if value is not None:
+        steps.append({"set_default": name, "value": value})
+    elif change.drop_default or change.default is not None:
+        steps.append({"drop_default": name})
     return steps
 
 

@@ -1,6 +1,7 @@
 """CREATE, ALTER, DROP, RESTORE, SHOW and DESCRIBE of tables in a catalog."""
 
 import re
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -270,13 +271,14 @@ def test_properties_are_set_and_unset(lake: Lake) -> None:
         ("DROP COLUMN no", "no column 'no'"),
         ("ADD COLUMN total INT", "exists already"),
         ("ADD COLUMN a INT, b", "a type"),
-        ("ADD COLUMN a INT DEFAULT 1", "DEFAULT is not supported"),
+        ("ADD COLUMN a INT DEFAULT 'x'", "the default of column 'a' of type INT"),
+        ("ADD COLUMN a DATE DEFAULT current_date()", "is not a literal"),
         ("ADD COLUMN a INT COMMENT 'x'", "keeps no COMMENT"),
         ("ADD COLUMN a INTERVAL DAY", "is not a type"),
         ("ADD COLUMN a INT AFTER no", "after='no'"),
         ("ALTER COLUMN id TYPE INT", "cannot become"),
         ("ALTER COLUMN id COMMENT 'x'", "keeps no COMMENT"),
-        ("ALTER COLUMN id DROP DEFAULT", "DEFAULT is not supported"),
+        ("ALTER COLUMN id SET DEFAULT 1", "is a key or the delta"),
         ("RENAME COLUMN id TO total", "total"),
         ("RENAME TO lake.other", "is its folder"),
         ("ADD PRIMARY KEY (total)", "never change"),
@@ -292,6 +294,47 @@ def test_change_that_does_not_fit_changes_nothing(lake: Lake, action: str, messa
     with pytest.raises(InvalidInputError, match=re.escape(message)):
         lake.sql(f"ALTER TABLE lake.shop.orders {action}")
     assert lake.table("shop/orders").describe() == before
+
+
+def test_defaults_fill_existing_and_new_rows(lake: Lake) -> None:
+    lake.sql(
+        "CREATE TABLE lake.t (id INT PRIMARY KEY, n INT DEFAULT -1, "
+        "at TIMESTAMP, day DATE GENERATED ALWAYS AS (date(at))) USING opal"
+    )
+    lake.sql("INSERT INTO lake.t (id, at) VALUES (1, TIMESTAMP '2026-01-31 12:00:00Z')")
+    lake.sql(
+        "ALTER TABLE lake.t ADD COLUMNS (a STRING DEFAULT 'it\\'s\\n', d DOUBLE DEFAULT 0.1, "
+        "w TIMESTAMP DEFAULT TIMESTAMP '2026-01-01 00:00:00+02:00', x BINARY DEFAULT X'0f')"
+    )
+    lake.sql("ALTER TABLE lake.t ALTER COLUMN a SET DEFAULT 'new', n DROP DEFAULT")
+    lake.sql("INSERT INTO lake.t (id) VALUES (2)")
+    old, new = lake.table("t").read().sort_by("id").to_pylist()
+    assert old == {
+        "id": 1,
+        "n": -1,
+        "at": datetime(2026, 1, 31, 12, tzinfo=UTC),
+        "day": date(2026, 1, 31),
+        "a": "it's\n",
+        "d": 0.1,
+        "w": datetime(2025, 12, 31, 22, tzinfo=UTC),
+        "x": b"\x0f",
+    }
+    assert (new["n"], new["a"], new["d"], new["day"]) == (None, "new", 0.1, None)
+    shown = lake.sql("SELECT n, a, d, x, unix_seconds(w) FROM lake.t ORDER BY id")
+    assert shown[0] == (-1, "it's\n", 0.1, b"\x0f", int(old["w"].timestamp()))
+
+
+def test_shown_defaults_make_equal_defaults(lake: Lake) -> None:
+    lake.sql(
+        "CREATE TABLE lake.t (id INT PRIMARY KEY, a STRING DEFAULT 'it\\'s\\n', b BOOLEAN DEFAULT "
+        "true, c DECIMAL(9,2) DEFAULT 1.50, d DOUBLE DEFAULT 1e-7, e FLOAT DEFAULT 0.1, f DATE "
+        "DEFAULT DATE '2026-01-31', g TIMESTAMP DEFAULT TIMESTAMP '2026-01-31 01:02:03.4Z', "
+        "h TIMESTAMP_NTZ DEFAULT TIMESTAMP_NTZ '2026-01-31 01:02:03', i BINARY DEFAULT X'0F', "
+        "j BIGINT DEFAULT -9223372036854775807, k DATE GENERATED ALWAYS AS (date(g))) USING opal"
+    )
+    [[text]] = lake.sql("SHOW CREATE TABLE lake.t")
+    lake.sql(text.replace("lake.t ", "lake.copy ", 1))
+    assert lake.table("copy").snapshot_at().spec.schema == lake.table("t").snapshot_at().spec.schema
 
 
 # DROP TABLE and RESTORE
