@@ -335,6 +335,17 @@ def test_merge_applies_clauses_to_pairs_and_to_other_rows(
     assert table.check(all=True) == []
 
 
+def test_inserts_and_overwrites_refuse_columns_that_the_table_lacks(
+    engine: Engine, table: Table[Any]
+) -> None:
+    rows = engine.frame([("new", 1, 10)])
+    table.alter([{"rename": "price", "to": "cost"}])
+    for write in (table.insert, table.overwrite):
+        with pytest.raises(InvalidInputError, match=r"'price' \(it was renamed to 'cost'\)"):
+            write(rows)
+    assert table.history()[0]["operation"] == "alter"
+
+
 def test_overwrite_replaces_the_rows_of_a_condition_or_all(
     engine: Engine, table: Table[Any]
 ) -> None:

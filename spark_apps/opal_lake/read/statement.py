@@ -97,10 +97,26 @@ class StatementPlan:
             if clause.action == "insert":
                 self._check_insert(clause)
 
+    def _refuse_unknown(self, columns: Sequence[str]) -> None:
+        schema = self.spec.schema
+        unknown = [name for name in columns if schema.find(name) is None]
+        if unknown:
+            names = ", ".join(f"{name!r}{schema.fate(name)}" for name in unknown)
+            raise InvalidInputError(
+                f"the rows have {names}, which the table does not have; leave the unknown columns "
+                "out, or add them to the table with alter"
+            )
+
     def check_source(self, columns: Sequence[str]) -> None:
-        """Raise InvalidInputError if the source lacks columns that clauses need."""
+        """Raise InvalidInputError if the source lacks columns that clauses need.
+
+        The source of an insert or an overwrite has no further columns, as its rows are whole rows
+        of the table; that of a merge may have some, for its conditions.
+        """
         given = {name.casefold() for name in columns}
         refuse_commit_column(self.spec, given)
+        if self.on is None:
+            self._refuse_unknown(columns)
         for clause in self.clauses:
             if clause.values is not None or clause.action == "delete" or self.evolves:
                 continue
