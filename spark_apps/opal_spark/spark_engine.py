@@ -23,6 +23,7 @@ from opal_lake.table import Table
 from opal_spark.engine.by_key import guess_slots
 from opal_spark.engine.columns import arrow_of_spark, spark_schema
 from opal_spark.engine.executor import SparkTasks
+from opal_spark.engine.failures import spark_errors
 from opal_spark.engine.session import parallelism
 from opal_spark.read.changes import changes
 from opal_spark.read.history_view import history
@@ -78,9 +79,11 @@ class SparkEngine(SparkTasks):
 
     def statement_rows(self, plan: StatementPlan) -> DataFrame:
         """Return a DataFrame of the rows; most are computed when it is used."""
-        if plan.region is not None:
-            return region_statement_rows(self.spark, plan)
-        return statement_rows(self.spark, plan)
+        # Spark computes constant values while it plans, and some rows are read now
+        with spark_errors():
+            if plan.region is not None:
+                return region_statement_rows(self.spark, plan)
+            return statement_rows(self.spark, plan)
 
     def with_ended(self, rows: DataFrame, view: View) -> AbstractContextManager[DataFrame]:
         """Return a source's rows, and a delete for each other row of a view."""
@@ -88,11 +91,13 @@ class SparkEngine(SparkTasks):
 
     def statement_slots(self, plan: StatementPlan, rows: DataFrame, entries: int) -> int:
         """Return the number of tasks for the rows of a statement and entries of the store."""
-        guess = guess_statement_rows(plan, rows)
+        with spark_errors():
+            guess = guess_statement_rows(plan, rows)
         return guess_slots(guess, entries, parallelism(self.spark))
 
     def touched_partitions(self, plan: StatementPlan) -> pa.Table:
-        return touched_partitions(self.spark, plan)
+        with spark_errors():
+            return touched_partitions(self.spark, plan)
 
     def region_test(self, plan: StatementPlan) -> RegionTest | None:
         return spark_region_test(plan)

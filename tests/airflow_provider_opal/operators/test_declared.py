@@ -18,6 +18,7 @@ from airflow_provider_opal import (
     MetaGenOperator,
     RestoreOperator,
     RetentionOperator,
+    SchemaChangeOperator,
     ZOrderOperator,
 )
 from airflow_provider_opal.operators.declared import DeclaredOperator
@@ -35,6 +36,7 @@ OPERATORS: dict[Any, dict[str, Any]] = {
     MetaGenOperator: {"partition_key": "2026-11-01"},
     RestoreOperator: {"version": 7},
     RetentionOperator: {"window": "30d"},
+    SchemaChangeOperator: {"schema": "id BIGINT, amount INT", "renamed": {"amount": "total"}},
     ZOrderOperator: {"columns": ["a", "b"]},
 }
 PLACES = {BulkMutationOperator: "master"}  # of others it is a table

@@ -32,7 +32,6 @@ SURPRISING = [
     "SELECT orders.id, orders.* EXCEPT (tags) FROM @ WHERE orders.id < 3",
     "SELECT `orders`.`id` FROM @ `orders` WHERE `id` % 2 = 0",
     "SELECT `from`.id AS `select`, `from`.name AS `a``b` FROM @ `from`",
-    "SELECT id from, at where FROM @ WHERE id = 1",
     "WITH orders AS (SELECT 7 AS id) SELECT * FROM orders",
     "WITH x AS (SELECT 7 AS id), y AS (SELECT id FROM @ WHERE id = 1) SELECT * FROM x, y",
     "WITH x AS (SELECT * FROM @), y AS (SELECT count(*) n FROM x) SELECT x.id, n FROM x, y",
