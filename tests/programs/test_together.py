@@ -14,9 +14,6 @@ PROCESSES = 5
 WRITERS = 8
 
 
-@pytest.mark.xfail(
-    strict=False, reason="some runs differ from the model; whether table or model is wrong is open"
-)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
 def test_versions_of_five_processes_are_those_of_their_jobs_in_order(
@@ -27,9 +24,6 @@ def test_versions_of_five_processes_are_those_of_their_jobs_in_order(
     print(f"OPAL_SEED={SEED + number}: {dict(happened)}")
 
 
-@pytest.mark.xfail(
-    strict=False, reason="some runs differ from the model; whether table or model is wrong is open"
-)
 @pytest.mark.slow
 @pytest.mark.s3
 def test_versions_of_five_processes_on_s3_are_those_of_their_jobs_in_order(

@@ -6,7 +6,7 @@ added to the version before. No other job may have changed rows of the same keys
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -386,14 +386,18 @@ class Judge:
         raise AssertionError(f"version {commit.version}, {token}: {differences}")
 
     def _is_touched(self, written: Sequence[Written], base: int, end: int) -> bool:
-        """Return whether a version after the base changed rows of the same keys."""
+        """Return whether a version after the base showed another row of the same keys.
+
+        A late row, which its key's visible row hides from the beginning, touches nothing: a
+        statement gives the same rows with it and without it.
+        """
         keys = {ROLES.key(row.values) for row in written}
-        old = self.states[base].rows
-        for number, row in self.states[end].rows.items():
-            was_visible = number in old and old[number].processed is not None
-            if row.processed is not None and not was_visible and row.key in keys:
-                return True
-        return False
+        shown_rows = [self._shown_rows(version, keys) for version in range(base, end + 1)]
+        return any(rows != shown_rows[0] for rows in shown_rows)
+
+    def _shown_rows(self, version: int, keys: Set[Any]) -> set[Any]:
+        """Return the ids of the visible rows of some keys."""
+        return {row.row_id for row in self.states[version].visible if row.key in keys}
 
     def _with_rows(self, before: State, written: Sequence[Written], commit: Commit) -> State:
         assert commit.number is not None
