@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from opal_lake import Table, layout
-from opal_lake.errors import CommitUnknownError, ConflictError, InvalidInputError, StorageError
+from opal_lake import Table
+from opal_lake.errors import ConflictError, InvalidInputError
 from opal_lake.result import JobResult
-from opal_lake.storage import Storage, open_storage
+from opal_lake.storage import Storage
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.table import table_on
 from tests.kit.check import check_table
-from tests.kit.failing_store import Crash, FailingStore, Mode
+from tests.kit.failing_store import Mode
 from tests.opal_lake import shop
-from tests.opal_lake.shop import copied
+from tests.opal_lake.write.meanwhile import MODES, Interfering, tables_after_failures
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("at", pa.int64()), ("day", pa.date32()), ("shop", pa.string())]
@@ -203,23 +203,6 @@ def test_partitions_need_a_partitioned_table(tmp_path: Path) -> None:
         created.drop_partition(day=A)
 
 
-@dataclass(slots=True)
-class Interfering(ForwardingStore):
-    """A store in which another writer commits once, after a job has claimed a number."""
-
-    inner: Storage
-    interfere: Callable[[], object]
-    calls: int = 0
-
-    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-        is_put = self.inner.put_if_absent(path, data)
-        if is_put and layout.claim_number(path) is not None:
-            self.calls += 1
-            if self.calls == 1:
-                self.interfere()
-        return is_put
-
-
 REGIONS: dict[str, tuple[dict[str, Any], set[int]]] = {
     "all": ({}, {1, 2, 3, 4, 5, 6}),
     "condition": ({"where": "day = DATE '2026-01-01'"}, {1, 2}),
@@ -231,7 +214,9 @@ REGIONS: dict[str, tuple[dict[str, Any], set[int]]] = {
 @pytest.mark.parametrize("region", REGIONS)
 def test_a_row_that_comes_into_the_region_meanwhile_ends_too(table: Table, region: str) -> None:
     other = Table.open(table.uri)
-    store = Interfering(table.storage, lambda: other.upsert(rows_of((20, 1, A, "x"))))
+    store = Interfering(
+        inner=table.storage, interfere=lambda: other.upsert(rows_of((20, 1, A, "x")))
+    )
     arguments, ended = REGIONS[region]
     result = table_on(store).overwrite(rows_of((30, 1, A, "x")), **arguments)
     assert (store.calls, counts(result)) == (2, (1, 0, len(ended) + 1))
@@ -242,7 +227,9 @@ def test_a_row_that_comes_into_the_region_meanwhile_ends_too(table: Table, regio
 @pytest.mark.parametrize("region", [name for name in REGIONS if name != "all"])
 def test_a_row_that_comes_elsewhere_meanwhile_costs_no_rerun(table: Table, region: str) -> None:
     other = Table.open(table.uri)
-    store = Interfering(table.storage, lambda: other.upsert(rows_of((20, 1, B, "x"))))
+    store = Interfering(
+        inner=table.storage, interfere=lambda: other.upsert(rows_of((20, 1, B, "x")))
+    )
     arguments, ended = REGIONS[region]
     table_on(store).overwrite(rows_of((30, 1, A, "x")), **arguments, tries=1)
     assert [row[0] for row in content(table)] == sorted({*range(1, 7), 20, 30} - ended)
@@ -251,7 +238,9 @@ def test_a_row_that_comes_elsewhere_meanwhile_costs_no_rerun(table: Table, regio
 
 def test_a_row_that_moves_into_the_region_meanwhile_is_not_lost_silently(table: Table) -> None:
     other = Table.open(table.uri)
-    store = Interfering(table.storage, lambda: other.upsert(rows_of((3, 11, A, "x"))))
+    store = Interfering(
+        inner=table.storage, interfere=lambda: other.upsert(rows_of((3, 11, A, "x")))
+    )
     with pytest.raises(ConflictError, match=r'added rows among.*replaces.*\{"id": 3\}'):
         table_on(store).drop_partition(day=A, tries=1)
     assert content(table)[2] == (3, 11, A, "x")
@@ -261,7 +250,7 @@ def test_a_row_that_moves_into_the_region_meanwhile_is_not_lost_silently(table: 
 def test_rows_that_become_visible_meanwhile_end_too(table: Table) -> None:
     other = Table.open(table.uri)
     other.ingest(rows_of((20, 1, A, "y"), (21, 1, C, "y")))
-    store = Interfering(table.storage, other.metagen)
+    store = Interfering(inner=table.storage, interfere=other.metagen)
     assert counts(table_on(store).drop_partition(day=A)) == (0, 0, 3)
     assert [row[0] for row in content(table)] == [3, 4, 5, 6, 21]
     assert check_table(table) == []
@@ -271,42 +260,21 @@ def test_a_delete_meanwhile_is_no_row_of_the_region(table: Table) -> None:
     """The file of a delete row has null in the partition column."""
     other = Table.open(table.uri)
     other.delete("id = 1")
-    store = Interfering(table.storage, lambda: other.delete("id = 3"))
+    store = Interfering(inner=table.storage, interfere=lambda: other.delete("id = 3"))
     table_on(store).drop_partition(day=None, tries=1)
     assert [row[0] for row in content(table)] == [2, 4]
-
-
-MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failure_at_any_call_of_an_overwrite_costs_nothing_but_a_rerun(
     mode: Mode, request: pytest.FixtureRequest
 ) -> None:
-    def fresh(name: object) -> Any:
-        return open_storage(f"memory://{request.node.name}-{name}")
-
-    def overwrite(storage: Any, writer: str) -> None:
+    def overwrite(table: Table) -> None:
         source, _ = shop.rows([("ax", 2, 1), ("new", 2, 3)])
-        shop.reopen(storage, writer).overwrite(source, where="price < 30", token="overwrite")
+        table.overwrite(source, where="price < 30", token="overwrite")
 
-    begun = fresh("begun")
-    shop.create(begun, checkpoint_commits=2, key_store_fan_in=2).ingest(
-        *shop.rows([("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30)]), metadata="inline"
-    )
-    dry = FailingStore(copied(begun, fresh("dry")))
-    overwrite(dry, "dry")
-    expected = [("ax", 2, 1), ("cup", 1, 30), ("new", 2, 3)]
-    for fail_at in range(1, len(dry.trace) + 1):
-        storage = copied(begun, fresh(fail_at))
-        failing = FailingStore(storage, fail_at, mode)
-        for target in (failing, storage, storage):
-            try:
-                overwrite(target, f"writer-{fail_at}")
-            except (Crash, StorageError, CommitUnknownError, ConflictError):
-                continue
-        table = shop.reopen(storage, "reader")
-        where = (mode, fail_at, dry.trace[fail_at - 1])
-        assert shop.content(table) == expected, where
+    first = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30)]
+    for table, where in tables_after_failures(request.node.name, first, overwrite, mode):
+        assert shop.content(table) == [("ax", 2, 1), ("cup", 1, 30), ("new", 2, 3)], where
         assert [commit.operation for commit in table.commits()].count("overwrite") == 1, where
         assert check_table(table) == [], where

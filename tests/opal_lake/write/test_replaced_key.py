@@ -11,20 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from opal_lake import Table, layout
+from opal_lake import Table
 from opal_lake.clock import ManualClock
 from opal_lake.definition.table_spec import TableLayout, plan_spec
-from opal_lake.errors import CommitUnknownError, ConflictError, InvalidInputError, StorageError
+from opal_lake.errors import InvalidInputError
 from opal_lake.result import JobResult
-from opal_lake.storage import Storage, open_storage
-from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import create_on, table_on
 from tests.kit.check import check_table
-from tests.kit.failing_store import Crash, FailingStore, Mode
+from tests.kit.failing_store import Mode
 from tests.kit.ids import CountingIds
 from tests.opal_lake import shop
-from tests.opal_lake.shop import copied
+from tests.opal_lake.write.meanwhile import MODES, Interfering, tables_after_failures
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("name", pa.string())])
 Row = tuple[int | None, int | None, str | None]
@@ -163,23 +161,6 @@ def test_a_key_whose_rows_would_stay_invisible_is_an_error(table: Table, metadat
     assert content(table) == [(1, 5, "z"), (2, 1, "c")]
 
 
-@dataclass(slots=True)
-class Interfering(ForwardingStore):
-    """A store in which other jobs run once, after a job has claimed a number."""
-
-    inner: Storage
-    interfere: Callable[[], object]
-    calls: int = 0
-
-    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-        is_put = self.inner.put_if_absent(path, data)
-        if is_put and layout.claim_number(path) is not None:
-            self.calls += 1
-            if self.calls == 1:
-                self.interfere()
-        return is_put
-
-
 MEANWHILE: dict[str, tuple[Callable[[Table], object], int, list[Row]]] = {
     "an update of a row that ends": (
         lambda other: other.update({"name": "'new'"}, where="id = 1"),
@@ -219,7 +200,7 @@ def test_an_ingest_runs_again_if_rows_of_its_key_change(
     table.upsert(rows_of((9, 1, "z")))
     interfere, runs, shown = MEANWHILE[name]
     other = Table.open(table.uri)
-    store = Interfering(table.storage, lambda: interfere(other))
+    store = Interfering(inner=table.storage, interfere=lambda: interfere(other))
     own = table_on(store)
     own.ingest(rows_of((2, 1, "x")), mode="replace", partition_key="mon", metadata=metadata)
     assert store.calls == runs
@@ -228,38 +209,18 @@ def test_an_ingest_runs_again_if_rows_of_its_key_change(
     assert check_table(table) == []
 
 
-MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failure_at_any_call_costs_nothing_but_a_rerun(
     mode: Mode, request: pytest.FixtureRequest
 ) -> None:
-    def fresh(name: object) -> Any:
-        return open_storage(f"memory://{request.node.name}-{name}")
-
-    def ingest(storage: Any, writer: str) -> None:
+    def ingest(table: Table) -> None:
         source, _ = shop.rows([("ax", 1, 1), ("new", 2, 3)])
-        table = shop.reopen(storage, writer)
         table.ingest(source, mode="replace", partition_key="k", token="t")
         table.metagen(partition_key="k", token="m")
 
-    begun = fresh("begun")
     first = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30)]
-    created = shop.create(begun, checkpoint_commits=2, key_store_fan_in=2)
-    created.ingest(*shop.rows(first), metadata="inline", partition_key="k")
-    dry = FailingStore(copied(begun, fresh("dry")))
-    ingest(dry, "dry")
-    for fail_at in range(1, len(dry.trace) + 1):
-        storage = copied(begun, fresh(fail_at))
-        failing = FailingStore(storage, fail_at, mode)
-        for target in (failing, storage, storage):
-            try:
-                ingest(target, f"writer-{fail_at}")
-            except (Crash, StorageError, CommitUnknownError, ConflictError):
-                continue
-        table = shop.reopen(storage, "reader")
-        where = (mode, fail_at, dry.trace[fail_at - 1])
+    name = request.node.name
+    for table, where in tables_after_failures(name, first, ingest, mode, partition_key="k"):
         assert shop.content(table) == [("ax", 1, 1), ("new", 2, 3)], where
         assert check_table(table) == [], where
 

@@ -2,29 +2,24 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from opal_lake import Table, layout
+from opal_lake import Table
 from opal_lake.errors import (
-    CommitUnknownError,
     ConflictError,
     InvalidInputError,
-    StorageError,
 )
 from opal_lake.operations.statements import MergeBuilder
 from opal_lake.result import JobResult
-from opal_lake.storage import Storage, open_storage
-from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.table import table_on
 from tests.kit.check import check_table
-from tests.kit.failing_store import Crash, FailingStore, Mode
+from tests.kit.failing_store import Mode
 from tests.opal_lake import shop
-from tests.opal_lake.shop import copied
+from tests.opal_lake.write.meanwhile import MODES, Interfering, tables_after_failures
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("at", pa.int64()), ("name", pa.string()), ("price", pa.float64())]
@@ -322,23 +317,11 @@ def test_statements_on_other_rows_of_a_file_never_run_again(table: Table) -> Non
     assert check_table(table) == []
 
 
-@dataclass(slots=True)
-class Interfering(ForwardingStore):
-    """A store in which another writer commits after a job has claimed a number."""
-
-    inner: Storage
-    interfere: Callable[[], object]
-
-    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-        is_put = self.inner.put_if_absent(path, data)
-        if is_put and layout.claim_number(path) is not None:
-            self.interfere()
-        return is_put
-
-
 def test_a_statement_without_a_try_left_names_the_keys(table: Table) -> None:
     other = Table.open(table.uri)
-    store = Interfering(table.storage, lambda: other.upsert(rows_of((1, 11, "other", 0.0))))
+    store = Interfering(
+        inner=table.storage, interfere=lambda: other.upsert(rows_of((1, 11, "other", 0.0))), times=9
+    )
 
     with pytest.raises(ConflictError, match=r'ran 2 times.*\{"id": 1\}'):
         table_on(store).update(set={"price": 5}, where="id = 1", tries=2)
@@ -349,7 +332,9 @@ def test_a_statement_without_a_conflict_adds_to_what_others_committed_meanwhile(
     table: Table,
 ) -> None:
     other = Table.open(table.uri)
-    store = Interfering(table.storage, lambda: other.upsert(rows_of((2, 11, "other", 0.0))))
+    store = Interfering(
+        inner=table.storage, interfere=lambda: other.upsert(rows_of((2, 11, "other", 0.0))), times=9
+    )
     assert table_on(store).update(set={"price": 5}, where="id = 1", tries=1).version == 3
     assert content(table)[:2] == [(1, 10, "ax", 5.0), (2, 11, "other", 0.0)]
     assert check_table(table) == []
@@ -365,40 +350,18 @@ def test_a_change_of_the_columns_meanwhile_runs_the_statement_again(table: Table
     assert check_table(table) == []
 
 
-MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failure_at_any_call_of_a_merge_costs_nothing_but_a_rerun(
     mode: Mode, request: pytest.FixtureRequest
 ) -> None:
-    def fresh(name: object) -> Any:
-        return open_storage(f"memory://{request.node.name}-{name}")
-
-    def merge(storage: Any, writer: str) -> None:
-        table = shop.reopen(storage, writer)
+    def merge(table: Table) -> None:
         source, _ = shop.rows([("ax", 2, 1), ("bow", 2, 2), ("new", 2, 3)])
         builder = table.merge(source, on="t.sku = s.sku").when_matched_delete(where="s.sku = 'ax'")
         builder = builder.when_matched_update({"price": "t.price + s.price", "at": "s.at"})
         builder.when_not_matched_insert_all().execute(token="merge")
 
-    begun = fresh("begun")
-    shop.create(begun, checkpoint_commits=2, key_store_fan_in=2).ingest(
-        *shop.rows([("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30)]), metadata="inline"
-    )
-    dry = FailingStore(copied(begun, fresh("dry")))
-    merge(dry, "dry")
-    expected = [("bow", 2, 22), ("cup", 1, 30), ("new", 2, 3)]
-    for fail_at in range(1, len(dry.trace) + 1):
-        storage = copied(begun, fresh(fail_at))
-        failing = FailingStore(storage, fail_at, mode)
-        for target in (failing, storage, storage):
-            try:
-                merge(target, f"writer-{fail_at}")
-            except (Crash, StorageError, CommitUnknownError, ConflictError):
-                continue
-        table = shop.reopen(storage, "reader")
-        where = (mode, fail_at, dry.trace[fail_at - 1])
-        assert shop.content(table) == expected, where
+    first = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30)]
+    for table, where in tables_after_failures(request.node.name, first, merge, mode):
+        assert shop.content(table) == [("bow", 2, 22), ("cup", 1, 30), ("new", 2, 3)], where
         assert [commit.operation for commit in table.commits()].count("merge") == 1, where
         assert check_table(table) == [], where
