@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_opal.operators.ingest import CreateTable, create_arguments
 from airflow_provider_opal.operators.whole_table import WholeTableOperator
@@ -54,12 +54,14 @@ class SchemaChangeOperator(WholeTableOperator):
     ) -> dict[str, Any]:
         """Commit the changes in this process, unless rows have to be checked."""
         self.check_key(context)
-        if _has_new_constraints(self.arguments.get("changes") or ()):
-            return super().execute(context)
         spec = self.job(context)
         mask(self.opal.lake.spark_conf().items())
         try:
+            if _checks_rows(spec.job.changes):
+                return super().execute(context)
             result = spec.job.run(self._table())
+        except AirflowException:
+            raise
         except Exception as error:
             if exit_code(error) in FINAL:
                 raise AirflowFailException(str(error)) from error  # a retry would not help
@@ -90,6 +92,8 @@ class SchemaChangeOperator(WholeTableOperator):
             return self.opal.table(self.table)
 
 
-def _has_new_constraints(changes: Sequence[Mapping[str, Any]]) -> bool:
+def _checks_rows(changes: Sequence[Mapping[str, Any]] | None) -> bool:
     """Return whether rows of the table have to meet new conditions."""
-    return any("set_not_null" in change or "add_constraint" in change for change in changes)
+    from opal_lake.definition.changes.apply import changes_of
+
+    return changes is not None and any(change.checks_rows for change in changes_of(changes))

@@ -64,7 +64,7 @@ def test_a_schema_is_applied_in_each_run_and_makes_the_table_first(
 
 def test_a_new_constraint_needs_a_job_that_checks_rows(commands: Commands) -> None:
     with pytest.raises(Exception, match="the table has no commit of the job"):
-        run(changes=[{"add_constraint": "positive", "condition": "price > 0"}])
+        run(changes=[{"add_constraint": "positive", "check": "price > 0"}])
     [note] = commands.notes()
     assert "add_constraint" in " ".join(note["argv"])
 
@@ -75,6 +75,7 @@ def test_a_new_constraint_needs_a_job_that_checks_rows(commands: Commands) -> No
         ({"table": "nope", "schema": SCHEMA}, "'nope' does not exist; add create="),
         ({"schema": "id STRING"}, "which the schema lacks"),
         ({"changes": [{"drop": "price"}], "schema": SCHEMA}, "give one of them"),
+        ({"changes": [{"add_constraint": "positive"}]}, "needs 'check'"),
     ],
 )
 def test_what_a_retry_cannot_mend_fails_at_once(arguments: dict[str, Any], message: str) -> None:

@@ -17,12 +17,14 @@ class Change:
     """One change of a table's definition.
 
     A subclass declares its arguments as fields of a frozen dataclass, the first one required.
-    `verb` is the key of that one in JSON. `done` is the count of a job's result.
+    `verb` is the key of that one in JSON. `done` is the count of a job's result. `checks_rows` is
+    true for changes that read the rows of the table first.
     """
 
     verb: ClassVar[str]
     done: ClassVar[str]
     example: ClassVar[str]
+    checks_rows: ClassVar[bool] = False
     # Arguments that may be any literal, not only texts
     literals: ClassVar[tuple[str, ...]] = ()
 

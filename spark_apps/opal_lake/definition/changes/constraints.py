@@ -20,6 +20,7 @@ class SetNotNull(Change):
     verb: ClassVar[str] = "set_not_null"
     done: ClassVar[str] = "not_null_set"
     example: ClassVar[str] = '{"set_not_null": "a"}'
+    checks_rows: ClassVar[bool] = True
 
     column: str
 
@@ -63,6 +64,7 @@ class AddConstraint(Change):
     verb: ClassVar[str] = "add_constraint"
     done: ClassVar[str] = "constraints_added"
     example: ClassVar[str] = '{"add_constraint": "positive", "check": "a > 0"}'
+    checks_rows: ClassVar[bool] = True
 
     name: str
     check: str
