@@ -22,15 +22,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from opal_lake.clock import ManualClock
 from opal_lake.definition.table_spec import plan_spec
-from opal_lake.storage import Storage
-from opal_lake.storage.forwarding import ForwardingStore
-from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import create_on, table_on
 from opal_stream.flush.buffer import Buffer, FlushLimits
 from opal_stream.flush.writer import Writer
@@ -39,43 +36,14 @@ from opal_stream.formats.decoder import Decoder
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.topics import Partition
 from opal_stream.operations.reading import FormatOptions
+from tests.bench.counting_store import CountingStore
 from tests.kit.check import check_table
 from tests.kit.clocks import past_store
 from tests.opal_stream.orders import LAYOUT, SCHEMA, order
 
 PARTITION = Partition(topic="orders", number=0)
-RECENT, SEED, HOUR_S, LISTED = 100_000, 20_261_125, 3_600, 1_000
+RECENT, SEED, HOUR_S = 100_000, 20_261_125, 3_600
 _START_S = order(0)["at"] // 1000
-
-
-@dataclass(slots=True, kw_only=True)
-class Counted(ForwardingStore):
-    """A store that counts requests as S3 would get them.
-
-    A listing takes one for each thousand objects.
-    """
-
-    inner: Storage
-    requests: Counter[str] = field(default_factory=Counter)
-
-    def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        self.requests["get"] += 1
-        return self.inner.get(path, start, length)
-
-    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-        self.requests["put"] += 1
-        return self.inner.put_if_absent(path, data)
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
-        self.requests["list"] += 1
-        for position, entry in enumerate(self.inner.list(prefix, start_after)):
-            self.requests["list"] += position > 0 and position % LISTED == 0
-            yield entry
-
-    def delete(self, paths: Iterable[str]) -> None:
-        every = list(paths)
-        self.requests["delete"] += -(-len(every) // LISTED)
-        self.inner.delete(every)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,7 +85,9 @@ class Day:
         self.clock, self._grace = ManualClock(step_us=1), window
         self._store = past_store(str(folder / "orders"), self.clock)
         create_on(self._store, plan_spec(SCHEMA, LAYOUT), self.clock)
-        self._stores = {who: Counted(inner=self._store) for who in ("commit", "poll", "maintain")}
+        self._stores = {
+            who: CountingStore(inner=self._store) for who in ("commit", "poll", "maintain")
+        }
         self.table, self._reader, self._keeper = (
             table_on(store, self.clock) for store in self._stores.values()
         )

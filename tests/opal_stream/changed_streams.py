@@ -159,7 +159,8 @@ class StreamProgram(Program):
         """Make a column of a name for which rows were put aside: add one, or rename one."""
         names = [aside.extra for job in self.jobs for aside in job.rows]
         columns = deepcopy(self.now.columns)
-        free = [name for name in names if all(node.name != name for node in columns)]
+        taken = {node.name for node in columns}
+        free = [name for name in names if name not in taken]
         if not free:
             return
         name = self.random.choice(free)
@@ -327,10 +328,11 @@ class StreamProgram(Program):
 
     def is_certain(self, keys: list[str], now: list[Node], before: list[Node]) -> bool:
         """Return whether each key names one column that is left, or one that was dropped."""
-        numbers = [next((node.number for node in before if node.name == key), None) for key in keys]
+        numbers_before = {node.name: node.number for node in before}
         names_now = {node.name: node.number for node in now}
         named: list[int] = []
-        for key, number in zip(keys, numbers, strict=True):
+        for key in keys:
+            number = numbers_before.get(key)
             if number is None and key not in names_now:
                 return False
             if number is None:

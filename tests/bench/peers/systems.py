@@ -347,7 +347,7 @@ class OpalLocal(Opal):
     @cached_property
     def store(self) -> Any:
         from opal_lake.storage.open import open_storage
-        from tests.bench.peers.counting import CountingStore
+        from tests.bench.counting_store import CountingStore
 
         return CountingStore(inner=open_storage(str(self.folder)))
 

@@ -12,7 +12,7 @@ from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.exit_codes import INPUT, OK
 from opal_lake.table import Table
 from opal_spark.spark_sql.catalog import SETTING
-from opal_spark.spark_sql.script import run_script
+from opal_spark.spark_sql.script import Step, run_script
 from tests.fixtures_cli import metadata, opal_commands
 from tests.opal_spark.spark_sql.lake import Lake, lake
 
@@ -28,9 +28,11 @@ DESCRIBE lake.t;
 
 
 def results(spark: Any, text: str, args: Any = None, token: str | None = None) -> list[Any]:
-    return [
-        [tuple(row) for row in step.rows.collect()] for step in run_script(spark, text, args, token)
-    ]
+    return [rows_of(step) for step in run_script(spark, text, args, token)]
+
+
+def rows_of(step: Step) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in step.rows.collect()]
 
 
 def test_statements_run_in_order(lake: Lake) -> None:

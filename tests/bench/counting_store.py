@@ -7,10 +7,15 @@ from dataclasses import dataclass, field
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.protocol import Storage, StoredObject
 
+LISTED = 1_000  # objects of one request of S3
+
 
 @dataclass(slots=True, kw_only=True)
 class CountingStore(ForwardingStore):
-    """A store that counts requests by kind: get, put and list."""
+    """A store that counts requests by kind, as S3 would get them.
+
+    A listing and a deletion take one for each thousand objects.
+    """
 
     inner: Storage
     requests: Counter[str] = field(default_factory=Counter)
@@ -25,8 +30,11 @@ class CountingStore(ForwardingStore):
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
         self.requests["list"] += 1
-        return self.inner.list(prefix, start_after)
+        for position, entry in enumerate(self.inner.list(prefix, start_after)):
+            self.requests["list"] += position > 0 and position % LISTED == 0
+            yield entry
 
     def delete(self, paths: Iterable[str]) -> None:
-        self.requests["delete"] += 1
-        self.inner.delete(paths)
+        every = [*paths]
+        self.requests["delete"] += -(-len(every) // LISTED)
+        self.inner.delete(every)
