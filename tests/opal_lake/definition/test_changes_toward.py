@@ -145,6 +145,14 @@ def test_what_a_schema_cannot_say_is_an_error(
         led(spec_of("id BIGINT, n INT, at TIMESTAMP"), schema, renamed, dropped)
 
 
+def test_a_column_next_to_its_former_name_is_an_error() -> None:
+    both, _, _ = led(
+        spec_of("id BIGINT, at TIMESTAMP"), "id BIGINT, at TIMESTAMP, total INT, amount INT"
+    )
+    with pytest.raises(InvalidInputError, match="has both 'amount' and 'total', its former name"):
+        led(both, "id BIGINT, at TIMESTAMP, amount INT", {"amount": "total"})
+
+
 def test_a_former_name_is_no_new_column() -> None:
     renamed, _, _ = led(
         spec_of("id BIGINT, n INT, at TIMESTAMP"), "id BIGINT, m INT, at TIMESTAMP", {"m": "n"}

@@ -324,6 +324,15 @@ def test_defaults_fill_existing_and_new_rows(lake: Lake) -> None:
     assert shown[0] == (-1, "it's\n", 0.1, b"\x0f", int(old["w"].timestamp()))
 
 
+def test_a_default_may_be_a_parameter_but_no_function(lake: Lake) -> None:
+    lake.sql("CREATE TABLE lake.t (id INT PRIMARY KEY, n INT DEFAULT :n) USING opal", {"n": 7})
+    lake.sql("INSERT INTO lake.t (id) VALUES (1)")
+    assert lake.sql("SELECT n FROM lake.t") == [(7,)]
+    add = "ALTER TABLE lake.t ADD COLUMN a STRING DEFAULT concat(':', current_user())"
+    with pytest.raises(InvalidInputError, match="is not a literal"):
+        lake.sql(add, {"n": 7})
+
+
 def test_shown_defaults_make_equal_defaults(lake: Lake) -> None:
     lake.sql(
         "CREATE TABLE lake.t (id INT PRIMARY KEY, a STRING DEFAULT 'it\\'s\\n', b BOOLEAN DEFAULT "

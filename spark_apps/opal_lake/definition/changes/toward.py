@@ -109,6 +109,8 @@ class _Walk:
             existing = by_name.get(column.name.casefold())
             if existing is None:
                 existing = self._renamed(path, by_name)
+            else:
+                self._refuse_both(path, by_name)
             if existing is None:
                 self._add(path, column, before)
             else:
@@ -134,6 +136,16 @@ class _Walk:
             )
         self.changes.append(RenameColumn(path_text(former), path_text(path[-1:])))
         return existing
+
+    def _refuse_both(self, path: Path, by_name: Mapping[str, Field]) -> None:
+        """Raise InvalidInputError if the table has a column and its former name as well."""
+        former = self.former.get(_folded(path))
+        if former is not None and former[-1].casefold() in by_name:
+            raise InvalidInputError(
+                f"the table has both {path_text(path)!r} and {path_text(former)!r}, its former "
+                "name by renamed: it is unclear which of them has the values. Drop or rename one "
+                "of them, or remove the name from renamed"
+            )
 
     def _refuse_former(self, path: Path) -> None:
         """Raise InvalidInputError for a new column with a name that another column had."""
