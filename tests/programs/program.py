@@ -450,12 +450,11 @@ class Program(ColumnChanges):
     ) -> None:
         """Run a statement on the table and on the model, and compare counts.
 
-        A `new_column` is added before its rows, in a commit of its own.
+        A `new_column` is added in the same commit.
         """
         before, first = self.now, self.next_number
         self._meddle(is_allowed=new_column is None)
         result, error = self._attempted(call)
-        self._add_column(new_column)
         written, reason = self._rows_or_refusal(before, statement, refusal)
         if written and self._has_run_again(before, written, statement):
             self.happened["conflict"] += 1
@@ -493,7 +492,9 @@ class Program(ColumnChanges):
             self.next_number = max(self.next_number, first + len(written))
             deletes = [clause for clause in statement.clauses if clause.action == "delete"]
             self.has_deletes |= bool(deletes) or statement.region is not None
-            self.record(operation, replace(self.now, rows=rows), versions)
+            added = [] if new_column is None else [new_column]
+            columns = [*self.now.columns, *added]
+            self.record(operation, replace(self.now, columns=columns, rows=rows), versions)
         self.remember(operation, call, result)
 
     def _rows_or_refusal(
@@ -624,13 +625,6 @@ class Program(ColumnChanges):
         self.has_deletes_meanwhile = self.has_deletes > had_deletes
         self.ran_meanwhile = self.version > before
         self.happened["meanwhile"] += 1
-
-    def _add_column(self, column: Node | None) -> None:
-        """Record a column that a merge has added."""
-        versions = self.new_versions()
-        if column is not None and versions:
-            state = replace(self.now, columns=[*self.now.columns, column])
-            self.record("add_columns", state, versions[:1])
 
     def update(self) -> None:
         sides = {TARGET: self.now.columns}

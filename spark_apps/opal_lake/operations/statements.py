@@ -253,15 +253,21 @@ class Merge(_Statement):
 
 
 def with_columns_of(table: "OpenTable", base: "Snapshot", source: Any) -> "Snapshot":
-    """Return a state to which the new columns of a source are added."""
+    """Return a state that also has the new columns of a source.
+
+    The statement that is planned on it adds them in its own commit.
+    """
+    from opal_lake.definition.added_columns import plan_added, refuse_former
     from opal_lake.engine.executor import ReadAs
-    from opal_lake.write.spec_change import with_new_columns
 
-    def spec() -> Any:
-        return base.spec
-
-    with table.executor.fit(source, ReadAs(), spec) as fitted:
-        return with_new_columns(table.log, base, "add", fitted.new_columns)
+    spec = base.spec
+    with table.executor.fit(source, ReadAs(), lambda: spec) as fitted:
+        new = fitted.new_columns(spec)
+    if not new:
+        return base
+    # The source does not know that a column has another name now, or was given up
+    refuse_former(spec.schema, new.names)
+    return base.read_as(replace(spec, schema=plan_added(spec.schema, new)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +320,7 @@ class MergeBuilder:
         return self._with("not matched by source", "delete", where)
 
     def with_schema_evolution(self) -> "MergeBuilder":
-        """Add columns of the source that the table lacks, before the merge."""
+        """Add columns of the source that the table lacks, in the commit of the merge."""
         return replace(self, merge=replace(self.merge, evolves_schema=True))
 
     def execute(self, token: str | None = None, tries: int = TRIES) -> JobResult:

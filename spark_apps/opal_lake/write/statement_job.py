@@ -99,7 +99,7 @@ def _run_on(table: OpenTable, statement: Statement, base: Snapshot, started_us: 
     if plan.region is not None and plan.region.is_of_source:
         touched = table.executor.touched_partitions(plan)
         plan = replace(plan, region=Region(partitions=touched))
-    spec = _with_deletes(base.spec, plan)
+    spec = _with_deletes(plan)
     # After the head was read: of equal deltas the greater number wins
     number = claim_number(table.storage, base.root, statement.operation, table.log.clock)
     commit_us = commit_time(table.log, base)
@@ -107,7 +107,7 @@ def _run_on(table: OpenTable, statement: Statement, base: Snapshot, started_us: 
     writer = slot_writer(base, number, table.cache)
     slots = table.executor.statement_slots(plan, rows, writer.merged_entries)
     task = partial(write_statement_slot, spec=spec, writer=writer, slots=slots, commit_us=commit_us)
-    outputs = table.executor.by_key_hash(rows, base, slots, task)
+    outputs = table.executor.by_key_hash(rows, plan.snapshot, slots, task)
     _check_outputs(statement, outputs)
     rule_outputs = JobOutputs(
         writer=writer, outputs=tuple(output.rule_output for output in outputs), slots=slots
@@ -129,11 +129,12 @@ def _run_on(table: OpenTable, statement: Statement, base: Snapshot, started_us: 
     return result
 
 
-def _with_deletes(spec: TableSpec, plan: StatementPlan) -> TableSpec:
-    """Return the spec with a column for deletes, if the statement needs one.
+def _with_deletes(plan: StatementPlan) -> TableSpec:
+    """Return the plan's spec with a column for deletes, if the statement needs one.
 
     A table without a delete condition gets the condition that no row meets.
     """
+    spec = plan.spec
     deletes_rows = any(clause.action == "delete" for clause in plan.clauses)
     if spec.deletes is None and deletes_rows:
         return replace(spec, deletes=NO_DELETES)
@@ -189,7 +190,6 @@ _FAULT_TEXTS = {
 def _commit(table: OpenTable, run: _Run) -> JobResult:
     log, base = table.log, run.base
     attempts = count()
-    adds_deletes = run.spec.deletes != base.spec.deletes
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft:
         if head.spec != base.spec:
@@ -201,8 +201,8 @@ def _commit(table: OpenTable, run: _Run) -> JobResult:
             check_region_untouched(winners, head, test, run.statement.operation)
         placed = assign_groups(run.files, head)
         actions = processing_actions(run.rule_outputs, head, winners, placed)
-        if adds_deletes:
-            actions = replace(actions, spec=replace(head.spec, deletes=run.spec.deletes))
+        if run.spec != head.spec:
+            actions = replace(actions, spec=run.spec)
         actions = with_files(actions, log, run.number, next(attempts), placed)
         return Draft(actions=actions, result=_result(table, run), changes_view=True)
 
@@ -239,4 +239,13 @@ def _result(table: OpenTable, run: _Run, version: int | None = None) -> JobResul
         version=version,
         token=run.statement.token,
         counts=written,
+        notes=tuple(f"added column {name!r}" for name in _added_names(run)),
     )
+
+
+def _added_names(run: _Run) -> list[str]:
+    """Return the columns that a statement adds to the table."""
+    if not run.files:
+        return []
+    before = run.base.spec.schema
+    return [name for name in run.spec.schema.names if before.find(name) is None]

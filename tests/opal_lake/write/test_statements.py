@@ -240,7 +240,33 @@ def test_merge_adds_columns_of_the_source_only_if_asked(table: Table) -> None:
     table.merge(source, on="t.id = s.id").when_matched_update_all().execute()
     assert "stock" not in table.read().column_names
     merge = table.merge(source, on="t.id = s.id").when_matched_update_all()
-    merge.with_schema_evolution().execute()
+    version = table.snapshot_at().version
+    done = merge.with_schema_evolution().execute(tries=1)
+    assert (done.version, done.notes) == (version + 1, ("added column 'stock'",))
+    assert sorted(table.read()["stock"].to_pylist(), key=str) == [5, None, None]
+    assert check_table(table) == []
+
+
+def test_a_refused_merge_adds_no_column(table: Table) -> None:
+    wider = rows_of((2, 1, "late", 9.0)).append_column("stock", pa.array([5]))
+    merge = table.merge(wider, on="t.id = s.id").with_schema_evolution()
+    before = table.snapshot_at()
+    with pytest.raises(InvalidInputError, match="lower delta"):
+        merge.when_matched_update_all().execute()
+    nothing = merge.when_matched_update_all(where="s.stock = 6").execute()
+    assert (nothing.version, nothing.notes) == (before.version, ())
+    assert table.snapshot_at().spec == before.spec
+
+
+def test_a_merge_that_adds_columns_runs_again_after_a_change_of_its_rows(table: Table) -> None:
+    wider = rows_of((2, 20, "new", 9.0)).append_column("stock", pa.array([5]))
+    other = Table.open(table.uri)
+    store = Interfering(
+        inner=table.storage, interfere=lambda: other.add_columns({"stock": "bigint", "x": "int"})
+    )
+    merge = table_on(store).merge(wider, on="t.id = s.id").with_schema_evolution()
+    assert merge.when_matched_update_all().execute().notes == ()
+    assert store.calls == 2
     assert sorted(table.read()["stock"].to_pylist(), key=str) == [5, None, None]
 
 
