@@ -89,10 +89,10 @@ def sql(args: argparse.Namespace) -> None:
     catalogs = pairs(args.catalog, "--catalog")
     conf = pairs(args.conf, "--conf")
     require_spark("opal sql")
+    from opal_lake.sql.parse import parse, split_script
     from opal_spark.cli.launch import launched, own_stderr
     from opal_spark.engine.progress import SparkSteps
     from opal_spark.spark_sql.catalog import catalog
-    from opal_spark.spark_sql.parse import parse, split_script
     from opal_spark.spark_sql.script import run_script
 
     for piece in split_script(text):

@@ -1,1 +1,1 @@
-"""SQL statements on Opal tables: the text is cut at tokens and never written again."""
+"""SQL statements on Opal tables: `opal_lake.sql` reads their text, and this package runs them."""

@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.spark_sql.lexer import WORD, Token, tokens
-from opal_spark.spark_sql.statements import Slice
+from opal_lake.sql.lexer import WORD, Token, tokens
+from opal_lake.sql.statements import Slice
 
 Given = dict[str, Any] | list[Any] | None
 

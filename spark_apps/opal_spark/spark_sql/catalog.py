@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.sql.cursor import Cursor
+from opal_lake.sql.lexer import END, tokens
+from opal_lake.sql.statements import Names, TableName
 from opal_spark.engine.versions import check_session
 from opal_spark.spark_sql.arguments import Arguments, constant
-from opal_spark.spark_sql.cursor import Cursor
-from opal_spark.spark_sql.lexer import END, tokens
-from opal_spark.spark_sql.statements import Names, TableName
 from opal_spark.table import OpalTable, SparkPlace
 
 SETTING = "spark.opal.catalog."

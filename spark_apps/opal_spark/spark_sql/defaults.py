@@ -8,9 +8,9 @@ from opal_lake.data.shown_values import values_of
 from opal_lake.definition.conditions.printer import literal_text
 from opal_lake.definition.schema import Field, default_array
 from opal_lake.errors import InvalidInputError
+from opal_lake.sql.lexer import WORD, tokens
+from opal_lake.sql.statements import Slice
 from opal_spark.spark_sql.arguments import Arguments
-from opal_spark.spark_sql.lexer import WORD, tokens
-from opal_spark.spark_sql.statements import Slice
 
 # The words of literals. Another word may name a function of the day or of the session
 _WORDS = {"TRUE", "FALSE", "NULL", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "X"}

@@ -13,12 +13,12 @@ from opal_lake.arguments.declared import is_required, types_of
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.verb import Operation, operations_of
 from opal_lake.result import JobResult
+from opal_lake.sql.cursor import Cursor
+from opal_lake.sql.lexer import END, tokens
+from opal_lake.sql.statements import Argument, Call, Slice, TableName
 from opal_spark.spark_sql.arguments import Arguments
 from opal_spark.spark_sql.catalog import catalog_of, table_uri
-from opal_spark.spark_sql.cursor import Cursor
-from opal_spark.spark_sql.lexer import END, tokens
 from opal_spark.spark_sql.results import job_frame, value_frame
-from opal_spark.spark_sql.statements import Argument, Call, Slice, TableName
 from opal_spark.table import OpalTable
 
 SYSTEM = "system"

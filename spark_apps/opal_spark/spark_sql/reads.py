@@ -14,14 +14,10 @@ from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.view import View
 from opal_lake.read.where import where_predicate
-from opal_spark.read.reader import read
-from opal_spark.read.understood import understood
-from opal_spark.spark_sql.arguments import Arguments, Given, constant
-from opal_spark.spark_sql.catalog import open_table, table_uri
-from opal_spark.spark_sql.cursor import Cursor
-from opal_spark.spark_sql.lexer import END, Token, identifier_value, tokens, words
-from opal_spark.spark_sql.references import with_placeholders
-from opal_spark.spark_sql.statements import (
+from opal_lake.sql.cursor import Cursor
+from opal_lake.sql.lexer import END, Token, identifier_value, tokens, words
+from opal_lake.sql.references import with_placeholders
+from opal_lake.sql.statements import (
     Changes,
     Names,
     Reference,
@@ -31,6 +27,10 @@ from opal_spark.spark_sql.statements import (
     TimestampAsOf,
     VersionAsOf,
 )
+from opal_spark.read.reader import read
+from opal_spark.read.understood import understood
+from opal_spark.spark_sql.arguments import Arguments, Given, constant
+from opal_spark.spark_sql.catalog import open_table, table_uri
 from opal_spark.table import OpalTable
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -10,21 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.engine.versions import check_session
-from opal_spark.spark_sql.arguments import Arguments, Given
-from opal_spark.spark_sql.catalog import OPAL, catalog_of, table_uri
-from opal_spark.spark_sql.parse import parse
-from opal_spark.spark_sql.reads import Reads
-from opal_spark.spark_sql.run_rows import (
-    run_delete,
-    run_insert,
-    run_merge,
-    run_overwrite,
-    run_query,
-    run_replace_where,
-    run_update,
-)
-from opal_spark.spark_sql.statements import (
+from opal_lake.sql.parse import parse
+from opal_lake.sql.statements import (
     CreateTable,
     Delete,
     InsertInto,
@@ -36,6 +23,19 @@ from opal_spark.spark_sql.statements import (
     Statement,
     TableName,
     Update,
+)
+from opal_spark.engine.versions import check_session
+from opal_spark.spark_sql.arguments import Arguments, Given
+from opal_spark.spark_sql.catalog import OPAL, catalog_of, table_uri
+from opal_spark.spark_sql.reads import Reads
+from opal_spark.spark_sql.run_rows import (
+    run_delete,
+    run_insert,
+    run_merge,
+    run_overwrite,
+    run_query,
+    run_replace_where,
+    run_update,
 )
 from opal_spark.spark_sql.tables import TABLE_RUNNERS
 

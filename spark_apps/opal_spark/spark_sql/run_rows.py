@@ -19,16 +19,7 @@ from opal_lake.operations.statements import TRIES, with_columns_of
 from opal_lake.read.region import Region, partitions_of_values
 from opal_lake.read.statement import Action, Clause, StatementPlan, When, overwrite_clauses
 from opal_lake.result import JobResult
-from opal_lake.write.statement_job import Statement as StatementRun
-from opal_lake.write.statement_job import run_statement
-from opal_spark.engine.columns import quoted, spark_field_type, write_default
-from opal_spark.engine.failures import spark_errors
-from opal_spark.engine.stored_values import stored_value
-from opal_spark.read.statement_text import SqlText
-from opal_spark.spark_sql.arguments import Arguments
-from opal_spark.spark_sql.catalog import open_table, table_uri
-from opal_spark.spark_sql.reads import Reads
-from opal_spark.spark_sql.statements import (
+from opal_lake.sql.statements import (
     Assignment,
     Delete,
     InsertInto,
@@ -42,6 +33,15 @@ from opal_spark.spark_sql.statements import (
     Target,
     Update,
 )
+from opal_lake.write.statement_job import Statement as StatementRun
+from opal_lake.write.statement_job import run_statement
+from opal_spark.engine.columns import quoted, spark_field_type, write_default
+from opal_spark.engine.failures import spark_errors
+from opal_spark.engine.stored_values import stored_value
+from opal_spark.read.statement_text import SqlText
+from opal_spark.spark_sql.arguments import Arguments
+from opal_spark.spark_sql.catalog import open_table, table_uri
+from opal_spark.spark_sql.reads import Reads
 from opal_spark.table import OpalTable
 
 _SOURCE = "_opal_source"  # the name of a merge's query that has none

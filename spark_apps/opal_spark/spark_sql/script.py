@@ -7,13 +7,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.engine.failures import spark_errors
-from opal_spark.engine.versions import check_session
-from opal_spark.spark_sql.arguments import Arguments
-from opal_spark.spark_sql.parse import parse, split_script
-from opal_spark.spark_sql.procedures import takes_token
-from opal_spark.spark_sql.run import run
-from opal_spark.spark_sql.statements import (
+from opal_lake.sql.parse import parse, split_script
+from opal_lake.sql.statements import (
     AlterTable,
     Call,
     CreateTable,
@@ -26,6 +21,11 @@ from opal_spark.spark_sql.statements import (
     Statement,
     Update,
 )
+from opal_spark.engine.failures import spark_errors
+from opal_spark.engine.versions import check_session
+from opal_spark.spark_sql.arguments import Arguments
+from opal_spark.spark_sql.procedures import takes_token
+from opal_spark.spark_sql.run import run
 
 # Statements that a token makes harmless to repeat
 _CHANGES = (

@@ -11,13 +11,7 @@ from opal_lake.definition.changes.paths import path_text, target_of
 from opal_lake.definition.schema import type_name
 from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.tables import folders_of, is_table
-from opal_lake.storage import open_storage
-from opal_spark.engine.session import storage_options
-from opal_spark.spark_sql.arguments import Arguments
-from opal_spark.spark_sql.catalog import catalog_of, open_table, table_uri
-from opal_spark.spark_sql.definition_text import create_text, shown_properties, shown_property
-from opal_spark.spark_sql.results import text_frame
-from opal_spark.spark_sql.statements import (
+from opal_lake.sql.statements import (
     DescribeHistory,
     DescribeTable,
     ShowCreateTable,
@@ -25,6 +19,12 @@ from opal_spark.spark_sql.statements import (
     ShowTables,
     TableName,
 )
+from opal_lake.storage import open_storage
+from opal_spark.engine.session import storage_options
+from opal_spark.spark_sql.arguments import Arguments
+from opal_spark.spark_sql.catalog import catalog_of, open_table, table_uri
+from opal_spark.spark_sql.definition_text import create_text, shown_properties, shown_property
+from opal_spark.spark_sql.results import text_frame
 from opal_spark.table import OpalTable
 
 _HISTORY = (

@@ -17,28 +17,9 @@ from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.result import JobResult
 from opal_lake.retention.drop import drop_table as drop_files
-from opal_lake.storage import Storage, open_storage
-from opal_lake.table import CREATE, begin_with_rows, create_on, finish_without_rows, table_on
-from opal_spark.engine.columns import columns_of_schema
-from opal_spark.engine.session import cache_settings, storage_options
-from opal_spark.spark_sql.arguments import Arguments
-from opal_spark.spark_sql.cursor import Cursor
-from opal_spark.spark_sql.defaults import default_literal
-from opal_spark.spark_sql.definition_text import ROLES, name_text, names_of, split_roles
-from opal_spark.spark_sql.lexer import END, STRING, tokens
-from opal_spark.spark_sql.procedures import call
-from opal_spark.spark_sql.reads import Reads
-from opal_spark.spark_sql.results import job_frame
-from opal_spark.spark_sql.shown import (
-    describe_history,
-    describe_table,
-    opened,
-    show_create_table,
-    show_properties,
-    show_tables,
-    uri_of,
-)
-from opal_spark.spark_sql.statements import (
+from opal_lake.sql.cursor import Cursor
+from opal_lake.sql.lexer import END, STRING, tokens
+from opal_lake.sql.statements import (
     AddColumns,
     AddConstraint,
     AlterColumns,
@@ -67,6 +48,25 @@ from opal_spark.spark_sql.statements import (
     Statement,
     UnsetProperties,
     VersionAsOf,
+)
+from opal_lake.storage import Storage, open_storage
+from opal_lake.table import CREATE, begin_with_rows, create_on, finish_without_rows, table_on
+from opal_spark.engine.columns import columns_of_schema
+from opal_spark.engine.session import cache_settings, storage_options
+from opal_spark.spark_sql.arguments import Arguments
+from opal_spark.spark_sql.defaults import default_literal
+from opal_spark.spark_sql.definition_text import ROLES, name_text, names_of, split_roles
+from opal_spark.spark_sql.procedures import call
+from opal_spark.spark_sql.reads import Reads
+from opal_spark.spark_sql.results import job_frame
+from opal_spark.spark_sql.shown import (
+    describe_history,
+    describe_table,
+    opened,
+    show_create_table,
+    show_properties,
+    show_tables,
+    uri_of,
 )
 from opal_spark.table import OpalTable, SparkPlace
 

@@ -155,7 +155,7 @@ class Texts:
 
     def disguised(self, text: str) -> str:
         """Return a text with other spaces, comments and cases outside its quotes."""
-        from opal_spark.spark_sql.lexer import WORD, tokens
+        from opal_lake.sql.lexer import WORD, tokens
 
         parts = []
         position = 0

@@ -7,10 +7,10 @@ import pytest
 
 import opal_spark
 from opal_lake.errors import InvalidInputError
+from opal_lake.sql.references import references
+from opal_lake.sql.statements import Slice
 from opal_spark.spark_sql.arguments import Arguments, Given
 from opal_spark.spark_sql.catalog import SETTING, table_uri
-from opal_spark.spark_sql.references import references
-from opal_spark.spark_sql.statements import Slice
 
 pytestmark = pytest.mark.spark
 

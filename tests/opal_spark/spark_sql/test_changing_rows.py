@@ -57,8 +57,8 @@ STATEMENTS = [
 
 def changed_model(shop: Lake, text: str, args: Any) -> None:
     """Change the view `orders` as an UPDATE or DELETE changes the table."""
-    from opal_spark.spark_sql.parse import parse
-    from opal_spark.spark_sql.statements import Delete, Update
+    from opal_lake.sql.parse import parse
+    from opal_lake.sql.statements import Delete, Update
 
     names = [part.split(" ")[0] for part in DDL.split(", ")]
     statement = parse(text)

@@ -14,9 +14,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.spark_sql.lexer import tokens
-from opal_spark.spark_sql.parse import parse, split_script
-from opal_spark.spark_sql.statements import (
+from opal_lake.sql.lexer import tokens
+from opal_lake.sql.parse import parse, split_script
+from opal_lake.sql.statements import (
     Delete,
     InsertInto,
     InsertOverwrite,

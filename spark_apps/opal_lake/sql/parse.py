@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.spark_sql.cursor import Cursor, starts_query
-from opal_spark.spark_sql.definitions import alter_table, create_table
-from opal_spark.spark_sql.lexer import END, QUOTED, WORD, Token, error_at, tokens, words
-from opal_spark.spark_sql.references import START, scan
-from opal_spark.spark_sql.statements import (
+from opal_lake.sql.cursor import Cursor, starts_query
+from opal_lake.sql.definitions import alter_table, create_table
+from opal_lake.sql.lexer import END, QUOTED, WORD, Token, error_at, tokens, words
+from opal_lake.sql.references import START, scan
+from opal_lake.sql.statements import (
     Argument,
     Assignment,
     Call,

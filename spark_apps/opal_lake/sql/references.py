@@ -7,9 +7,9 @@ each open bracket. In each frame it knows whether a word is part of an expressio
 from collections.abc import Callable, Iterable
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.spark_sql.cursor import Cursor, Progress, starts_query
-from opal_spark.spark_sql.lexer import END, NUMBER, QUOTED, SYMBOL, WORD, Token, tokens, words
-from opal_spark.spark_sql.statements import Changes, Reference, Slice
+from opal_lake.sql.cursor import Cursor, Progress, starts_query
+from opal_lake.sql.lexer import END, NUMBER, QUOTED, SYMBOL, WORD, Token, tokens, words
+from opal_lake.sql.statements import Changes, Reference, Slice
 
 # What a frame reads at the moment
 START = "start"  # a query may begin

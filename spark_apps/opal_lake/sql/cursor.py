@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.spark_sql.lexer import (
+from opal_lake.sql.lexer import (
     END,
     NUMBER,
     QUOTED,
@@ -18,7 +18,7 @@ from opal_spark.spark_sql.lexer import (
     string_value,
     words,
 )
-from opal_spark.spark_sql.statements import (
+from opal_lake.sql.statements import (
     Changes,
     Names,
     Reference,

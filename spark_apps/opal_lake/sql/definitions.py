@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.spark_sql.cursor import Cursor, starts_query
-from opal_spark.spark_sql.lexer import END, NUMBER, words
-from opal_spark.spark_sql.statements import (
+from opal_lake.sql.cursor import Cursor, starts_query
+from opal_lake.sql.lexer import END, NUMBER, words
+from opal_lake.sql.statements import (
     AddColumns,
     AddConstraint,
     AlterColumns,

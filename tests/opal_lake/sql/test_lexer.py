@@ -3,7 +3,7 @@
 import pytest
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.spark_sql.lexer import string_value, tokens
+from opal_lake.sql.lexer import string_value, tokens
 
 
 def pieces(text: str) -> list[str]:

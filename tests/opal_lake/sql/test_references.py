@@ -3,8 +3,8 @@
 import pytest
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.spark_sql.references import references, with_placeholders
-from opal_spark.spark_sql.statements import Changes, Slice, TimestampAsOf, VersionAsOf
+from opal_lake.sql.references import references, with_placeholders
+from opal_lake.sql.statements import Changes, Slice, TimestampAsOf, VersionAsOf
 
 READ = [
     ("SELECT * FROM a", "a"),

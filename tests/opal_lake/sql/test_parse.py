@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from opal_lake.errors import InvalidInputError
-from opal_spark.spark_sql.parse import parse, split_script
-from opal_spark.spark_sql.statements import (
+from opal_lake.sql.parse import parse, split_script
+from opal_lake.sql.statements import (
     CreateTable,
     Delete,
     InsertInto,
