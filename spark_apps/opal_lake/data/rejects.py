@@ -17,7 +17,7 @@ from opal_lake.data.shown_values import json_rows, values_of
 from opal_lake.data.utf8 import holds_text, rows_not_utf8
 from opal_lake.decoding import decoding
 from opal_lake.definition.constraints import false_reason, null_reason
-from opal_lake.definition.generated import generated_reason
+from opal_lake.definition.generated import GeneratedColumn, generated_reason
 from opal_lake.definition.schema import (
     DELETED,
     RESERVED_PREFIX,
@@ -189,15 +189,15 @@ def split_bad_rows(
     """
     good = _without_bad(rows, _complaints(rows, spec), rejects)
     # Only now, as an expression may fail on texts that are not UTF-8
-    good = with_generated(good, spec)
+    good = with_generated(good, spec.generated)
     if checks_constraints:
         good = without_violations(good, spec, rejects)
     return good.drop_columns([name for name in NOTES if name in good.column_names])
 
 
-def with_generated(rows: pa.Table, spec: TableSpec) -> pa.Table:
+def with_generated(rows: pa.Table, columns: Iterable[GeneratedColumn]) -> pa.Table:
     """Return rows with the values of generated columns where they are null."""
-    for column in spec.generated:
+    for column in columns:
         name = column.field.name
         values = rows[name]
         if values.null_count:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.arrays import IndexArray, UInt64Array
-from opal_lake.data.rejects import EXAMPLES, json_texts
+from opal_lake.data.rejects import EXAMPLES, json_texts, with_generated
 from opal_lake.definition.conditions.condition import Condition
 from opal_lake.definition.conditions.evaluate import evaluate_value
 from opal_lake.definition.conditions.nodes import Every, Read, Test, Typed, all_of, may_fail
@@ -24,7 +24,13 @@ from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.events.bitmap import Bitmaps, Marks, add_rows
 from opal_lake.read.get import visible_rows
-from opal_lake.read.region import RegionTest, distinct_rows, outside_region
+from opal_lake.read.region import (
+    RegionTest,
+    distinct_rows,
+    generated_partitions,
+    outside_region,
+    partition_sources,
+)
 from opal_lake.read.statement import (
     ON,
     SidedColumns,
@@ -109,10 +115,18 @@ def touched_partitions(plan: StatementPlan) -> pa.Table:
     """Return the partitions of the source's rows."""
     source = _source(plan)
     names = {name.casefold(): name for name in source.column_names}
+    partition_names = [field.name for field in plan.spec.partition_by]
+    generated = generated_partitions(plan.spec)
     columns = {}
-    for field in plan.spec.partition_by:
-        columns[field.name] = cast_column(source[names[field.name.casefold()]], field)
-    return distinct_rows(pa.table(columns))
+    for field in partition_sources(plan.spec):
+        name = names.get(field.name.casefold())
+        if name is None:
+            # Only a generated column may be absent
+            columns[field.name] = pa.nulls(source.num_rows, arrow_type(field.type))
+        else:
+            columns[field.name] = cast_column(source[name], field)
+    rows = with_generated(pa.table(columns), generated)
+    return distinct_rows(rows.select(partition_names))
 
 
 def _rows_of_overwrite(merge: _Merge) -> pa.Table:
@@ -143,7 +157,9 @@ def _check_in_region(plan: StatementPlan, test: RegionTest, parts: Sequence[pa.T
     keys = [key.name for key in plan.spec.keys]
     for rows in parts:
         names = plan.spec.schema.names
-        sided = rows.select(names).rename_columns([side_name(plan.target, n) for n in names])
+        # The task that writes the rows computes generated columns only later
+        complete = with_generated(rows.select(names), plan.spec.generated)
+        sided = complete.rename_columns([side_name(plan.target, n) for n in names])
         others = rows.filter(pc.invert(test.holds(sided)))
         outside += others.num_rows
         missing = EXAMPLES - len(examples)

@@ -36,7 +36,8 @@ from opal_lake.definition.conditions.nodes import (
     may_fail,
     parts_of,
 )
-from opal_spark.engine.columns import quoted
+from opal_lake.definition.generated import GeneratedColumn
+from opal_spark.engine.columns import quoted, spark_field_type
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_US = 86_400_000_000
@@ -66,6 +67,15 @@ def answers(condition: Condition) -> Column:
     message = F.lit(condition.failure_in(SOME_ROW))
     failure = F.raise_error(message).cast(T.BooleanType())
     return F.when(failed, failure).otherwise(value)
+
+
+def generated_value(column: GeneratedColumn) -> Column:
+    """Return the value of a generated column: the given one, or the computed one for null."""
+    # The expression never divides by what may be zero, and is NULL nowhere
+    typed = column.expression.typed
+    assert typed is not None
+    computed = _Translation().of(typed).cast(spark_field_type(column.field))
+    return F.coalesce(F.col(quoted(column.field.name)), computed)
 
 
 def filtered(rows: DataFrame, condition: Condition) -> DataFrame:

@@ -4,18 +4,20 @@ The rows of the source's keys are looked up in the key store, and the region's r
 two are joined by row id: a row of the region that no row of the source replaces is deleted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from opal_lake.definition.generated import GeneratedColumn
 from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, arrow_type
 from opal_lake.errors import InvalidInputError
-from opal_lake.read.region import RegionTest
+from opal_lake.read.region import RegionTest, generated_partitions, partition_sources
 from opal_lake.read.statement import StatementPlan, region_test
-from opal_spark.engine.columns import quoted
+from opal_spark.engine.columns import quoted, spark_field_type
+from opal_spark.engine.conditions import generated_value
 from opal_spark.engine.failures import OUTSIDE
 from opal_spark.engine.session import rows_from_arrow
 from opal_spark.engine.stored_values import stored_value
@@ -57,12 +59,18 @@ def touched_partitions(spark: SparkSession, plan: StatementPlan) -> pa.Table:
     source = source_rows(spark, plan)
     names = {name.casefold(): name for name in source.columns}
     columns: list[Column] = []
-    for field in plan.spec.partition_by:
-        name = names[field.name.casefold()]
-        what = f"column {name!r} of the source"
-        value = stored_value(F.col(quoted(name)), source.schema[name].dataType, field, what)
+    for field in partition_sources(plan.spec):
+        name = names.get(field.name.casefold())
+        if name is None:
+            # Only a generated column may be absent
+            value = F.lit(None).cast(spark_field_type(field))
+        else:
+            what = f"column {name!r} of the source"
+            value = stored_value(F.col(quoted(name)), source.schema[name].dataType, field, what)
         columns.append(value.alias(field.name))
-    rows = source.select(*columns).distinct().limit(MAX_PARTITIONS + 1).toArrow()
+    complete = _with_generated(source.select(*columns), generated_partitions(plan.spec))
+    partitions = complete.select(*[quoted(field.name) for field in plan.spec.partition_by])
+    rows = partitions.distinct().limit(MAX_PARTITIONS + 1).toArrow()
     if rows.num_rows > MAX_PARTITIONS:
         raise InvalidInputError(
             f"the new rows touch more than {MAX_PARTITIONS:,} partitions; overwrite fewer at a "
@@ -70,6 +78,13 @@ def touched_partitions(spark: SparkSession, plan: StatementPlan) -> pa.Table:
         )
     types = [(field.name, arrow_type(field.type)) for field in plan.spec.partition_by]
     return rows.cast(pa.schema(types))
+
+
+def _with_generated(rows: DataFrame, generated: Iterable[GeneratedColumn]) -> DataFrame:
+    """Return rows with the values of generated columns where they are null."""
+    values = {column.field.name: generated_value(column) for column in generated}
+    columns = [values.get(name, F.col(quoted(name))).alias(name) for name in rows.columns]
+    return rows.select(*columns)
 
 
 def spark_region_test(plan: StatementPlan) -> RegionTest | None:
@@ -156,6 +171,8 @@ def _checked(spark: SparkSession, rows: DataFrame, plan: StatementPlan) -> DataF
     """Return the rows, of which a new one outside of the region is an error."""
     assert plan.region is not None
     columns = rows.columns
+    # The task that writes the rows would compute generated columns only later
+    rows = _with_generated(rows, plan.spec.generated)
     if plan.region.partitions is not None:
         # A partition that was not found before shows that the source changes from read to read
         values, is_same = _among(spark, rows, plan.region.partitions)

@@ -97,6 +97,25 @@ def test_an_update_computes_the_column_again() -> None:
     assert check_table(table) == []
 
 
+@pytest.mark.parametrize("has_column", [True, False])
+def test_an_overwrite_takes_partitions_and_conditions_by_computed_values(
+    has_column: bool,
+) -> None:
+    more = {"day": pa.nulls(1, pa.date32())} if has_column else {}
+    first, second = date(2026, 1, 1), date(2026, 1, 2)
+    table = create()
+    table.upsert(rows((1, BEFORE), (2, BEFORE), (3, MIDNIGHT)))
+    done = table.overwrite(rows((4, BEFORE), **more), partitions="dynamic")
+    assert (done.counts["inserted"], done.counts["deleted"]) == (1, 2)
+    assert days(table) == [(3, second), (4, first)]
+    of_day = "day = DATE '2026-01-01'"
+    assert table.overwrite(rows((5, BEFORE), **more), where=of_day).counts["deleted"] == 1
+    with pytest.raises(InvalidInputError, match="1 new row would not meet where"):
+        table.overwrite(rows((6, BEFORE), **more), where="day IS NULL")
+    assert days(table) == [(3, second), (5, first)]
+    assert check_table(table) == []
+
+
 def test_the_expression_follows_a_rename_and_keeps_its_column() -> None:
     table = create()
     table.alter([{"rename": "at", "to": "seen at"}, {"rename": "day", "to": "date"}])

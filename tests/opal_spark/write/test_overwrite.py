@@ -73,6 +73,40 @@ def test_keys_and_partitions_of_other_types_are_stored_as_the_tables(
     assert content(table) == [(1, 1, "2026-01-01", 5), (3, 1, "None", 3)]
 
 
+@pytest.mark.parametrize("has_column", [True, False])
+def test_an_overwrite_takes_partitions_and_conditions_by_computed_values(
+    spark: SparkSession, tmp_path: Path, has_column: bool
+) -> None:
+    schema = spark.createDataFrame([], "id BIGINT, at TIMESTAMP, `the day` DATE").schema
+    table = OpalTable.create(
+        spark,
+        str(tmp_path / "t"),
+        schema,
+        keys=["id"],
+        delta="at",
+        partition_by=["the day"],
+        generated={"the day": "date(at)"},
+    )
+
+    def row(key: int, hours: int) -> DataFrame:
+        at = f"timestamp_seconds({hours} * 3600) AS AT"
+        given = spark.sql(f"SELECT {key}L AS id, {at}, CAST(NULL AS DATE) AS `the day`")
+        return given if has_column else given.drop("the day")
+
+    def keys() -> list[int]:
+        return sorted(shown["id"] for shown in table.read().collect())
+
+    table.upsert(row(1, 0).union(row(2, 23)).union(row(3, 24)))
+    done = table.overwrite(row(4, 5), partitions="dynamic")
+    assert (done.counts["inserted"], done.counts["deleted"]) == (1, 2)
+    assert keys() == [3, 4]
+    assert table.overwrite(row(5, 8), where="`the day` = DATE '1970-01-01'").counts["deleted"] == 1
+    with pytest.raises(InvalidInputError, match="outside of the rows that it replaces"):
+        table.overwrite(row(6, 8), where="`the day` IS NULL")
+    assert keys() == [3, 5]
+    assert table.check() == []
+
+
 def test_a_source_that_changes_from_read_to_read_is_an_error(
     spark: SparkSession, table: OpalTable
 ) -> None:
