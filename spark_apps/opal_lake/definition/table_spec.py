@@ -152,14 +152,25 @@ class TableSpec:
     def generated(self) -> list[GeneratedColumn]:
         """The generated columns.
 
-        Raises InvalidInputError for one that cannot be computed, or that is a key or the delta.
+        Raises InvalidInputError for one that cannot be computed, or that a source has to bring.
         """
         columns = generated_columns(self.schema)
+        if not columns:
+            return columns
+        # Deletes and the order of rows are decided before the columns are computed
+        ordering = [*[required for _, required in self.required], *self.tie_break]
+        deletes = delete_condition(self)
         for column in columns:
-            if column.field in [required for _, required in self.required]:
+            name = column.field.name
+            if column.field in ordering:
                 raise InvalidInputError(
-                    f"column {column.field.name!r} is a key or the delta, which the source has to "
+                    f"column {name!r} is a key, the delta or a tie-break, which the source has to "
                     "bring; generate another column"
+                )
+            if deletes is not None and name in deletes.column_names:
+                raise InvalidInputError(
+                    f"the delete condition {deletes.text!r} reads the generated column {name!r}; "
+                    f"write it with the columns of {column.expression.text!r} instead"
                 )
         return columns
 

@@ -147,7 +147,7 @@ def test_the_expression_follows_a_rename_and_keeps_its_column() -> None:
         ({"day": "date(nope)"}, "no column 'nope'"),
         ({"n": "id % id"}, "may divide by zero"),
         ({"n": "id * 2"}, "declare the column with this type"),
-        ({"id": "n"}, "is a key or the delta"),
+        ({"id": "n"}, "is a key, the delta or a tie-break"),
         ({"n": "id", "day": "date(at)", "op": "lower(op)"}, "no column 'op'"),
         ({"none": "id"}, "no column 'none'"),
         ({"n": "id +"}, "has a fault"),
@@ -158,3 +158,24 @@ def test_an_expression_that_cannot_be_computed_is_refused(
 ) -> None:
     with pytest.raises(InvalidInputError, match=problem):
         create(generated=generated)
+
+
+@pytest.mark.parametrize(
+    "more, problem",
+    [
+        ({"deletes": "n = 1"}, "delete condition 'n = 1' reads the generated column 'n'"),
+        ({"tie_break": ["n"]}, "'n' is a key, the delta or a tie-break"),
+        ({"keys": ["id", "n"]}, "'n' is a key, the delta or a tie-break"),
+    ],
+)
+def test_a_generated_column_decides_neither_deletes_nor_order(
+    more: dict[str, Any], problem: str
+) -> None:
+    roles: dict[str, Any] = {"keys": ["id"], "delta": "at", "generated": {"n": "id"}, **more}
+    with pytest.raises(InvalidInputError, match=problem):
+        create_on(
+            MemoryStorage(),
+            plan_spec(SCHEMA, TableLayout(**roles)),
+            ManualClock(),
+            CountingIds(),
+        )
