@@ -163,7 +163,7 @@ def generated_partitions(spec: TableSpec) -> list[GeneratedColumn]:
 
 
 def partition_sources(spec: TableSpec) -> list[Field]:
-    """Return the partition columns, and the columns that generated ones are computed of."""
+    """Return the partition columns, and those of which generated ones are computed."""
     fields = [*spec.partition_by]
     for column in generated_partitions(spec):
         fields += [spec.schema.field(name) for name in column.expression.column_names]

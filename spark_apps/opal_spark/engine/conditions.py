@@ -70,7 +70,7 @@ def answers(condition: Condition) -> Column:
 
 
 def generated_value(column: GeneratedColumn) -> Column:
-    """Return the value of a generated column: the given one, or the computed one for null."""
+    """Return the given value of a generated column, or for null the computed one."""
     # The expression never divides by what may be zero, and is NULL nowhere
     typed = column.expression.typed
     assert typed is not None
