@@ -31,6 +31,7 @@ _MAY_COMMIT_NOTHING = (
     "merge",
     "overwrite",
     "drop_partition",
+    "replace",
     "insert",
     "erase",
 )

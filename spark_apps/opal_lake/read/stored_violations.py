@@ -86,7 +86,7 @@ def stored_violations(
 
     `spec` may have other columns than the state: those that it gets together with the constraints.
     """
-    if not spec.not_null_ids and not spec.constraints:
+    if not spec.not_null_ids and not spec.constraints and not spec.generated:
         return None
     files = checked.unchecked(snapshot)
     suspects = [file for file in files if _may_violate(file, spec)]

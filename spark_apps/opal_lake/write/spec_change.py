@@ -223,9 +223,14 @@ def changed_spec(head: Snapshot, changes: Changes) -> TableSpec:
     before = head.spec.properties
     unchanged = {name: value for name, value in before.items() if name not in changes}
     spec = replace(head.spec, properties={**unchanged, **given})
+    check_properties_fit(head, spec)
+    return spec
+
+
+def check_properties_fit(head: Snapshot, spec: TableSpec) -> None:
+    """Raise InvalidInputError for properties that do not fit the table as it is."""
     _check_groups(head, spec)
     _check_spans(spec)
-    return spec
 
 
 def _check_spans(spec: TableSpec) -> None:

@@ -6,7 +6,7 @@ runs again from the new head.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -37,13 +37,16 @@ from opal_lake.write.touched import check_region_untouched, check_untouched
 class Statement:
     """A statement: the name of its operation, and its plan on a given version.
 
-    `tries` is how often it runs if other jobs touch its rows meanwhile.
+    `tries` is how often it runs if other jobs touch its rows meanwhile. A statement that
+    `replaces_definition` commits it even if it writes no row, and needs a table without pending
+    rows.
     """
 
     operation: str
     plan: Callable[[Snapshot], StatementPlan]
     token: str | None = None
     tries: int
+    replaces_definition: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,14 @@ class _Run:
         for output in self.outputs:
             files += output.ingested.files
         return sorted(files, key=lambda file: file.segments)
+
+    @property
+    def changes_nothing(self) -> bool:
+        """True if the run has nothing to commit."""
+        if self.files:
+            return False
+        is_defined_anew = self.plan.spec != self.base.spec
+        return not (self.statement.replaces_definition and is_defined_anew)
 
 
 def run_statement(table: OpenTable, statement: Statement) -> JobResult:
@@ -122,7 +133,7 @@ def _run_on(table: OpenTable, statement: Statement, base: Snapshot, started_us: 
         outputs=outputs,
         rule_outputs=rule_outputs,
     )
-    if not run.files:
+    if run.changes_nothing:
         return keep_result(table.storage, _result(table, run, version=base.version))
     result = _commit(table, run)
     fold_if_due(table.log, base, result.version)
@@ -194,6 +205,8 @@ def _commit(table: OpenTable, run: _Run) -> JobResult:
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft:
         if head.spec != base.spec:
             raise ConflictError(f"the definition of the table changed after version {base.version}")
+        if run.statement.replaces_definition and head.pending:
+            raise ConflictError(f"rows were ingested after version {base.version}")
         for winner in winners:
             check_untouched(winner, base, run.spec, run.files, run.rule_outputs)
         if run.plan.region is not None:
@@ -204,7 +217,7 @@ def _commit(table: OpenTable, run: _Run) -> JobResult:
         if run.spec != head.spec:
             actions = replace(actions, spec=run.spec)
         actions = with_files(actions, log, run.number, next(attempts), placed)
-        return Draft(actions=actions, result=_result(table, run), changes_view=True)
+        return Draft(actions=actions, result=_result(table, run), changes_view=bool(run.files))
 
     proposal = Proposal(
         operation=run.statement.operation,
@@ -239,13 +252,19 @@ def _result(table: OpenTable, run: _Run, version: int | None = None) -> JobResul
         version=version,
         token=run.statement.token,
         counts=written,
-        notes=tuple(f"added column {name!r}" for name in _added_names(run)),
+        notes=tuple(_column_notes(run)),
     )
 
 
-def _added_names(run: _Run) -> list[str]:
-    """Return the columns that a statement adds to the table."""
-    if not run.files:
-        return []
-    before = run.base.spec.schema
-    return [name for name in run.spec.schema.names if before.find(name) is None]
+def _column_notes(run: _Run) -> Iterator[str]:
+    """Yield what becomes of columns that a statement adds to the table, or drops."""
+    if run.changes_nothing:
+        return
+    before = {field.id: field.name for field in run.base.spec.schema.fields}
+    after = {field.id: field.name for field in run.spec.schema.fields}
+    for number, name in before.items():
+        if number not in after:
+            yield f"dropped column {name!r}"
+    for number, name in after.items():
+        if number not in before:
+            yield f"added column {name!r}"

@@ -11,10 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from opal_lake.definition.changes.apply import changed
 from opal_lake.definition.changes.defaults import SetDefault
 from opal_lake.definition.changes.paths import path_text, target_of
+from opal_lake.definition.changes.replaced import AnotherDefinitionError
 from opal_lake.definition.properties import PROPERTIES, given_properties
 from opal_lake.definition.schema import COMMIT, Schema
 from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.operations.statements import TRIES
 from opal_lake.result import JobResult
 from opal_lake.retention.drop import drop_table as drop_files
 from opal_lake.sql.cursor import Cursor
@@ -51,9 +54,12 @@ from opal_lake.sql.statements import (
 )
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import CREATE, begin_with_rows, create_on, finish_without_rows, table_on
+from opal_lake.write.replace_table import NewContent, replace_table
 from opal_spark.engine.columns import columns_of_schema
+from opal_spark.engine.failures import spark_errors
 from opal_spark.engine.session import cache_settings, storage_options
 from opal_spark.spark_sql.arguments import Arguments
+from opal_spark.spark_sql.catalog import open_table
 from opal_spark.spark_sql.defaults import default_literal
 from opal_spark.spark_sql.definition_text import ROLES, name_text, names_of, split_roles
 from opal_spark.spark_sql.procedures import call
@@ -87,12 +93,17 @@ class _NewTable:
     storage: Storage
     token: str | None
 
-    def rows(self) -> DataFrame | None:
-        """Return the rows of AS SELECT, or None."""
+    def rows(self, replaced: Snapshot | None = None) -> DataFrame | None:
+        """Return the rows of AS SELECT, or None.
+
+        The query may read the table that it replaces.
+        """
         query = self.statement.query
         if query is None:
             return None
-        return Reads(self.spark, self.statement, self.args).piece(query).rows(self.spark)
+        pinned = {} if replaced is None else {replaced.storage.uri: replaced}
+        reads = Reads(self.spark, self.statement, self.args, pinned=pinned)
+        return reads.piece(query).rows(self.spark)
 
 
 def create_table(
@@ -105,22 +116,22 @@ def create_table(
     new = _NewTable(
         spark=spark, statement=statement, args=args, uri=uri, storage=storage, token=token
     )
-    existing = _existing(new)
-    if existing is not None:
-        return job_frame(spark, existing)
-    rows = new.rows()
-    layout = _layout(statement)
+    existing = _on_existing(new)
+    if existing is None:
+        try:
+            existing = _create(new)
+        except TableExistsError:
+            # Another job created it meanwhile
+            existing = _on_existing(new)
+            if existing is None:
+                raise
+    return job_frame(spark, existing)
+
+
+def _defined(new: _NewTable, rows: DataFrame | None) -> TableSpec:
+    """Return the definition of a new table; rows bring their own columns."""
     columns = _columns(new) if rows is None else columns_of_schema(rows.schema)
-    spec = _with_defaults(new, plan_spec(columns, layout))
-    try:
-        result = _create(new, spec, rows)
-    except TableExistsError:
-        # Another job created it meanwhile
-        made = _existing(new)
-        if made is None:
-            raise
-        result = made
-    return job_frame(spark, result)
+    return _with_defaults(new, plan_spec(columns, _layout(new.statement)))
 
 
 def _with_defaults(new: _NewTable, spec: TableSpec) -> TableSpec:
@@ -134,7 +145,9 @@ def _with_defaults(new: _NewTable, spec: TableSpec) -> TableSpec:
     return changed(spec, changes)[0]
 
 
-def _create(new: _NewTable, spec: TableSpec, rows: DataFrame | None) -> JobResult:
+def _create(new: _NewTable) -> JobResult:
+    rows = new.rows()
+    spec = _defined(new, rows)
     cache = cache_settings(new.spark)
     if rows is None:
         table = create_on(new.storage, spec, cache=cache, token=new.token)
@@ -146,10 +159,31 @@ def _create(new: _NewTable, spec: TableSpec, rows: DataFrame | None) -> JobResul
     return finish_without_rows(table, new.token)
 
 
-def _existing(new: _NewTable) -> JobResult | None:
+def _replace(new: _NewTable) -> JobResult:
+    """Replace a table that exists, in one commit."""
+    table = open_table(new.spark, new.statement.table, new.uri)
+
+    def content_on(base: Snapshot) -> NewContent:
+        rows = new.rows(base)
+        return NewContent(spec=_defined(new, rows), rows=rows)
+
+    try:
+        with spark_errors():
+            return replace_table(table, content_on, token=new.token, tries=TRIES)
+    except AnotherDefinitionError as error:
+        name = new.statement.table
+        raise InvalidInputError(
+            f"{name} exists, and is replaced with its history, in which these parts never change: "
+            f"{error}. Write the same, or DROP TABLE {name} and then CREATE TABLE, which loses the "
+            "history"
+        ) from error
+
+
+def _on_existing(new: _NewTable) -> JobResult | None:
     """Return the result for a table that exists; None if it is to be created.
 
-    Raises TableExistsError, unless the statement accepts an existing table or has created it.
+    A statement replaces or accepts the table, or has created it. Otherwise this raises
+    TableExistsError.
     """
     statement = new.statement
     try:
@@ -173,11 +207,7 @@ def _existing(new: _NewTable) -> JobResult | None:
         note = f"{statement.table} exists already, and stays as it is"
         return JobResult(operation=CREATE, table=new.storage.uri, notes=(note,))
     if statement.mode != "create":
-        raise InvalidInputError(
-            f"{statement.table} exists, and a table is not replaced in one step: readers would "
-            f"find none meanwhile, and its history would be lost. Write DROP TABLE "
-            f"{statement.table} and then CREATE TABLE, or keep the table and write INSERT OVERWRITE"
-        )
+        return _replace(new)
     raise TableExistsError(
         f"{statement.table} is an Opal table already, at {new.storage.uri}; write CREATE TABLE IF "
         "NOT EXISTS to accept it, or choose another name"

@@ -76,11 +76,68 @@ def test_existing_table_is_an_error_or_accepted(lake: Lake) -> None:
         None,
         ["lake.shop.orders exists already, and stays as it is"],
     )
-    with pytest.raises(InvalidInputError, match=r"DROP TABLE lake\.shop\.orders and then"):
-        lake.sql(ORDERS.replace("CREATE", "CREATE OR REPLACE"))
     with pytest.raises(NotFoundError, match="CREATE OR REPLACE"):
         lake.sql("REPLACE TABLE lake.none (id INT PRIMARY KEY) USING opal")
     lake.sql("CREATE OR REPLACE TABLE lake.new (id INT PRIMARY KEY) USING opal")
+
+
+def test_replaced_table_has_its_new_columns_and_rows_in_one_version(lake: Lake) -> None:
+    lake.sql(ORDERS)
+    lake.sql("INSERT INTO lake.shop.orders SELECT id, now(), 1 FROM range(3)")
+    text = """
+        CREATE OR REPLACE TABLE lake.shop.orders (
+          id BIGINT PRIMARY KEY, total DOUBLE NOT NULL, at TIMESTAMP, note STRING DEFAULT 'none',
+          CHECK (total > 0)
+        ) USING opal TBLPROPERTIES ('delta' = 'at', 'target_mb' = 7)
+        """
+    row = lake.job(text, token="new")
+    assert (row.operation, row.version, row.counts["deleted"]) == ("replace", 2, 3)
+    assert lake.job(text, token="new").repeated
+    table = lake.table("shop/orders")
+    assert columns_of(table) == [
+        ("id", "bigint"),
+        ("total", "double"),
+        ("at", "timestamp"),
+        ("note", "string"),
+    ]
+    assert (table.describe()["properties"], table.read().num_rows) == ({"target_mb": 7}, 0)
+    assert table.read(version=1).column_names == ["id", "at", "total"]
+    assert table.read(version=1).num_rows == 3
+    lake.sql("INSERT INTO lake.shop.orders (id, at, total) VALUES (1, now(), 2.5)")
+    assert lake.sql("SELECT id, total, note FROM lake.shop.orders") == [(1, 2.5, "none")]
+    with pytest.raises(InvalidInputError, match="total > 0"):
+        lake.sql("INSERT INTO lake.shop.orders (id, at, total) VALUES (2, now(), 0)")
+
+
+def test_query_that_replaces_a_table_may_read_it(lake: Lake) -> None:
+    lake.sql(
+        "CREATE TABLE lake.t USING opal TBLPROPERTIES ('keys' = 'id') AS SELECT id FROM range(4)"
+    )
+    row = lake.job(
+        "REPLACE TABLE lake.t USING opal TBLPROPERTIES ('keys' = 'id') "
+        "AS SELECT id, CAST(id * 10 AS STRING) AS ten FROM lake.t WHERE id % 2 = 0"
+    )
+    counts = {name: row.counts[name] for name in ("inserted", "updated", "deleted")}
+    assert counts == {"inserted": 0, "updated": 2, "deleted": 2}
+    assert sorted(lake.sql("SELECT id, ten FROM lake.t")) == [(0, "0"), (2, "20")]
+    assert sorted(lake.sql("SELECT * FROM lake.t VERSION AS OF 1")) == [(0,), (1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("(id BIGINT, at TIMESTAMP, PRIMARY KEY (id, at))", r"keys is \['id'\] in the table"),
+        ("(id INT PRIMARY KEY, at TIMESTAMP)", "'id'.* is BIGINT in the table.* become INT"),
+        ("(id BIGINT PRIMARY KEY, at TIMESTAMP) PARTITIONED BY (at)", "partition_by is"),
+    ],
+)
+def test_table_is_not_replaced_by_one_of_other_keys(lake: Lake, text: str, message: str) -> None:
+    lake.sql(ORDERS)
+    properties = "TBLPROPERTIES ('delta' = 'at')"
+    with pytest.raises(InvalidInputError, match=message) as raised:
+        lake.sql(f"CREATE OR REPLACE TABLE lake.shop.orders {text} {properties}")
+    assert "DROP TABLE lake.shop.orders and then CREATE TABLE" in str(raised.value)
+    assert len([*lake.table("shop/orders").commits()]) == 1
 
 
 def test_token_makes_a_repeated_creation_harmless(lake: Lake) -> None:

@@ -121,9 +121,14 @@ def new_constraints(before: TableSpec, after: TableSpec) -> TableSpec:
         if by_ids(text, use_of(name), after.schema) not in known
     }
     not_null = tuple(number for number in after.not_null_ids if number not in before.not_null_ids)
-    # Columns are generated from the creation on, if at all
-    fields = tuple(replace(field, generated=None) for field in after.schema.fields)
-    schema = replace(after.schema, fields=fields)
+    # A column is generated from its addition on, if at all
+    known_ids = {field.id for field in before.schema.fields}
+    fields: list[Field] = []
+    for field in after.schema.fields:
+        if field.id in known_ids:
+            field = replace(field, generated=None)
+        fields.append(field)
+    schema = replace(after.schema, fields=tuple(fields))
     return replace(after, schema=schema, not_null_ids=not_null, constraints=constraints)
 
 
@@ -133,6 +138,9 @@ def constraint_names(spec: TableSpec) -> Iterator[str]:
         yield f"NOT NULL of column {column.name!r}"
     for name in spec.constraints:
         yield f"constraint {name!r}"
+    for column in spec.schema.fields:
+        if column.generated is not None:
+            yield f"the generated column {column.name!r}"
 
 
 def _top_level(spec: TableSpec, text: str) -> Field:
