@@ -1,14 +1,8 @@
-"""Scripts whose Spark reads and writes S3 through S3A, each in a process of its own."""
-
-import os
-import subprocess
-import sys
+"""A session whose Spark reads and writes S3 through S3A."""
 
 from pyspark.sql import SparkSession
 
 from opal_spark.engine.java import ensure_java
-
-WELL = "all well"  # a script's last words
 
 
 def s3a_session(endpoint: str) -> SparkSession:
@@ -35,21 +29,3 @@ def s3a_session(endpoint: str) -> SparkSession:
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
-
-
-def run_script(script: str, endpoint: str, most_s: int) -> None:
-    """Run a script, and assert that it reaches its end."""
-    environment = os.environ | {
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", script, endpoint],
-        capture_output=True,
-        text=True,
-        timeout=most_s,
-        check=False,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert WELL in done.stdout

@@ -1,11 +1,10 @@
 """Everything also runs on Spark Connect: nothing uses py4j or RDDs."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.spark_scripts import run_on_connect
 
 SCRIPT = """
 import sys
@@ -138,19 +137,4 @@ spark.stop()
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_table_lives_on_spark_connect(tmp_path: Path) -> None:
-    # with SPARK_TESTING the server takes a free port, not the one port that all of them take
-    environment = os.environ | {
-        "SPARK_TESTING": "1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "table")],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "all well" in done.stdout
+    run_on_connect(SCRIPT, str(tmp_path / "table"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.fixtures_s3a import run_script
+from tests.spark_scripts import run_script
 
 SCRIPT = """
 import sys

@@ -1,11 +1,10 @@
 """Statements about tables on Spark Connect."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.spark_scripts import run_on_connect
 
 SCRIPT = """
 import sys
@@ -54,19 +53,4 @@ spark.stop()
 @pytest.mark.slow
 @pytest.mark.spark
 def test_statements_about_tables_run_on_connect(tmp_path: Path) -> None:
-    # With SPARK_TESTING the server takes a free port, not the one port that all of them take
-    environment = os.environ | {
-        "SPARK_TESTING": "1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "lake")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "all well" in done.stdout
+    run_on_connect(SCRIPT, str(tmp_path / "lake"))

@@ -3,14 +3,11 @@
 On Connect a folder is mutated too.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.fixtures_s3a import WELL, run_script
+from tests.spark_scripts import run_on_connect, run_script
 
 NAMED = """
 def named(spark, put, base):
@@ -124,15 +121,4 @@ def test_suffixes_and_positions_order_files_on_s3(moto_server: str) -> None:
 def test_suffixes_and_positions_order_files_and_a_folder_is_mutated_on_connect(
     tmp_path: Path,
 ) -> None:
-    # with SPARK_TESTING the server takes a free port, not the one port that all of them take
-    more = {
-        "SPARK_TESTING": "1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    words = [sys.executable, "-c", ON_CONNECT, str(tmp_path)]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=600, check=False, env=os.environ | more
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert WELL in done.stdout
+    run_on_connect(ON_CONNECT, str(tmp_path))
