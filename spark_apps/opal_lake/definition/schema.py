@@ -116,7 +116,8 @@ class Field:
     `earlier` are the types that a widened column had before, from the first on: older files still
     hold values of these. `initial` is the value in the rows of files that lack an added column,
     `write` the value in new rows whose source lacks the column; None stands for null. `generated`
-    is the expression that gives the value of a generated column.
+    is the expression that gives the value of a generated column. `former` are the names that a
+    member of a struct had before, and that no member next to it has now.
     """
 
     id: int
@@ -127,6 +128,7 @@ class Field:
     initial: DefaultValue | None = None
     write: DefaultValue | None = None
     generated: str | None = None
+    former: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -558,6 +560,8 @@ def field_to_json(field: Field) -> dict[str, Any]:
         data["write"] = field.write
     if field.generated is not None:
         data["generated"] = field.generated
+    if field.former:
+        data["former"] = list(field.former)
     return data
 
 
@@ -607,6 +611,7 @@ def field_from_json(data: dict[str, Any]) -> Field:
         initial=_default(data, "initial", kind),
         write=_default(data, "write", kind),
         generated=text(data["generated"]) if "generated" in data else None,
+        former=tuple(map(text, listed(data.get("former", [])))),
     )
 
 
@@ -689,6 +694,15 @@ def _check_defaults(fields: Sequence[Field], created_id: int | None) -> None:
         is_old = created_id is None or field.id <= created_id
         if is_old and field.initial is not None:
             raise ValueError(f"column {field.name!r} has an initial value, and was never added")
+
+
+def member_formerly_called(members: Iterable[Field], name: str) -> Field | None:
+    """Return the member of a struct that had a name before it was renamed, or None."""
+    folded = name.casefold()
+    for member in members:
+        if folded in {former.casefold() for former in member.former}:
+            return member
+    return None
 
 
 def all_fields(fields: Iterable[Field]) -> Iterator[Field]:

@@ -31,6 +31,7 @@ from opal_stream.formats.columns import (
 from opal_stream.formats.keys import KeyReader
 from opal_stream.formats.parser_by_format import parser_of
 from opal_stream.formats.rows import row_schema
+from opal_stream.formats.schemas.former_members import FormerMembers
 from opal_stream.formats.schemas.new_columns import (
     Known,
     NewColumns,
@@ -104,9 +105,13 @@ class Decoder:
         known: Known = None
         # The columns whose values a message would lose under their former names, by these names
         self._renamed: dict[str, Field] = {}
+        self._former_members = FormerMembers([])
         if options.on_new_columns == "ignore":
             self._renamed = _renamed_of_value(spec.schema, types)
             types |= {name: types[field.name] for name, field in self._renamed.items()}
+            of_value = [field for field in spec.schema.fields if field.name in types]
+            self._former_members = FormerMembers(of_value)
+            types |= self._former_members.types
         else:
             known = frozenset(self._schema.names)
         defaults: dict[str, pa.Scalar] = {}
@@ -221,6 +226,8 @@ class Decoder:
         positions = parsed.positions
         if not positions:
             return self.row_schema.empty_table(), bad, None
+        lost = self._former_members.refused(rows)
+        rows = self._former_members.left_out(rows)
         new, unfit = self._fit(parsed.new)
         bad += unfit
         messages = batch
@@ -239,7 +246,7 @@ class Decoder:
         table = pa.table(columns)
         deleted, unanswered = self._deleted(table, parsed.deleted)
         wrong = unanswered | wrong  # a reason on the right counts, if a row has several
-        wrong |= self._with_former_names(rows, parsed.unchanged)
+        wrong |= lost | self._with_former_names(rows, parsed.unchanged)
         if parsed.unchanged is not None:
             table, lacking = self._with_unchanged(table, parsed.unchanged, parsed.deleted)
             wrong = lacking | wrong

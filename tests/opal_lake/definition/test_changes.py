@@ -11,7 +11,14 @@ from opal_lake.definition.changes.apply import changed, changes_of, changes_to_j
 from opal_lake.definition.changes.columns import AddColumn, MoveColumn, RenameColumn, WidenColumn
 from opal_lake.definition.changes.paths import path_of, path_text
 from opal_lake.definition.requested_spec import refuse_another_spec
-from opal_lake.definition.schema import arrow_schema, schema_from_json, schema_to_json, type_name
+from opal_lake.definition.schema import (
+    Field,
+    Struct,
+    arrow_schema,
+    schema_from_json,
+    schema_to_json,
+    type_name,
+)
 from opal_lake.definition.table_spec import (
     TableLayout,
     TableSpec,
@@ -73,6 +80,30 @@ def test_a_renamed_column_keeps_id_physical_name_and_its_uses() -> None:
     assert made.schema.fate("OP") == " (it was renamed to 'kind of op')"
     with pytest.raises(InvalidInputError, match=r"no column 'id' \(it was renamed to 'key'\)"):
         made.schema.field("id")
+
+
+def test_a_renamed_member_remembers_its_former_names_while_they_are_free() -> None:
+    made = after({"rename": "place.city", "to": "town"}, {"rename": "place.town", "to": "place"})
+    assert member(made).former == ("city", "town")
+    assert member(spec_again(made)) == member(made)
+    back = after({"rename": "place.Place", "to": "City"}, of=made)
+    assert (member(back).name, member(back).former) == ("City", ("town", "place"))
+    # The name is another member's now
+    added = after({"add": "place.TOWN", "type": "int"}, of=made)
+    assert member(added).former == ("city",)
+    moved = after({"rename": "place.tags", "to": "city"}, of=made)
+    assert member(moved).former == ("town",)
+
+
+def member(spec: TableSpec) -> Field:
+    """Return the first member of the column `place`."""
+    kind = spec.schema.field("place").type
+    assert isinstance(kind, Struct)
+    return kind.fields[0]
+
+
+def spec_again(spec: TableSpec) -> TableSpec:
+    return spec_from_json(spec_to_json(spec))
 
 
 def test_an_untouched_condition_keeps_its_text() -> None:

@@ -86,6 +86,14 @@ def test_lists_and_maps_are_compared_by_their_parts() -> None:
     ]
 
 
+def test_a_member_is_not_added_under_a_name_that_another_one_had() -> None:
+    spec = spec_of("id BIGINT, at TIMESTAMP, place STRUCT<city: STRING>")
+    wanted = "id BIGINT, at TIMESTAMP, place STRUCT<town: STRING>"
+    renamed, _, _ = led(spec, wanted, {"place.town": "city"})
+    with pytest.raises(InvalidInputError, match=r"'place.city', which the table calls 'town'"):
+        led(renamed, "id BIGINT, at TIMESTAMP, place STRUCT<city: STRING>")
+
+
 def test_names_in_another_case_are_the_same() -> None:
     assert led(spec_of("id BIGINT, at TIMESTAMP"), "ID BIGINT, At TIMESTAMP")[1] == []
 

@@ -1,6 +1,7 @@
 """Rows that were decoded or put aside before a change of columns, and committed after it."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -197,6 +198,70 @@ def test_a_former_name_without_a_value_and_a_dropped_one_are_ignored() -> None:
     table = orders_table(RENAMED, {"drop": "name"})
     rows, reasons = taken(intake_of(table, "ignore"), order(1, total=None, amount=2.5))
     assert (rows[0]["amount"], reasons) == (2.5, [])
+
+
+NESTED = plan_spec(
+    pa.schema(
+        {
+            "id": pa.int64(),
+            "at": pa.int64(),
+            "s": pa.struct([("x", pa.int32()), ("in", pa.struct([("deep", pa.string())]))]),
+            "l": pa.list_(pa.struct([("x", pa.int32()), ("y", pa.int32())])),
+        }
+    ),
+    TableLayout(keys=["id"], delta="at"),
+)
+RENAMED_MEMBERS = [
+    {"rename": "s.x", "to": "z"},
+    {"rename": "s.in.deep", "to": "deeper"},
+    {"rename": "l.element.x", "to": "y2"},
+]
+
+
+def nested_table() -> Table:
+    table = create_on(MemoryStorage("memory://nested"), NESTED)
+    table.alter(RENAMED_MEMBERS)
+    return table
+
+
+@pytest.mark.parametrize(
+    "column, value, reason",
+    [
+        ("s", {"x": 1}, "'s.x', which the table calls 'z' since it was renamed"),
+        ("s", {"x": 1, "z": 2}, "'s.x', which the table calls 'z'"),
+        ("s", {"in": {"deep": ""}}, "'s.in.deep', which the table calls 'deeper'"),
+        ("l", [{"y": 1}, {"x": 2}], "'l[].x', which the table calls 'y2'"),
+    ],
+)
+def test_a_member_with_a_former_name_is_not_lost(column: str, value: Any, reason: str) -> None:
+    message = {"id": 1, "at": 1, column: value}
+    rows, reasons = taken(intake_of(nested_table(), "ignore", "quarantine"), message)
+    assert rows == []
+    assert reason in reasons[0]
+    with pytest.raises(BadMessageError, match=re.escape(reason)):
+        taken(intake_of(nested_table(), "ignore"), message)
+    with pytest.raises(NewColumnsError, match="the table has no member"):
+        taken(intake_of(nested_table(), "fail"), message)
+
+
+def test_other_unknown_members_are_ignored_next_to_renamed_ones() -> None:
+    message = {"id": 1, "at": 1, "s": {"x": None, "z": 3, "q": 4}, "l": [{"y2": 1, "w": 0}]}
+    rows, reasons = taken(intake_of(nested_table(), "ignore"), message)
+    assert reasons == []
+    assert (rows[0]["s"], rows[0]["l"]) == ({"z": 3, "in": None}, [{"y2": 1, "y": None}])
+
+
+def test_a_change_event_with_a_former_member_is_refused() -> None:
+    columns = {"at": "@ts_ms"}
+    intake = intake_of(
+        nested_table(), "ignore", "quarantine", format="debezium-json", columns=columns
+    )
+    event = {"before": None, "after": {"id": 1, "s": {"x": 5}}, "op": "c", "ts_ms": 5}
+    _, [reason] = taken(intake, event)
+    assert "'s.x', which the table calls 'z'" in reason
+    event["after"] = {"id": 1, "s": {"z": 5}}
+    rows, _ = taken(intake, event)
+    assert rows[0]["s"] == {"z": 5, "in": None}
 
 
 def test_change_events_with_former_names_are_refused() -> None:

@@ -12,6 +12,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from opal_lake.definition.changes.apply import changed, changes_of
 from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.formats.registry import SchemaRegistry
 from opal_stream.operations.reading import FormatOptions
@@ -54,6 +55,31 @@ def written(number: int, schema: Any, identity: int, **values: Any) -> bytes:
     record = {"id": identity, "op": "I", "at": MOMENT, **values}
     fastavro.schemaless_writer(body, fastavro.parse_schema(schema), record)
     return head(number) + body.getvalue()
+
+
+def test_a_member_under_its_former_name_is_bad_in_lists_and_maps(registry: Registry) -> None:
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]}
+    schema = schema_of(m={"type": "map", "values": inner}, l={"type": "array", "items": "Inner"})
+    registry.register(1, schema)
+    kind = pa.struct([("x", pa.int32())])
+    spec = new_spec(
+        id=pa.int64(),
+        op=pa.string(),
+        at=UTC_TIME,
+        m=pa.map_(pa.string(), kind),
+        l=pa.list_(kind),
+    )
+    changes = [{"rename": "m.value.x", "to": "y"}, {"rename": "l.element.x", "to": "y"}]
+    renamed, _ = changed(spec, changes_of(changes))
+    options = FormatOptions(format="avro", registry=registry.url, on_new_columns="ignore")
+    decoder = Decoder(renamed, options)
+    in_map = written(1, schema, 1, m={"k": {"x": 1}}, l=[])
+    in_list = written(1, schema, 2, m={}, l=[{"x": 2}])
+    without = written(1, schema, 3, m={}, l=[])
+    decoded = decoder.decode(batch([in_map, in_list, without]))
+    assert [row["id"] for row in good(decoded)] == [3]
+    assert "'m[].x', which the table calls 'y'" in decoded.bad[0].reason
+    assert "'l[].x', which the table calls 'y'" in decoded.bad[1].reason
 
 
 def decoder_of(registry: Registry, policy: str = "ignore", **columns: pa.DataType) -> Decoder:

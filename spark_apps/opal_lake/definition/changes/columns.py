@@ -86,6 +86,8 @@ class AddColumn(Change):
             new = self._with_default(new, is_top=not parents)
         arranged = _arranged(siblings, new, after=self.after, first=self.first)
         check_names(sibling.name for sibling in arranged)
+        if parents:
+            arranged = _without_former_members(arranged, name)
         schema = with_siblings(altered(spec.schema), parents, lambda _: arranged)
         schema = replace(schema, last_id=last_id)
         if not parents:
@@ -126,9 +128,10 @@ class RenameColumn(Change):
         if name == target.field.name:
             return spec
         spec = with_new_name(spec, target, name)
-        schema = with_field(spec.schema, target, replace(target.field, name=name))
-        if not target.is_top:
-            schema = altered(schema)
+        if target.is_top:
+            schema = with_field(spec.schema, target, replace(target.field, name=name))
+        else:
+            schema = _with_member_name(spec.schema, target, name)
         siblings = schema.fields if target.is_top else _members_at(schema, target)
         check_names(sibling.name for sibling in siblings)
         if target.is_top:
@@ -374,6 +377,27 @@ def _with_former(schema: Schema, column: Field, but: str = "") -> Schema:
         return schema
     others = _without_former(schema, column.name).former_names
     return replace(schema, former_names=tuple(sorted([*others, (column.name, column.id)])))
+
+
+def _with_member_name(schema: Schema, target: Target, name: str) -> Schema:
+    """Return the schema with another name of a member, which remembers its former one."""
+    former = (*target.field.former, target.field.name)
+    renamed = replace(target.field, name=name, former=former)
+
+    def with_name(members: tuple[Field, ...]) -> tuple[Field, ...]:
+        exchanged = [renamed if member is target.field else member for member in members]
+        return _without_former_members(exchanged, name)
+
+    return with_siblings(altered(schema), target.parents, with_name)
+
+
+def _without_former_members(members: Sequence[Field], name: str) -> tuple[Field, ...]:
+    """Return members of a struct in which a name belongs to another one than before."""
+    remaining: list[Field] = []
+    for member in members:
+        former = [other for other in member.former if other.casefold() != name.casefold()]
+        remaining.append(replace(member, former=tuple(former)))
+    return tuple(remaining)
 
 
 def _without_former(schema: Schema, name: str) -> Schema:

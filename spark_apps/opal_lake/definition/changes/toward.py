@@ -22,6 +22,7 @@ from opal_lake.definition.schema import (
     Struct,
     atomic_type_name,
     is_widening,
+    member_formerly_called,
     schema_of_arrow,
     type_name,
 )
@@ -108,7 +109,7 @@ class _Walk:
             path = (*parent, column.name)
             existing = by_name.get(column.name.casefold())
             if existing is None:
-                existing = self._renamed(path, by_name)
+                existing = self._renamed(path, by_name, own)
             else:
                 self._refuse_both(path, by_name)
             if existing is None:
@@ -121,11 +122,13 @@ class _Walk:
             if column.id not in matched:
                 self._leave_or_drop((*parent, column.name), column)
 
-    def _renamed(self, path: Path, by_name: Mapping[str, Field]) -> Field | None:
+    def _renamed(
+        self, path: Path, by_name: Mapping[str, Field], own: Sequence[Field]
+    ) -> Field | None:
         """Return the column that gets a new name; None if the column is new."""
         former = self.former.get(_folded(path))
         if former is None:
-            self._refuse_former(path)
+            self._refuse_former(path, own)
             return None
         existing = by_name.get(former[-1].casefold())
         if existing is None:
@@ -147,9 +150,12 @@ class _Walk:
                 "of them, or remove the name from renamed"
             )
 
-    def _refuse_former(self, path: Path) -> None:
+    def _refuse_former(self, path: Path, own: Sequence[Field]) -> None:
         """Raise InvalidInputError for a new column with a name that another column had."""
-        renamed = self.schema.former(path[0]) if len(path) == 1 else None
+        if len(path) == 1:
+            renamed = self.schema.former(path[0])
+        else:
+            renamed = member_formerly_called(own, path[-1])
         if renamed is not None:
             raise InvalidInputError(
                 f"the schema has {path_text(path)!r}, which the table calls {renamed.name!r} since "

@@ -109,11 +109,15 @@ class _Part:
 
     def elements(self) -> "_Part":
         """Return the elements of a list, or a map's values."""
-        parents = pc.list_parent_indices(self.values)
+        lists = self.values
+        if pa.types.is_map(lists.type):
+            # Arrow ends the process if these functions get a map
+            lists = pa.ListArray.from_arrays(lists.offsets, lists.items)
+        parents = pc.list_parent_indices(lists)
         row_of = parents
         if self.row_of is not None:
             row_of = self.row_of.take(parents)
-        return _Part(values=pc.list_flatten(self.values), row_of=row_of)
+        return _Part(values=pc.list_flatten(lists), row_of=row_of)
 
 
 def _part(parts: dict[Steps, _Part], steps: Steps) -> _Part:
