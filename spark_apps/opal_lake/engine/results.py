@@ -73,6 +73,24 @@ def find_result(
     return earlier
 
 
+def result_of_token(
+    log: CommitLog, head: Snapshot, token: str, *, expected: str
+) -> JobResult | None:
+    """Return the result of whichever job had a token, None if none had it.
+
+    A result whose commit has expired counts as one of the expected operation.
+    """
+    check_token(token)
+    version = head.version_of_token(token)
+    if version is None:
+        return read_result(log.storage, token)
+    try:
+        operation = log.read_commit(version).operation
+    except NotFoundError:
+        operation = expected
+    return log.earlier_result(head, operation, token)
+
+
 def keep_result(storage: Storage, result: JobResult) -> JobResult:
     """Store a result with a token. Return it, or the result that is stored already."""
     if result.token is None:

@@ -35,6 +35,7 @@ _DECLARED = {
     "alter": ("spec_changes", "Alter"),
     "restore": ("restore", "Restore"),
     "mutate": ("mutate", "Mutate"),
+    "sql": ("sql", "Sql"),
 }
 NAMES = tuple(_DECLARED)
 

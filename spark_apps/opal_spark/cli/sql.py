@@ -15,13 +15,13 @@ from opal_lake.cli.render import Style, output_width
 from opal_lake.cli.run_job import add_spark
 from opal_lake.cli.shown_rows import rows_lines
 from opal_lake.errors import InvalidInputError, count_text
+from opal_lake.operations.sql import SHOWN_ROWS
 from opal_spark.cli.jobs import require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FORMATS = ("table", "json", "csv")
-SHOWN_ROWS = 100  # of a table for people, without --limit
 
 
 def commands(verbs: Verbs) -> None:
@@ -89,15 +89,14 @@ def sql(args: argparse.Namespace) -> None:
     catalogs = pairs(args.catalog, "--catalog")
     conf = pairs(args.conf, "--conf")
     require_spark("opal sql")
-    from opal_lake.sql.parse import parse, split_script
+    from opal_lake.sql.script import ScriptStep, read_script
     from opal_spark.cli.launch import launched, own_stderr
     from opal_spark.engine.progress import SparkSteps
     from opal_spark.spark_sql.catalog import catalog
     from opal_spark.spark_sql.script import run_script
 
-    for piece in split_script(text):
-        # Spark takes seconds to start, and would raise the same error
-        parse(text, piece)
+    # Spark takes seconds to start, and would raise the same error
+    read_script(text)
     steps = SparkSteps()
     with (
         own_stderr() as stream,
@@ -107,8 +106,11 @@ def sql(args: argparse.Namespace) -> None:
         for name, root in catalogs.items():
             catalog(spark, name, root)
         steps.watch(spark)
-        for step in run_script(spark, text, arguments, args.token):
+
+        def started(step: ScriptStep) -> None:
             line.title = f"sql {step.number}/{step.total}"
+
+        for step in run_script(spark, text, arguments, args.token, started):
             _show(step.rows, form, args.limit, is_first=step.number == 1)
 
 

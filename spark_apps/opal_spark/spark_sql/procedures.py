@@ -13,8 +13,7 @@ from opal_lake.arguments.declared import is_required, types_of
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.verb import Operation, operations_of
 from opal_lake.result import JobResult
-from opal_lake.sql.cursor import Cursor
-from opal_lake.sql.lexer import END, tokens
+from opal_lake.sql.names import name_parts
 from opal_lake.sql.statements import Argument, Call, Slice, TableName
 from opal_spark.spark_sql.arguments import Arguments
 from opal_spark.spark_sql.catalog import catalog_of, table_uri
@@ -52,13 +51,6 @@ def call(spark: SparkSession, statement: Call, args: Arguments, token: str | Non
         )
     is_frame = hasattr(result, "toArrow")
     return result if is_frame else value_frame(spark, result)
-
-
-def takes_token(statement: Call) -> bool:
-    """Return whether a token makes a CALL harmless to repeat."""
-    parts = statement.procedure.parts
-    operation = operations_of(OpalTable).get(parts[-1].lower()) if len(parts) == 3 else None
-    return operation is not None and bool(operation.token_argument)
 
 
 def _operation(procedure: TableName) -> type[Operation[Any]]:
@@ -132,10 +124,7 @@ def _add_token(operation: type[Operation[Any]], given: dict[str, Any], token: st
 
 def _table_uri(spark: SparkSession, procedure: TableName, text: str, args: Arguments) -> str:
     """Return the path of a table; a short name is one of the procedure's catalog."""
-    cursor = Cursor(text, tokens(text))
-    parts = cursor.names("the name of a table")
-    if cursor.token.kind != END:
-        raise cursor.error("the end of the name")
+    parts = name_parts(text)
     whole = TableName(parts=parts, slice=Slice(text=text, offset=0))
     uri = table_uri(spark, whole, args)
     if uri is not None:

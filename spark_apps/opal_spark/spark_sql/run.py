@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.errors import InvalidInputError
+from opal_lake.sql.names import OPAL
 from opal_lake.sql.parse import parse
 from opal_lake.sql.statements import (
     CreateTable,
@@ -26,7 +27,7 @@ from opal_lake.sql.statements import (
 )
 from opal_spark.engine.versions import check_session
 from opal_spark.spark_sql.arguments import Arguments, Given
-from opal_spark.spark_sql.catalog import OPAL, catalog_of, table_uri
+from opal_spark.spark_sql.catalog import catalog_of, table_uri
 from opal_spark.spark_sql.reads import Reads
 from opal_spark.spark_sql.run_rows import (
     run_delete,

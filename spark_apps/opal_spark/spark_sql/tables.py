@@ -15,6 +15,7 @@ from opal_lake.definition.changes.replaced import AnotherDefinitionError
 from opal_lake.definition.properties import PROPERTIES, given_properties
 from opal_lake.definition.schema import COMMIT, Schema
 from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
+from opal_lake.engine.results import keep_result
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.operations.statements import TRIES
@@ -205,7 +206,11 @@ def _on_existing(new: _NewTable) -> JobResult | None:
                 return earlier
     if statement.if_not_exists:
         note = f"{statement.table} exists already, and stays as it is"
-        return JobResult(operation=CREATE, table=new.storage.uri, notes=(note,))
+        existing = JobResult(
+            operation=CREATE, table=new.storage.uri, token=new.token, notes=(note,)
+        )
+        # A repeat of a script knows by this result that the statement ran
+        return keep_result(new.storage, existing)
     if statement.mode != "create":
         return _replace(new)
     raise TableExistsError(
@@ -357,7 +362,10 @@ def alter_table(
             changes = _changes_of(statement, asked)
             if not changes:
                 note = "nothing to change"
-                result = JobResult(operation="alter", table=table.uri, notes=(note,))
+                unchanged = JobResult(
+                    operation="alter", table=table.uri, token=token, notes=(note,)
+                )
+                result = keep_result(table.storage, unchanged)
             else:
                 result = table.alter(changes, token=token)
     return job_frame(spark, result)

@@ -5,24 +5,33 @@ that return something other than a JobResult: findings, and rows to show or to e
 """
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake import layout as paths
-from opal_lake.cli.shown_rows import shown_result
-from opal_lake.errors import InvalidInputError
+from opal_lake.cli.render import Style
+from opal_lake.cli.shown_rows import rows_lines, shown_result
+from opal_lake.data.shown_values import json_rows
+from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.look import Check
 from opal_lake.operations.read import ShowChanges, ShowRows
+from opal_lake.operations.sql import Sql
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_VERSION, INSERT, POSTIMAGE
 from opal_lake.result import JobResult
+from opal_lake.scripts import script_result, steps_of, stored_results
+from opal_lake.sql.script import ScriptStep
 from opal_spark.engine.columns import columns_named
 from opal_spark.engine.failures import observed_count, unwritable_error
+from opal_spark.spark_sql.catalog import catalog
+from opal_spark.spark_sql.script import run_script
 from opal_spark.table import OpalTable, SparkPlace
 
 
@@ -88,6 +97,39 @@ def changes(spark: SparkSession, spec: JobSpec[ShowChanges]) -> JobResult:
         is_new_row = F.col(CHANGE_TYPE).isin(INSERT, POSTIMAGE)
         rows = rows.orderBy(COMMIT_VERSION, *keys, is_new_row)
     return _shown_or_exported(rows, job, result)
+
+
+def sql(spark: SparkSession, spec: JobSpec[Sql]) -> JobResult:
+    """Run the statements of a script, and log the first rows of each result."""
+    job = spec.operation
+    on_tables = steps_of(job)
+    for name, root in job.catalogs.items():
+        catalog(spark, name, root)
+    for step in run_script(spark, job.script, job.args, spec.token, _print_start):
+        _print_rows(step.rows, job.limit)
+    results: list[JobResult | None] = [None] * len(on_tables)
+    if spec.token is not None:
+        results = stored_results(on_tables, spec.token, partial(OpalTable.for_path, spark))
+    return script_result(on_tables, results, uri=spec.table, token=spec.token)
+
+
+def _print_start(step: ScriptStep) -> None:
+    text = f"statement {step.number} of {step.total}, line {step.line}: {step.first_line}"
+    print(text, file=sys.stderr, flush=True)  # noqa: T201  # the log of the job
+
+
+def _print_rows(rows: DataFrame, limit: int) -> None:
+    """Print the first rows of a result as `opal sql` does."""
+    limited = rows.limit(limit + 1) if limit else rows
+    shown = json_rows(limited.toArrow())
+    has_more = bool(limit) and len(shown) > limit
+    if has_more:
+        shown = shown[:limit]
+    lines = list(rows_lines(shown, Style.of(sys.stderr), None))
+    if rows.columns:
+        lines.append(count_text(len(shown), "row") + (_MORE_ROWS if has_more else ""))
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)  # noqa: T201  # the log of the job
 
 
 def _shown_or_exported(
@@ -156,4 +198,6 @@ _RUNS: Mapping[str, Callable[[SparkSession, JobSpec[Any]], JobResult]] = {
     "check": check,
     "read": read,
     "changes": changes,
+    "sql": sql,
 }
+_MORE_ROWS = "; there are more rows, a higher limit shows them"

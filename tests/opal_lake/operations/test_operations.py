@@ -35,6 +35,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "restore": {"version": 7},
     "erase": {"where": "id = 7"},
     "mutate": {"increments": ["incr"], "ids": ["id"]},
+    "sql": {"sql": ["SELECT 1"], "args": {"a": 1}, "catalogs": {"lake": "/lake"}},
     "add_columns": {"columns": {"discount": "double"}},
     "alter": {"changes": [{"rename": "a", "to": "b"}]},
     "set_properties": {"properties": {"window": "30d", "zorder": None}},

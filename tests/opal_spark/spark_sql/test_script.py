@@ -10,9 +10,11 @@ import pytest
 from opal_lake.cli import main
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.exit_codes import INPUT, OK
+from opal_lake.operations.verb import operations_of
 from opal_lake.table import Table
 from opal_spark.spark_sql.catalog import SETTING
 from opal_spark.spark_sql.script import Step, run_script
+from opal_spark.table import OpalTable
 from tests.fixtures_cli import metadata, opal_commands
 from tests.opal_spark.spark_sql.lake import Lake, lake
 
@@ -45,13 +47,45 @@ def test_repeat_with_a_token_goes_on_where_it_stopped(lake: Lake) -> None:
     broken = SCRIPT + "ALTER TABLE lake.t DROP COLUMN no; ALTER TABLE lake.t ADD COLUMN c INT"
     with pytest.raises(InvalidInputError) as caught:
         results(lake.spark, broken, token="run")
-    assert caught.value.__notes__ == ["It is statement 5 of 6, at line 6; the 4 before it ran."]
+    [note] = caught.value.__notes__
+    assert note.startswith("It is statement 5 of 6, at line 6: ALTER TABLE lake.t DROP COLUMN no")
+    assert note.endswith("The 4 before it ran, and what they changed stays.")
     version = lake.table("t").describe()["version"]
     repaired = broken.replace("no;", "name;")
     results(lake.spark, repaired, token="run")
     assert lake.table("t").describe()["version"] == version + 2
     results(lake.spark, repaired, token="run")
     assert lake.table("t").describe()["version"] == version + 2
+
+
+STAGED = """
+CREATE TABLE lake.t (id INT PRIMARY KEY) USING opal;
+CREATE TABLE lake.new (id INT PRIMARY KEY) USING opal;
+INSERT INTO lake.new SELECT 1;
+INSERT INTO lake.t SELECT id FROM lake.new;
+DROP TABLE lake.new;
+ALTER TABLE lake.t DROP COLUMN IF EXISTS no;
+CALL lake.system.savepoint('t', 'loaded');
+INSERT INTO lake.t SELECT count(*) + 10 FROM lake.t;
+"""
+
+
+def test_a_repeat_runs_no_statement_again_whose_table_was_dropped(lake: Lake) -> None:
+    results(lake.spark, STAGED, token="run")
+    repeat = results(lake.spark, STAGED, token="run")
+    assert lake.sql("SELECT id FROM lake.t ORDER BY id") == [(1,), (11,)]
+    with pytest.raises(NotFoundError):
+        lake.table("new")
+    operations = [step[0][0] for step in repeat[1:3]] + [repeat[4][0][0]]
+    assert operations == ["create", "insert", "drop"]
+
+
+def test_a_token_is_looked_up_by_the_operations_of_every_engine() -> None:
+    taken = [
+        {name for name, operation in operations_of(kind).items() if operation.token_argument}
+        for kind in (Table, OpalTable)
+    ]
+    assert taken[0] == taken[1]
 
 
 def test_nothing_runs_if_a_statement_cannot_be_read(lake: Lake) -> None:
