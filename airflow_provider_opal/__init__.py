@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_opal.operators.retention import RetentionOperator
     from airflow_provider_opal.operators.schema_change import SchemaChangeOperator
     from airflow_provider_opal.operators.spark import OpalSparkOperator
+    from airflow_provider_opal.operators.sql import SqlOperator
     from airflow_provider_opal.operators.streaming.ingest import StreamingIngestOperator
     from airflow_provider_opal.operators.zorder import ZOrderOperator
     from airflow_provider_opal.sensors.lag import StreamLagSensor
@@ -86,6 +87,7 @@ __all__ = [
     "RetentionOperator",
     "SchemaChangeOperator",
     "SnapshotTriggerSensor",
+    "SqlOperator",
     "StreamLagSensor",
     "StreamingIngestOperator",
     "WaitFor",
@@ -132,6 +134,7 @@ _MODULES = {
     "RetentionOperator": "airflow_provider_opal.operators.retention",
     "SchemaChangeOperator": "airflow_provider_opal.operators.schema_change",
     "SnapshotTriggerSensor": "airflow_provider_opal.sensors.snapshot",
+    "SqlOperator": "airflow_provider_opal.operators.sql",
     "StreamLagSensor": "airflow_provider_opal.sensors.lag",
     "StreamingIngestOperator": "airflow_provider_opal.operators.streaming.ingest",
     "CreateTable": "airflow_provider_opal.operators.ingest",

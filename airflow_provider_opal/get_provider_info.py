@@ -13,6 +13,7 @@ _OPERATORS = (
     "operators.zorder",
     "operators.restore",
     "operators.schema_change",
+    "operators.sql",
     "operators.retention",
     "operators.maintenance",
     "operators.data_change_event",

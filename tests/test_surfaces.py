@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_opal.operators.sql import SqlOperator
 from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.pipeline import Consumer, pipeline_of
 from airflow_provider_opal.templates.yaml.models import version_1
@@ -20,6 +21,7 @@ from opal_lake.cli.look import commands as lake_commands
 from opal_lake.operations import NAMES, operation_named
 from opal_lake.operations.create import COLUMN_ROLES, NewTable
 from opal_spark.cli.jobs import commands as spark_commands
+from opal_spark.cli.sql import commands as sql_commands
 
 EVERYWHERE = {"help", "table", "json", "option", "traceback", "token"}
 EVERYWHERE |= {"conf", "verbose", "spark", "local"}
@@ -38,6 +40,7 @@ def flags(verb: str) -> set[str]:
     verbs = OpalParser(prog="opal").add_subparsers(dest="command")
     lake_commands(verbs)
     spark_commands(verbs)
+    sql_commands(verbs)
     parser: argparse.ArgumentParser = verbs.choices[verb]
     return {action.dest for action in parser._actions} - EVERYWHERE
 
@@ -88,6 +91,12 @@ SURFACES: Mapping[str, tuple[set[str], str, set[str]]] = {
     "opal retain": (flags("retain"), "retain", set()),
     "opal erase": (flags("erase"), "erase", set()),
     "opal maintain": (flags("maintain"), "maintain", {"keep_files", "delete"}),
+    "opal sql": (
+        flags("sql") | {"sql", "args", "catalogs"},
+        "sql",
+        {"text", "file", "arg", "catalog", "format"},
+    ),
+    "SqlOperator": (arguments(SqlOperator), "sql", {"catalog", "catalogs"}),
     "opal mutate": (flags("mutate"), "mutate", {"paths", "increments", "properties"}),
 }
 

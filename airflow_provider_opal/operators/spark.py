@@ -46,7 +46,7 @@ KEY_HINT = (
 SCHEDULE_HINT = (
     "The DAG's schedule creates no partition keys: use schedule=keyed_schedule('@daily')"
 )
-_KEY_ASKED_FOR = re.compile(r"\{[{%][^}]*\bpartition_key\b")
+KEY_ASKED_FOR = re.compile(r"\{[{%][^}]*\bpartition_key\b")
 RETRIED = "a retry has the same token, so that nothing is applied twice"
 
 
@@ -141,7 +141,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         self.keyed = keyed
         self.history_url: str | None = None  # set when the job reports it
         templates = json.dumps([table, self.arguments], default=str)
-        self._asks_for_key = bool(_KEY_ASKED_FOR.search(templates))
+        self._asks_for_key = bool(KEY_ASKED_FOR.search(templates))
 
     @classmethod
     def partial(cls, **given: Any) -> Any:
@@ -235,8 +235,8 @@ class OpalSparkOperator(SparkSubmitOperator):
         result = self._result(opal, spec) or self._look(opal, spec, context)
         if result is not None:
             if result.repeated:
-                message = "an earlier try committed version %s; the job is not submitted again"
-                self.log.info(message, result.version)
+                message = "an earlier try %s; the job is not submitted again"
+                self.log.info(message, _done(result))
             else:
                 message = "%s at version %s; no Spark job started"
                 self.log.info(message, self.nothing_to_do, result.version)
@@ -254,9 +254,7 @@ class OpalSparkOperator(SparkSubmitOperator):
             if isinstance(self._hook, OpalSubmitHook):
                 shown = self._hook.redacted(str(failure))
             self.log.warning(
-                "version %s was committed, but Spark reported a failure afterwards: %s",
-                result.version,
-                shown,
+                "the job %s, but Spark reported a failure afterwards: %s", _done(result), shown
             )
         return self.finish(context, result)
 
@@ -264,13 +262,10 @@ class OpalSparkOperator(SparkSubmitOperator):
         """Log the result, and return it for XCom."""
         for note in result.notes:
             self.log.log(self.note_level, "%s", note)
-        self.log.info(
-            "%s of %s: version %s, %s",
-            result.operation,
-            result.table,
-            result.version,
-            dict(result.counts),
-        )
+        at_version = "" if result.version is None else f"version {result.version}, "
+        summary = "%s of %s: %s%s"
+        counts = dict(result.counts)
+        self.log.info(summary, result.operation, result.table, at_version, counts)
         has_new_view = self.changes_view() and result.version is not None
         if has_new_view and self.lakechime_conn_id is not None:
             from airflow_provider_opal.events.commits import register_commits
@@ -527,6 +522,13 @@ def _remember(context: "Context", process: Mapping[str, Any]) -> None:
     store = context.get("task_state_store")
     if store is not None:
         store.set(PROCESS_KEY, dict(process))
+
+
+def _done(result: "JobResult") -> str:
+    """Return what a job has done; one that changes several tables has no version."""
+    if result.version is None:
+        return "did its work"
+    return f"committed version {result.version}"
 
 
 def _last_error(hook: Any) -> str:

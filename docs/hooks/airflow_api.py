@@ -23,6 +23,7 @@ GROUPS = {
         "MaintenanceOperator",
         "RestoreOperator",
         "SchemaChangeOperator",
+        "SqlOperator",
         "StreamingIngestOperator",
         "BulkMutationOperator",
         "ReconcileOperator",
@@ -128,6 +129,12 @@ OWN_MEANINGS: Mapping[str, Mapping[str, str]] = {
     "SnapshotTriggerSensor": {
         "mode": '`"any"` or `"all"` of the tables must have something new; '
         'or Airflow\'s `"poke"` or `"reschedule"`'
+    },
+    "SqlOperator": {
+        "args": "the values of parameters such as `:day`",
+        "catalog": "the name of the lake's root in statements",
+        "limit": "at most so many rows of a query in the log; 0: all",
+        "sql": "statements, a list of texts, or the name of a template file that ends in .sql",
     },
     "StreamLagSensor": {
         "name": "the stream's name",
