@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from opal_lake.arguments.declared import given_fields
-from opal_lake.definition.sql_schema import refuse_lengths
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations import consume
@@ -21,7 +20,12 @@ from opal_lake.source import BATCH_MB, Files, Jdbc
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.write.bootstrap import SourceTable
-from opal_spark.engine.columns import arrow_of_spark, columns_of_schema, spark_of_arrow
+from opal_spark.engine.columns import (
+    arrow_of_spark,
+    columns_of_schema,
+    parsed_columns,
+    spark_of_arrow,
+)
 from opal_spark.engine.session import cache_settings, storage_options, use_this_python
 from opal_spark.engine.versions import check_session
 from opal_spark.mutate import mutate
@@ -187,8 +191,7 @@ class SparkPlace:
 
     def sql_columns(self, schema: str) -> pa.Schema:
         """Return the columns of a schema that is written as in CREATE TABLE."""
-        refuse_lengths(schema)
-        return arrow_of_spark(self.spark.createDataFrame([], schema).schema)
+        return parsed_columns(self.spark, schema)
 
     def source_columns(self, source: Files | Jdbc, delta: str) -> pa.Schema:
         """Return the columns of a source.

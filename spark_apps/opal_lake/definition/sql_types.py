@@ -36,8 +36,8 @@ def arrow_of_type(column: str, text: str) -> pa.DataType:
 
     Raises InvalidInputError for another text. Its message names the column.
     """
-    tokens = _Tokens(text)
     try:
+        tokens = _Tokens(text)
         kind = _type(tokens, 0)
         tokens.end()
     except _NotATypeError:

@@ -7,7 +7,7 @@ down and generate code, on Connect as well.
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -26,8 +26,10 @@ from opal_lake.definition.schema import (
     schema_of_arrow,
     type_name,
 )
+from opal_lake.definition.sql_schema import refuse_lengths
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
+from opal_spark.engine.failures import spark_errors
 
 _SPARK_OF: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),
@@ -172,6 +174,17 @@ def arrow_of_spark(schema: T.StructType) -> pa.Schema:
     return pa.schema(
         [_arrow_field(field.name, field.name, field.dataType) for field in schema.fields]
     )
+
+
+def parsed_columns(spark: SparkSession, schema: str) -> pa.Schema:
+    """Return the columns of a schema as in CREATE TABLE, as Spark reads it.
+
+    Settings of the session say what some types mean, such as TIMESTAMP.
+    """
+    refuse_lengths(schema)
+    with spark_errors():
+        parsed = spark.createDataFrame([], schema).schema
+    return arrow_of_spark(parsed)
 
 
 def columns_of_schema(schema: T.StructType) -> pa.Schema:

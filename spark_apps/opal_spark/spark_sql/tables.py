@@ -13,7 +13,7 @@ from opal_lake.definition.changes.defaults import SetDefault
 from opal_lake.definition.changes.paths import path_text, target_of
 from opal_lake.definition.changes.replaced import AnotherDefinitionError
 from opal_lake.definition.properties import PROPERTIES, given_properties
-from opal_lake.definition.schema import COMMIT, Schema
+from opal_lake.definition.schema import COMMIT, Schema, type_name
 from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.engine.results import keep_result
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
@@ -56,7 +56,7 @@ from opal_lake.sql.statements import (
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import CREATE, begin_with_rows, create_on, finish_without_rows, table_on
 from opal_lake.write.replace_table import NewContent, replace_table
-from opal_spark.engine.columns import columns_of_schema
+from opal_spark.engine.columns import columns_of_schema, parsed_columns
 from opal_spark.engine.failures import spark_errors
 from opal_spark.engine.session import cache_settings, storage_options
 from opal_spark.spark_sql.arguments import Arguments
@@ -75,7 +75,7 @@ from opal_spark.spark_sql.shown import (
     show_tables,
     uri_of,
 )
-from opal_spark.table import OpalTable, SparkPlace
+from opal_spark.table import OpalTable
 
 Changes = list[dict[str, Any]]
 
@@ -270,7 +270,7 @@ def _columns(new: _NewTable) -> pa.Schema:
             f"{new.statement.table} has no columns; write them in parentheses, or AS SELECT"
         )
     texts = [f"{name_text(column.name[0])} {column.type}" for column in columns]
-    return SparkPlace(spark=new.spark, uri=new.uri).sql_columns(",\n".join(texts))
+    return parsed_columns(new.spark, ",\n".join(texts))
 
 
 def _layout(statement: CreateTable) -> TableLayout:
@@ -396,6 +396,13 @@ class _Asked:
     def default(self, value: Slice) -> str | None:
         return default_literal(self.spark, value, self.args)
 
+    def type_of(self, name: Names, data_type: Slice) -> str:
+        """Return a type for a change of columns; Spark parses it, as in CREATE TABLE."""
+        _refuse_in_type(name, data_type)
+        # A nested column stands in errors with its whole path
+        column = f"{name_text(path_text(name))} {data_type}"
+        return type_name(parsed_columns(self.spark, column).field(0).type)
+
 
 def _changes_of(statement: AlterTable, asked: _Asked) -> Changes:
     """Return the changes of columns and constraints that a statement asks for."""
@@ -438,8 +445,8 @@ def _added(column: ColumnDefinition, asked: _Asked) -> Changes:
     if column.comment is not None:
         raise InvalidInputError("a table keeps no COMMENT; leave it out")
     name = path_text(column.name)
-    _refuse_in_type(column.name, column.type)
-    add = {"add": name, "type": column.type.text, **_position_of(column.position)}
+    kind = asked.type_of(column.name, column.type)
+    add = {"add": name, "type": kind, **_position_of(column.position)}
     if column.default is not None:
         add["default"] = asked.default(column.default)
     steps: Changes = [add]
@@ -465,8 +472,7 @@ def _steps_of(change: ColumnChange, asked: _Asked) -> Changes:
     if change.not_null is not None:
         steps.append({"set_not_null" if change.not_null else "drop_not_null": name})
     if change.type is not None:
-        _refuse_in_type(change.column, change.type)
-        steps.append({"widen": name, "type": change.type.text})
+        steps.append({"widen": name, "type": asked.type_of(change.column, change.type)})
     if change.position is not None:
         steps.append({"move": name, **_position_of(change.position)})
     value = None if change.default is None else asked.default(change.default)

@@ -278,6 +278,22 @@ def test_columns_change_in_one_commit_each(lake: Lake) -> None:
     assert lake.job("ALTER TABLE lake.t DROP COLUMN IF EXISTS no").notes == ["nothing to change"]
 
 
+def test_alter_reads_types_as_create_does(lake: Lake) -> None:
+    types = "TIMESTAMP, b STRUCT<`a b`: DECIMAL(10, /* digits */ 2), `c``d`: TIMESTAMP>"
+    lake.spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        lake.sql(f"CREATE TABLE lake.a (id INT PRIMARY KEY, a {types}) USING opal")
+        lake.sql("CREATE TABLE lake.b (id INT PRIMARY KEY, day DATE) USING opal")
+        lake.sql(f"ALTER TABLE lake.b ADD COLUMNS (a {types})")
+        lake.sql("ALTER TABLE lake.b ALTER COLUMN day TYPE TIMESTAMP")
+    finally:
+        lake.spark.conf.unset("spark.sql.timestampType")
+    created, altered = (dict(columns_of(lake.table(name))) for name in "ab")
+    assert altered["day"] == created["a"] == "timestamp_ntz"
+    assert altered["a"] == created["a"]
+    assert altered["b"] == created["b"]
+
+
 def test_constraints_hold_and_change(lake: Lake) -> None:
     lake.sql(
         "CREATE TABLE lake.t (id INT NOT NULL PRIMARY KEY, n INT NOT NULL, a STRING, "
@@ -331,7 +347,10 @@ def test_properties_are_set_and_unset(lake: Lake) -> None:
         ("ADD COLUMN a INT DEFAULT 'x'", "the default of column 'a' of type INT"),
         ("ADD COLUMN a DATE DEFAULT current_date()", "is not a literal"),
         ("ADD COLUMN a INT COMMENT 'x'", "keeps no COMMENT"),
-        ("ADD COLUMN a INTERVAL DAY", "is not a type"),
+        ("ADD COLUMN a INTERVAL DAY", "column 'a': type INTERVAL DAY is not supported in a table"),
+        ("ADD COLUMN a NOTHING", "NOTHING"),
+        ("ADD COLUMN a DECIMAL(10.2)", "10.2"),
+        ("ADD COLUMN a ARRAY<VARCHAR(3)>", "VARCHAR(3) is not a type of a table"),
         ("ADD COLUMN a INT AFTER no", "after='no'"),
         ("ALTER COLUMN id TYPE INT", "cannot become"),
         ("ALTER COLUMN id COMMENT 'x'", "keeps no COMMENT"),
