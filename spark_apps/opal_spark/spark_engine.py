@@ -24,7 +24,7 @@ from opal_spark.engine.by_key import guess_slots
 from opal_spark.engine.columns import arrow_of_spark, spark_schema
 from opal_spark.engine.executor import SparkTasks
 from opal_spark.engine.failures import spark_errors
-from opal_spark.engine.session import parallelism
+from opal_spark.engine.session import frame_of_arrow, parallelism
 from opal_spark.read.changes import changes
 from opal_spark.read.history_view import history
 from opal_spark.read.overwrite import (
@@ -45,7 +45,10 @@ class SparkEngine(SparkTasks):
 
     @contextmanager
     def fit(
-        self, source: DataFrame | Files | Jdbc, how: ReadAs, spec_of: Callable[[], TableSpec]
+        self,
+        source: DataFrame | pa.Table | Files | Jdbc,
+        how: ReadAs,
+        spec_of: Callable[[], TableSpec],
     ) -> Iterator[SparkRows]:
         """Yield the rows of a source.
 
@@ -56,6 +59,8 @@ class SparkEngine(SparkTasks):
                 "deleted= marks rows in memory; rows of a DataFrame delete their key by the "
                 "table's delete condition"
             )
+        if isinstance(source, pa.Table):
+            source = frame_of_arrow(self.spark, source)
         with (
             source_errors(self.spark, source, spec_of),
             SparkRows(spark=self.spark, given=source, how=how) as fitted,

@@ -129,6 +129,16 @@ except ValueError as error:
     assert "cannot hold" in str(error)
 else:
     raise AssertionError("a value that the column cannot hold was stored")
+for clause in ({"set": {"price": source["price"]}}, {"set": {}, "where": source["price"] > 0}):
+    try:
+        table.merge(source, on="t.sku = s.sku").when_matched_update(**clause).execute()
+    except ValueError as error:
+        assert "`s`.`price`" in str(error), error
+    else:
+        raise AssertionError("a Column of another DataFrame was accepted")
+arrow = source.toArrow().append_column("note", [["x", "y"]])
+merge = table.merge(arrow, on="t.sku = s.sku").with_schema_evolution()
+assert merge.when_matched_update_all().execute().notes == ("added column 'note'",)
 print("all well")
 spark.stop()
 """

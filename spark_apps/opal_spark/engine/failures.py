@@ -48,6 +48,10 @@ _OTHER_PYTHON = re.compile(
 )
 # The beginning of Spark's plan or stack, which follows the words of a message
 _PLAN_OR_STACK = re.compile(r";?\n\s*['+:]|\n\s*at |\nDriver stacktrace|\nJVM stacktrace")
+# A column that belongs to another DataFrame, in classic Spark and in Connect
+_OTHER_FRAME = re.compile(
+    r"\[(?:MISSING_ATTRIBUTES\.\w+|CANNOT_RESOLVE_DATAFRAME_COLUMN)\][^\"]*\"([^\"]+)\""
+)
 _BAD_PATTERN = re.compile(r"PatternSyntaxException: ([^\n]*)")
 # The message that `opal_spark.engine.conditions` raises for a row in which a condition divides by 0
 _DIVIDED = re.compile(
@@ -102,7 +106,7 @@ def as_opal_error(error: Exception) -> Exception:
         return problem
     if (problem := python_problem(error)) is not None:
         return problem
-    if (problem := _row_problem(str(error))) is not None:
+    if (problem := _expression_problem(str(error))) is not None:
         return problem
     if "NullPointerException" in str(error) and "OrcFilters" in str(error):
         return InvalidInputError(
@@ -121,14 +125,20 @@ def as_opal_error(error: Exception) -> Exception:
     return error
 
 
-def _row_problem(text: str) -> InvalidInputError | None:
-    """Return the error for an expression that has no value in some row."""
+def _expression_problem(text: str) -> InvalidInputError | None:
+    """Return the error for an expression that Spark cannot compute in some row."""
     if (problem := _raised_problem(text)) is not None:
         return problem
     if (pattern := _BAD_PATTERN.search(text)) is not None:
         return InvalidInputError(
             f"a regular expression of a filter is not valid in Java: {pattern[1]}; "
             "correct the expression"
+        )
+    if (other := _OTHER_FRAME.search(text)) is not None:
+        name = other[1]
+        return InvalidInputError(
+            f"a Column of another DataFrame, such as df[{name!r}], is unknown here; write "
+            f"F.col({name!r}), in a merge F.col('s.{name}') for the source, or F.col('t.{name}')"
         )
     return None
 

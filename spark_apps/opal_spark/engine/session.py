@@ -295,6 +295,39 @@ def rows_from_arrow(spark: "SparkSession", rows: "pa.Table", schema: "StructType
         return spark.createDataFrame(rows.combine_chunks(), schema)
 
 
+def frame_of_arrow(spark: "SparkSession", rows: "pa.Table") -> "DataFrame":
+    """Return a caller's table of Arrow as a DataFrame.
+
+    Raises InvalidInputError for a type that Spark does not have, and for nanoseconds that it would
+    cut off.
+    """
+    import pyarrow as pa
+    from pyspark.errors import PySparkTypeError
+
+    fields = [field.with_type(_in_microseconds(field.type)) for field in rows.schema]
+    try:
+        return spark.createDataFrame(rows.cast(pa.schema(fields)))
+    except (PySparkTypeError, pa.ArrowInvalid) as error:
+        raise InvalidInputError(
+            f"Spark cannot hold a column of the rows ({error}); cast the column in Arrow first"
+        ) from error
+
+
+def _in_microseconds(kind: "pa.DataType") -> "pa.DataType":
+    """Return a type with microseconds in place of nanoseconds, also in nested types."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_microseconds(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_microseconds(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _in_microseconds(kind.item_type))
+    return kind
+
+
 @contextmanager
 def _setting(
     spark: "SparkSession", name: str, value: int | str, *, lowers: bool = False

@@ -30,6 +30,7 @@ from opal_spark.read.statement import (
     rows_of_pairs,
     side_column,
     source_rows,
+    with_frame,
 )
 from opal_spark.read.statement_rows import LookUp, key_columns, rows_of_target
 from opal_spark.read.understood import understood
@@ -49,14 +50,15 @@ def region_statement_rows(spark: SparkSession, plan: StatementPlan) -> DataFrame
         rows = _rows_of_region(spark, plan).alias(plan.target)
         made = rows.select(made_row(plan, plan.of("matched"), rows, []).alias(DELETED))
         return made.select(f"{DELETED}.*")
-    source = source_rows(spark, plan)
+    plan = with_frame(spark, plan)
+    source = source_rows(plan)
     rows = rows_of_pairs(plan, source, _overwritten(spark, plan, source))
     return _checked(spark, rows, plan)
 
 
 def touched_partitions(spark: SparkSession, plan: StatementPlan) -> pa.Table:
     """Return the partitions of the source's rows, in this process."""
-    source = source_rows(spark, plan)
+    source = source_rows(with_frame(spark, plan))
     names = {name.casefold(): name for name in source.columns}
     columns: list[Column] = []
     for field in partition_sources(plan.spec):

@@ -8,7 +8,7 @@ have are ambiguous, as in any join.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.read.statement import Clause, StatementPlan, When, is_on_keys
 from opal_spark.engine.columns import default_column, quoted, spark_field_type
 from opal_spark.engine.conditions import constant
-from opal_spark.engine.session import rough_rows
+from opal_spark.engine.session import frame_of_arrow, rough_rows
 from opal_spark.engine.stored_values import stored_value
 from opal_spark.read.rows_by_id import BY_IDS, IdLimits, TargetCondition, rows_where
 from opal_spark.read.statement_rows import LookUp, key_columns, rows_of_target
@@ -68,7 +68,8 @@ def statement_rows(
     plan.check()
     if plan.source is None:
         return _rows_of_table(spark, plan, limits)
-    source = source_rows(spark, plan)
+    plan = with_frame(spark, plan)
+    source = source_rows(plan)
     return rows_of_pairs(plan, source, _paired(spark, plan, source))
 
 
@@ -117,14 +118,20 @@ def _rows_where(
     return rows_where(spark, plan, condition, _target_fields(plan))
 
 
-def source_rows(spark: SparkSession, plan: StatementPlan) -> DataFrame:
-    """Return the source of a merge as a DataFrame with the columns that clauses need."""
+def with_frame(spark: SparkSession, plan: StatementPlan) -> StatementPlan:
+    """Return a plan whose source is a DataFrame, if it is a table of Arrow."""
+    if isinstance(plan.source, pa.Table):
+        return replace(plan, source=frame_of_arrow(spark, plan.source))
+    return plan
+
+
+def source_rows(plan: StatementPlan) -> DataFrame:
+    """Return the source of a merge, with the columns that clauses need."""
     source = plan.source
-    if isinstance(source, pa.Table):
-        source = spark.createDataFrame(source)
     if not isinstance(source, DataFrame):
         raise InvalidInputError(
-            f"the source of the statement is a {type(source).__name__}; pass a DataFrame"
+            f"the source of the statement is a {type(source).__name__}; pass a DataFrame or a "
+            "pyarrow Table"
         )
     known: set[str] = set()
     for name in source.columns:

@@ -300,6 +300,61 @@ def test_wrong_texts_are_errors_and_change_nothing(spark: SparkSession, table: O
     assert table.describe()["version"] == version
 
 
+def test_columns_of_a_merge_are_named_by_their_side(spark: SparkSession, table: OpalTable) -> None:
+    source = changes(spark, ("ax", 2, 1), ("dye", 2, 4))
+    on = F.col("t.sku") == source["sku"]
+    (
+        table.merge(source, on=on)
+        .when_matched_update({"price": F.col("s.price") + F.col("t.price"), "at": F.col("s.at")})
+        .when_not_matched_insert({"sku": F.col("s.sku"), "at": F.col("at"), "price": F.lit(7)})
+        .execute()
+    )
+    assert content(table.read()) == [("ax", 2, 11), *ROWS[1:], ("dye", 2, 7)]
+    merge = table.merge(source, on="t.sku = s.sku")
+    of_frame = r"such as df\['price'\], is unknown here; .*F.col\('s.price'\)"
+    with pytest.raises(InvalidInputError, match=of_frame):
+        merge.when_matched_update({"price": source["price"]}).execute()
+    with pytest.raises(InvalidInputError, match=of_frame):
+        merge.when_matched_delete(where=source["price"] > 0).execute()
+    with pytest.raises(InvalidInputError, match=of_frame):
+        table.update({"price": table.read()["price"] + 1})
+    assert len(content(table.read())) == 4
+
+
+def test_tables_of_arrow_are_sources_of_all_statements(table: OpalTable) -> None:
+    rows = pa.table({"sku": ["ax", "dye"], "at": [2, 2], "price": pa.array([5, 6], pa.int32())})
+    with_note = rows.append_column("note", pa.array(["n", None]))
+    merge = table.merge(with_note, on="t.sku = s.sku").with_schema_evolution()
+    result = merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert result.notes == ("added column 'note'",)
+    shown = [("ax", 2, 5, "n"), ("bow", 1, 20, None), ("cup", 1, 30, None), ("dye", 2, 6, None)]
+    columns = ["sku", "at", "price", "note"]
+    assert sorted(map(tuple, table.read(columns=columns).collect())) == shown
+    table.overwrite(with_note.slice(1), where="price > 5")
+    twice = pa.concat_tables([with_note, with_note])
+    latest = table.merge(twice, on="t.sku = s.sku", duplicates="latest")
+    assert latest.when_matched_update_all().execute().counts["updated"] == 2
+    assert table.check() == []
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([6, 7], pa.uint64()),
+        pa.array([1001, 1000], pa.timestamp("ns")),
+        pa.array([[{"x": 1001}], None], pa.list_(pa.struct([("x", pa.timestamp("ns"))]))),
+    ],
+)
+def test_values_of_arrow_that_spark_would_lose_are_errors(
+    table: OpalTable, values: pa.Array
+) -> None:
+    rows = pa.table({"sku": ["ax", "dye"], "at": [2, 2], "more": values})
+    merge = table.merge(rows, on="t.sku = s.sku").with_schema_evolution()
+    with pytest.raises(InvalidInputError, match="cast the column in Arrow first"):
+        merge.when_matched_update_all().execute()
+    assert content(table.read()) == ROWS
+
+
 def test_merge_adds_the_columns_of_its_source(spark: SparkSession, table: OpalTable) -> None:
     wider = changes(
         spark, ("ax", 2, "x"), ("dye", 2, "y"), ddl="sku STRING, at BIGINT, note STRING"
