@@ -54,7 +54,7 @@ def plan_added(schema: Schema, columns: pa.Schema) -> Schema:
     if problems:
         raise InvalidInputError(
             f"the table has other types: {'; '.join(problems)}. "
-            "The type of a column never changes: choose another name"
+            "Choose another name; `alter` can widen the type of a column"
         )
     if not new:
         return schema

@@ -37,9 +37,11 @@ class _Statement(Job):
     tries: Tries = TRIES
 
     def _run(self, table: "OpenTable", plan: Any) -> JobResult:
-        from opal_lake.write.statement_job import Statement, run_statement
+        from opal_lake.write.statement_job import StatementRun, run_statement
 
-        statement = Statement(operation=self.title, plan=plan, token=self.token, tries=self.tries)
+        statement = StatementRun(
+            operation=self.title, plan=plan, token=self.token, tries=self.tries
+        )
         return run_statement(table, statement)
 
 

@@ -5,7 +5,7 @@ visible rows with it, and has clauses for pairs that match and for rows without 
 clauses for a row or pair, the first whose condition is true applies.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,7 +49,8 @@ class StatementPlan:
     """A statement on a state of a table.
 
     - `target` and `other` are the names by which expressions call the table and the source.
-    - With `evolves`, the source may lack columns: an update leaves them, an insert has nulls.
+    - With `evolves`, the source may lack columns: an update leaves them, an insert has their
+      defaults.
     - With `latest`, of several rows of the source with one key only the latest counts.
     - Deletes have the delta of the row that they end, or `at`.
     - With a `region`, only rows of the region end without a row of the source, and only they are
@@ -83,6 +84,14 @@ class StatementPlan:
         keys = {field.name.casefold() for field in self.spec.keys}
         known = {field.name.casefold() for field in self.spec.schema.fields}
         for clause in self.clauses:
+            if clause.action == "update" and clause.values == {}:
+                raise InvalidInputError("the update sets no column; name one in `set`")
+            repeated = repeated_name(clause.values or {})
+            if repeated is not None:
+                raise InvalidInputError(
+                    f"the {clause.action} sets column {repeated!r} twice; leave one of the values "
+                    "out. Case makes no difference"
+                )
             for name in clause.values or {}:
                 if name.casefold() not in known:
                     raise InvalidInputError(
@@ -114,6 +123,11 @@ class StatementPlan:
         of the table; that of a merge may have some, for its conditions.
         """
         given = {name.casefold() for name in columns}
+        repeated = repeated_name(columns)
+        if repeated is not None:
+            raise InvalidInputError(
+                f"the source has more than one column {repeated!r}; select or rename its columns"
+            )
         refuse_commit_column(self.spec, given)
         if self.on is None:
             self._refuse_unknown(columns)
@@ -206,6 +220,21 @@ class SidedColumns(Columns):
             raise FaultError(fault.at, fault.text.replace(side_name(side, ""), "")) from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetColumns(Columns):
+    """The table's columns by their own names, for texts that may name the side.
+
+    They are those that `SidedColumns` finds for the table's side alone.
+    """
+
+    side: str
+
+    def read(self, column: Column) -> Read:
+        first, *rest = column.path
+        path = tuple(rest) if rest and first.casefold() == self.side.casefold() else column.path
+        return Columns.read(self, Column(path=path, at=column.at))
+
+
 def side_name(side: str, name: str) -> str:
     """Return the name that a column of a side has in joined rows."""
     return f"{side}.{name}"
@@ -216,6 +245,16 @@ def sided(field: Field, side: str) -> Field:
     return Field(
         id=field.id, name=side_name(side, field.name), physical=field.physical, type=field.type
     )
+
+
+def repeated_name(names: Iterable[str]) -> str | None:
+    """Return a name that appears again, maybe in another case; None if none does."""
+    known: set[str] = set()
+    for name in names:
+        if name.casefold() in known:
+            return name
+        known.add(name.casefold())
+    return None
 
 
 def _has(fields: Sequence[Field], name: str) -> bool:
@@ -234,6 +273,12 @@ def text_only(given: Any, what: str) -> str:
 def condition_of(given: Any, columns: SidedColumns) -> Condition:
     """Return the condition of a clause over joined rows."""
     return bound_condition(text_only(given, columns.use.name), columns)
+
+
+def target_condition(text: str, plan: StatementPlan) -> Condition:
+    """Return a condition over the table's own rows, which have no side in their names."""
+    fields = plan.spec.schema.fields
+    return bound_condition(text, TargetColumns(fields=fields, use=WHERE, side=plan.target))
 
 
 def values_of(

@@ -40,9 +40,10 @@ from opal_lake.read.statement import (
     keys_of_condition,
     region_test,
     side_name,
+    target_condition,
     values_of,
 )
-from opal_lake.read.where import where_condition, where_predicate
+from opal_lake.read.where import where_predicate
 
 _IDS = (SEGMENT, OFFSET)
 
@@ -153,11 +154,7 @@ def _target_rows(plan: StatementPlan, where: Any, fields: Sequence[Field]) -> pa
     """
     if where is None:
         return scanned(plan, fields, None)
-    try:
-        condition = where_condition(where, plan.spec)
-    except InvalidInputError:
-        # The text names the table by its alias, which only joined rows have
-        return scanned(plan, fields, None)
+    condition = target_condition(where, plan)
     keys = keys_of_condition(where, plan.spec, plan.target)
     if keys is None:
         return scanned(plan, fields, condition)

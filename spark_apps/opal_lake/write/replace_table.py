@@ -16,7 +16,7 @@ from opal_lake.read.region import Region
 from opal_lake.read.statement import Clause, StatementPlan, overwrite_clauses
 from opal_lake.result import JobResult
 from opal_lake.write.spec_change import check_properties_fit
-from opal_lake.write.statement_job import Statement, run_statement
+from opal_lake.write.statement_job import StatementRun, run_statement
 
 REPLACE = "replace"
 
@@ -60,7 +60,7 @@ def replace_table(
             region=Region(),
         )
 
-    statement = Statement(
+    statement = StatementRun(
         operation=REPLACE, plan=plan, token=token, tries=tries, replaces_definition=True
     )
     return run_statement(table, statement)

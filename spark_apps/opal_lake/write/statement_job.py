@@ -34,8 +34,8 @@ from opal_lake.write.touched import check_region_untouched, check_untouched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """A statement: the name of its operation, and its plan on a given version.
+class StatementRun:
+    """A statement to run: the name of its operation, and its plan on a given version.
 
     `tries` is how often it runs if other jobs touch its rows meanwhile. A statement that
     `replaces_definition` commits it even if it writes no row, and needs a table without pending
@@ -53,7 +53,7 @@ class Statement:
 class _Run:
     """One run of a statement: the version that it read, and what its tasks wrote."""
 
-    statement: Statement
+    statement: StatementRun
     base: Snapshot
     plan: StatementPlan
     spec: TableSpec
@@ -79,7 +79,7 @@ class _Run:
         return not (self.statement.replaces_definition and is_defined_anew)
 
 
-def run_statement(table: OpenTable, statement: Statement) -> JobResult:
+def run_statement(table: OpenTable, statement: StatementRun) -> JobResult:
     """Run a statement until it commits; raise ConflictError if it has no try left."""
     if statement.tries < 1:
         raise InvalidInputError(f"tries must be at least 1, got {statement.tries}")
@@ -98,12 +98,14 @@ def run_statement(table: OpenTable, statement: Statement) -> JobResult:
             if attempt + 1 == statement.tries:
                 raise ConflictError(
                     f"the {statement.operation} ran {count_text(statement.tries, 'time')}, and "
-                    f"each time another job changed its rows before it committed: {error}"
+                    f"each time another job's commit came into its way: {error}"
                 ) from error
     raise AssertionError
 
 
-def _run_on(table: OpenTable, statement: Statement, base: Snapshot, started_us: int) -> JobResult:
+def _run_on(
+    table: OpenTable, statement: StatementRun, base: Snapshot, started_us: int
+) -> JobResult:
     """Run a statement on the state of a version, and commit it."""
     base = finish_what_is_over(table.log, base)
     plan = statement.plan(base)
@@ -119,7 +121,7 @@ def _run_on(table: OpenTable, statement: Statement, base: Snapshot, started_us: 
     slots = table.executor.statement_slots(plan, rows, writer.merged_entries)
     task = partial(write_statement_slot, spec=spec, writer=writer, slots=slots, commit_us=commit_us)
     outputs = table.executor.by_key_hash(rows, plan.snapshot, slots, task)
-    _check_outputs(statement, outputs)
+    _check_outputs(statement, plan, outputs)
     rule_outputs = JobOutputs(
         writer=writer, outputs=tuple(output.rule_output for output in outputs), slots=slots
     )
@@ -152,7 +154,9 @@ def _with_deletes(plan: StatementPlan) -> TableSpec:
     return spec
 
 
-def _check_outputs(statement: Statement, outputs: Sequence[StatementOutput]) -> None:
+def _check_outputs(
+    statement: StatementRun, plan: StatementPlan, outputs: Sequence[StatementOutput]
+) -> None:
     """Raise InvalidInputError for rows that the statement cannot apply."""
     rejected: Counter[str] = Counter()
     rejected_rows: list[str | None] = []
@@ -170,32 +174,35 @@ def _check_outputs(statement: Statement, outputs: Sequence[StatementOutput]) -> 
             f"the {name} would write {count_text(rejected.total(), 'row')} that cannot go into the "
             f"table, so nothing was changed:\n{rejects_text(rejected, rejected_rows[:EXAMPLES])}"
         )
+    only_deletes = all(clause.action == "delete" for clause in plan.clauses)
     for reason in FAULTS:
         if faults[reason]:
             keys = ", ".join(examples[reason][:EXAMPLES])
-            have = "has" if faults[reason] == 1 else "have"
+            fault = _FAULT_TEXTS[reason]
+            if reason == "outlasted" and only_deletes:
+                fault = _OUTLASTED_DELETE
             rows = count_text(faults[reason], "row")
-            fault = _FAULT_TEXTS[reason].format(rows=rows, have=have)
             raise InvalidInputError(
-                f"the {name} changed nothing: {fault}. Keys, for example: {keys}"
+                f"the {name} changed nothing: {rows} {fault}. Keys, for example: {keys}"
             )
 
 
 _FAULT_TEXTS = {
     "repeated": (
-        "{rows} {have} a key that it would write more than once; leave one row of each key in the "
-        "source, or use duplicates='latest' in a merge"
+        "with a key that it would write more than once; leave one row of each key in the source, "
+        "or use duplicates='latest' in a merge"
     ),
     "existing": (
-        "{rows} would be inserted under keys that the table has already; use upsert or a merge to "
-        "replace them"
+        "would be inserted under keys that the table has already; use upsert or a merge to replace "
+        "them"
     ),
-    "moved": "{rows} would get another key; delete the old row, and insert the new one",
+    "moved": "would get another key; delete the old row, and insert the new one",
     "outlasted": (
-        "{rows} {have} a lower delta or tie-break than the row that they should replace, so that "
-        "they would stay invisible; give them a delta that is not lower"
+        "with a lower delta or tie-break than the row to replace, which would stay visible; give "
+        "a delta that is not lower"
     ),
 }
+_OUTLASTED_DELETE = "with a later delta than `at`, so that they stay visible; give a later `at`"
 
 
 def _commit(table: OpenTable, run: _Run) -> JobResult:
@@ -203,8 +210,7 @@ def _commit(table: OpenTable, run: _Run) -> JobResult:
     attempts = count()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft:
-        if head.spec != base.spec:
-            raise ConflictError(f"the definition of the table changed after version {base.version}")
+        spec = _spec_on(head, run)
         if run.statement.replaces_definition and head.pending:
             raise ConflictError(f"rows were ingested after version {base.version}")
         for winner in winners:
@@ -214,8 +220,8 @@ def _commit(table: OpenTable, run: _Run) -> JobResult:
             check_region_untouched(winners, head, test, run.statement.operation)
         placed = assign_groups(run.files, head)
         actions = processing_actions(run.rule_outputs, head, winners, placed)
-        if run.spec != head.spec:
-            actions = replace(actions, spec=run.spec)
+        if spec != head.spec:
+            actions = replace(actions, spec=spec)
         actions = with_files(actions, log, run.number, next(attempts), placed)
         return Draft(actions=actions, result=_result(table, run), changes_view=bool(run.files))
 
@@ -229,6 +235,29 @@ def _commit(table: OpenTable, run: _Run) -> JobResult:
         at_once=True,
     )
     return log.commit(base, proposal)
+
+
+def _spec_on(head: Snapshot, run: _Run) -> TableSpec:
+    """Return the spec that the table has from the commit on.
+
+    Raises ConflictError if another job changed what the statement's rows depend on. They do not
+    depend on properties, nor on a first delete, which adds a condition that no row meets.
+    """
+    base, own = run.base.spec, run.spec
+    deletes = head.spec.deletes
+    if base.deletes is None and deletes == NO_DELETES:
+        deletes = None
+    if replace(head.spec, properties=base.properties, deletes=deletes) != base:
+        raise ConflictError(
+            f"the columns or the constraints of the table changed after version {run.base.version}"
+        )
+    if run.statement.replaces_definition:
+        if head.spec != base:
+            raise ConflictError(f"the table's properties changed after version {run.base.version}")
+        return own
+    # A statement changes nothing else of the definition
+    deletes = head.spec.deletes if own.deletes is None else own.deletes
+    return replace(head.spec, schema=own.schema, deletes=deletes)
 
 
 def _result(table: OpenTable, run: _Run, version: int | None = None) -> JobResult:

@@ -133,18 +133,12 @@ def source_rows(plan: StatementPlan) -> DataFrame:
             f"the source of the statement is a {type(source).__name__}; pass a DataFrame or a "
             "pyarrow Table"
         )
-    known: set[str] = set()
     for name in source.columns:
-        if name.casefold() in known:
-            raise InvalidInputError(
-                f"the source has more than one column {name!r}; select or rename its columns"
-            )
         if name.casefold().startswith(RESERVED_PREFIX):
             raise InvalidInputError(
                 f"the source has the column {name!r}: names that begin with {RESERVED_PREFIX!r} "
                 "are reserved for the format; drop or rename it"
             )
-        known.add(name.casefold())
     plan.check_source(source.columns)
     return _latest(source, plan) if plan.latest else source
 

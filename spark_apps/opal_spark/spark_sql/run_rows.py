@@ -33,8 +33,7 @@ from opal_lake.sql.statements import (
     Target,
     Update,
 )
-from opal_lake.write.statement_job import Statement as StatementRun
-from opal_lake.write.statement_job import run_statement
+from opal_lake.write.statement_job import StatementRun, run_statement
 from opal_spark.engine.columns import quoted, spark_field_type, write_default
 from opal_spark.engine.failures import spark_errors
 from opal_spark.engine.stored_values import stored_value

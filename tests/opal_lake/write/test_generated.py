@@ -179,3 +179,22 @@ def test_a_generated_column_decides_neither_deletes_nor_order(
             ManualClock(),
             CountingIds(),
         )
+
+
+def test_a_column_and_its_copy_become_wider_together() -> None:
+    schema = pa.schema({**{field.name: field.type for field in SCHEMA}, "n": pa.int32()})
+    copy = schema.append(pa.field("copy", pa.int32()))
+    made = layout(generated={"copy": "n"})
+    table = create_on(MemoryStorage(), plan_spec(copy, made), ManualClock(), CountingIds())
+    alone = {"widen": "n", "type": "bigint"}
+    with pytest.raises(InvalidInputError, match="'copy'"):
+        table.alter([alone])
+    with pytest.raises(InvalidInputError, match=r"change 1 of 2: .*'copy'"):
+        table.alter([alone, {"rename": "op", "to": "kind"}])
+    table.alter([alone, {"widen": "copy", "type": "bigint"}])
+    table.upsert(
+        rows((1, MIDNIGHT), n=pa.array([1 << 40])).append_column(
+            "day", pa.array([None], pa.date32())
+        )
+    )
+    assert table.read()["copy"].to_pylist() == [1 << 40]

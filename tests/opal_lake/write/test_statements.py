@@ -149,7 +149,7 @@ def test_statements_write_rows_that_meet_the_condition_of_deletes(tmp_path: Path
 
 def test_insert_brings_a_deleted_key_back_from_its_delete_on(table: Table) -> None:
     table.delete(where="id = 1", at=20)
-    with pytest.raises(InvalidInputError, match="1 row has a lower delta"):
+    with pytest.raises(InvalidInputError, match="1 row with a lower delta"):
         table.insert(rows_of((1, 15, "too early", 1.0)))
     table.insert(rows_of((1, 20, "back", 1.0)))
     assert content(table)[0] == (1, 20, "back", 1.0)
@@ -272,7 +272,14 @@ def test_a_merge_that_adds_columns_runs_again_after_a_change_of_its_rows(table: 
 
 REFUSED: list[tuple[Callable[[Table], Any], str]] = [
     (lambda t: t.update(set={"id": 7}), "an update cannot change the key column 'id'"),
-    (lambda t: t.update(set={"at": "at - 1"}), "3 rows have a lower delta"),
+    (lambda t: t.update(set={"at": "at - 1"}), "3 rows with a lower delta"),
+    (lambda t: t.delete(where="id = 1", at=9), "1 row with a later delta than `at`"),
+    (lambda t: t.update(set={}), "the update sets no column"),
+    (lambda t: t.update(set={"name": None, "Name": "'x'"}), "the update sets column 'Name' twice"),
+    (
+        lambda t: t.insert(rows_of((4, 1, "x", 1.0)).append_column("ID", pa.array([5]))),
+        "more than one column 'ID'",
+    ),
     (lambda t: t.update(set={"nope": 1}), "sets 'nope', and the table has no such column"),
     (lambda t: t.update(set={"name": "1"}), "does not fit column 'name' of type STRING"),
     (lambda t: t.update(set={"at": "9223372036854775807 + 1"}), "cannot hold"),
@@ -368,12 +375,54 @@ def test_a_statement_without_a_conflict_adds_to_what_others_committed_meanwhile(
 
 def test_a_change_of_the_columns_meanwhile_runs_the_statement_again(table: Table) -> None:
     other = Table.open(table.uri)
-    with ThreadPoolExecutor(2) as pool:
-        added = pool.submit(other.add_columns, {"stock": "long"})
-        pool.submit(table.update, set={"price": 5}).result()
-        added.result()
+    store = Interfering(
+        inner=table.storage, interfere=lambda: other.add_columns({"stock": "long"}), times=1
+    )
+    table_on(store).update(set={"price": 5})
+    assert store.calls == 2
     assert "stock" in table.read().column_names
     assert check_table(table) == []
+    with pytest.raises(ConflictError, match="the columns or the constraints of the table changed"):
+        table_on(store_that_adds(table, "more")).update(set={"price": 6}, tries=1)
+
+
+def store_that_adds(table: Table, column: str) -> Interfering:
+    other = Table.open(table.uri)
+    return Interfering(
+        inner=table.storage, interfere=lambda: other.add_columns({column: "long"}), times=1
+    )
+
+
+def test_a_property_that_is_set_meanwhile_stays_and_is_no_conflict(table: Table) -> None:
+    other = Table.open(table.uri)
+    store = Interfering(
+        inner=table.storage, interfere=lambda: other.set_properties({"group_rows": 5000}), times=1
+    )
+    table_on(store).delete(where="id = 1", tries=1)
+    assert table.log.head().spec.properties == {"group_rows": 5000}
+    assert len(content(table)) == 2
+
+
+def test_first_deletes_of_different_rows_are_no_conflict(table: Table) -> None:
+    other = Table.open(table.uri)
+    store = Interfering(
+        inner=table.storage, interfere=lambda: other.delete(where="id = 1"), times=1
+    )
+    table_on(store).delete(where="id = 2", tries=1)
+    assert content(table) == [(3, 10, "cup", None)]
+    assert check_table(table) == []
+
+
+def test_the_name_of_the_table_goes_before_a_struct_of_that_name(tmp_path: Path) -> None:
+    struct = pa.struct([("x", pa.int64())])
+    schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("x", pa.int64()), ("t", struct)])
+    table = Table.create(str(tmp_path / "t"), schema, keys=["id"], delta="at")
+    values = [(1, 5, 6), (2, 6, 5), (3, 5, 5)]
+    rows = [{"id": key, "at": 1, "x": x, "t": {"x": of_t}} for key, x, of_t in values]
+    table.upsert(pa.Table.from_pylist(rows, schema=schema))
+    table.update(set={"at": "at + 1"}, where="t.x = 5")
+    changed = table.read(where="at = 2")["id"].to_pylist()
+    assert sorted(changed) == [1, 3]
 
 
 @pytest.mark.parametrize("mode", MODES)

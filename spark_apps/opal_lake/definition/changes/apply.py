@@ -84,19 +84,34 @@ def changed(spec: TableSpec, changes: Sequence[Change]) -> tuple[TableSpec, list
     Raises InvalidInputError for a change that does not fit, and for a result that is not valid.
     """
     effective: list[Change] = []
+    fault: InvalidInputError | None = None
     for position, change in enumerate(changes, start=1):
+        prefix = f"change {position} of {len(changes)}: " if len(changes) > 1 else ""
         try:
             after = change.applied(spec)
-            if after != spec:
-                check_spec(after)
         except InvalidInputError as error:
-            if len(changes) == 1:
-                raise
-            raise InvalidInputError(f"change {position} of {len(changes)}: {error}") from error
-        if after != spec:
-            effective.append(change)
-            spec = after
+            raise fault or InvalidInputError(f"{prefix}{error}") from error
+        if after == spec:
+            continue
+        effective.append(change)
+        spec = after
+        # A later change may mend a fault, such as that of two columns which become wider together
+        now = _fault_of(spec)
+        if now is None:
+            fault = None
+        elif fault is None:
+            fault = InvalidInputError(f"{prefix}{now}")
+    if fault is not None:
+        raise fault
     return spec, effective
+
+
+def _fault_of(spec: TableSpec) -> InvalidInputError | None:
+    try:
+        check_spec(spec)
+    except InvalidInputError as error:
+        return error
+    return None
 
 
 def check_spec(spec: TableSpec) -> None:
