@@ -25,17 +25,26 @@ def compare_step(program: Program) -> None:
     assert program.table.log.head().version == version
     compare_read(program, version, None)
     readable, moments = program.readable(), moments_of(program)
-    match random.randrange(5):
+    match random.randrange(9):
         case 0:
             compare_read(program, random.choice(readable), random.choice(moments))
         case 1:
-            compare_where(program)
+            compare_where(program, version, newest_columns=False)
         case 2:
             compare_get(program, version, random.choice(moments))
         case 3:
             compare_feeds(program, random.choice(readable))
         case 4:
             compare_feeds(program, version - 1)
+        case 5:
+            compare_newest_columns(program, random.choice(readable))
+        case 6:
+            compare_history_view(program, random.choice(readable))
+        case 7:
+            is_newest = random.random() < 0.5
+            compare_where(program, random.choice(readable), newest_columns=is_newest)
+        case 8:
+            compare_time(program, random.choice(readable))
 
 
 def compare_all(program: Program) -> None:
@@ -112,17 +121,28 @@ def expect_error(call: Callable[[], Any]) -> None:
     raise AssertionError("a moment before the floor or the window is read")
 
 
-def compare_where(program: Program) -> None:
+def compare_where(program: Program, version: int, *, newest_columns: bool) -> None:
     """Compare a read with a condition, which skips files."""
-    state = program.now
-    columns = columns_of(program.random, {TARGET: state.columns}, may_be_short=True)
+    state = program.states[version]
+    shown_columns = program.now.columns if newest_columns else state.columns
+    columns = columns_of(program.random, {TARGET: shown_columns}, may_be_short=True)
     columns = [column for column in columns if not column.text.startswith(f"{TARGET}.")]
     if not columns:
         return
     where = condition(program.random, columns)
     rows = [row for row in state.visible if where.value({TARGET: row.values}) is True]
-    actual = in_order(program.engine.rows(program.table.read(where=where.text)))
-    assert_same(actual, named(rows, state.columns), where.text)
+    frame = program.table.read(version=version, where=where.text, newest_columns=newest_columns)
+    actual = in_order(program.engine.rows(frame))
+    assert_same(actual, named(rows, shown_columns), f"{version}, {newest_columns=}: {where.text}")
+
+
+def compare_time(program: Program, version: int) -> None:
+    """Compare a read at a time at which a version was the newest one."""
+    if version < program.table.log.head().root.oldest_version:
+        return
+    state, moment = program.states[version], program.moment_of(version)
+    actual = in_order(program.engine.rows(program.table.read(timestamp=moment)))
+    assert_same(actual, named(state.visible, state.columns), f"version {version} at {moment}")
 
 
 def compare_get(program: Program, version: int, moment: Any) -> None:

@@ -83,7 +83,7 @@ def columns_of(
 def _columns_of_node(random: Random, prefix: str, side: str, node: Node) -> list[Column]:
     name = prefix + spelled(random, node.name)
     if not node.parts:
-        return [Column(name, node.type, lambda values: node.shown(values[side].get(node.number)))]
+        return [Column(name, node.type, _whole(side, node))]
     if node.type != "struct":
         return []
     members: list[Column] = []
@@ -93,6 +93,10 @@ def _columns_of_node(random: Random, prefix: str, side: str, node: Node) -> list
         member = _member(side, node, part)
         members.append(Column(f"{name}.{spelled(random, part.name)}", part.type, member))
     return members
+
+
+def _whole(side: str, node: Node) -> Callable[[Sides], Any]:
+    return lambda values: node.shown(values[side].get(node.number, node.initial))
 
 
 def _member(side: str, node: Node, part: Node) -> Callable[[Sides], Any]:

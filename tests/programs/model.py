@@ -33,11 +33,26 @@ class Roles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A CHECK constraint, and the numbers of the columns that it reads, with all members."""
+
+    formula: Formula
+    numbers: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A version: its columns, and its rows by the order in which jobs numbered them."""
+    """A version: its columns, and its rows by the order in which jobs numbered them.
+
+    `checks` are by name, `not_null` has the numbers of columns, and `generated` has the expression
+    of each generated column by its number.
+    """
 
     columns: Sequence[Node]
     rows: Mapping[int, ModelRow] = field(default_factory=dict)
+    checks: Mapping[str, Check] = field(default_factory=dict)
+    not_null: frozenset[int] = frozenset()
+    generated: Mapping[int, Formula] = field(default_factory=dict)
 
     @property
     def visible(self) -> list[ModelRow]:
@@ -78,7 +93,9 @@ class Written:
 class Statement:
     """A statement as the model runs it. `on` is None for a statement without a match.
 
-    With a `region`, visible rows of the region end unless the source has a row of their key.
+    With a `region`, visible rows of the region end unless the source has a row of their key. With
+    a `partition`, the number of a column, the region are the rows with a value that a new row has.
+    Each new row has to meet `must_meet`.
     """
 
     clauses: Sequence[Clause]
@@ -88,6 +105,8 @@ class Statement:
     evolves: bool = False
     at: Any = None
     region: Callable[[ModelRow], bool] | None = None
+    partition: int | None = None
+    must_meet: Formula | None = None
 
     def of(self, when: When) -> list[Clause]:
         return [clause for clause in self.clauses if clause.when == when]
@@ -99,13 +118,53 @@ def order_of(roles: Roles, values: Values, delta: Any) -> tuple[Any, ...]:
     return (delta, *((tie is not None, 0 if tie is None else tie) for tie in ties))
 
 
+def new_row(state: State, given: Values, old: Values | None = None) -> Values:
+    """Return a row with the given values, those of an older row or defaults, and computed ones."""
+    row = {node.number: node.write for node in state.columns} if old is None else dict(old)
+    row.update(given)
+    for node in state.columns:
+        formula = state.generated.get(node.number)
+        if formula is not None and given.get(node.number) is None:
+            row[node.number] = formula.value({TARGET: row})
+    return row
+
+
+def violation(state: State, values: Values, *, is_stored: bool = False) -> str | None:
+    """Return why a row that deletes nothing cannot be in a version, or None.
+
+    Of a stored row, the values of generated columns are right.
+    """
+    for node in state.columns:
+        value = values.get(node.number, node.initial)
+        if value is None and node.number in state.not_null:
+            return f"{node.name} is null"
+        formula = state.generated.get(node.number)
+        if formula is not None and not is_stored and value != formula.value({TARGET: values}):
+            return f"{node.name} differs from {formula.text}"
+    for name, check in state.checks.items():
+        if check.formula.value({TARGET: values}) is False:
+            return f"{name} is violated: {check.formula.text}"
+    return None
+
+
+def region_of(state: State, statement: Statement) -> Callable[[ModelRow], bool]:
+    """Return the test whether a visible row is in the region of a statement."""
+    assert statement.region is not None
+    if statement.partition is None:
+        return statement.region
+    number = statement.partition
+    rows = () if statement.source is None else statement.source.rows
+    touched = [new_row(state, row).get(number) for row in rows]
+    return lambda row: row.values.get(number) in touched
+
+
 def rows_of_statement(state: State, statement: Statement, roles: Roles) -> list[Written]:
     """Return the rows that a statement writes; raise RefusedError if it has to fail."""
     if statement.region is not None:
         written = _overwritten(state, statement, roles)
     elif statement.source is None:
         pairs = [(row, {TARGET: row.values}) for row in state.visible]
-        written = _applied(statement.of("matched"), pairs, statement)
+        written = _applied(statement.of("matched"), pairs, statement, state)
     else:
         written = _merged(state, statement, roles)
     written = _without_repeated_deletes(written)
@@ -140,23 +199,27 @@ def _merged(state: State, statement: Statement, roles: Roles) -> list[Written]:
         if target.row_id not in matched_targets
     ]
     return [
-        *_applied(statement.of("matched"), pairs, statement),
-        *_applied(statement.of("not matched"), inserts, statement),
-        *_applied(statement.of("not matched by source"), others, statement),
+        *_applied(statement.of("matched"), pairs, statement, state),
+        *_applied(statement.of("not matched"), inserts, statement, state),
+        *_applied(statement.of("not matched by source"), others, statement, state),
     ]
 
 
 def _overwritten(state: State, statement: Statement, roles: Roles) -> list[Written]:
     """Return the rows of an overwrite: the new ones, and deletes of the others in the region."""
-    assert statement.region is not None
+    in_region = region_of(state, statement)
     by_key = {row.key: row for row in state.visible}
     written: list[Written] = []
-    for values in statement.source.rows if statement.source is not None else ():
+    for given in statement.source.rows if statement.source is not None else ():
+        values = new_row(state, given)
         ended = by_key.get(roles.key(values))
+        must_meet = statement.must_meet
+        if must_meet is not None and must_meet.value({TARGET: values}) is not True:
+            raise RefusedError("a new row does not meet the condition")
         action: Action = "insert" if ended is None else "update"
         written.append(Written(action=action, values=values, ended=ended))
     keys = {roles.key(row.values) for row in written}
-    ended_rows = [row for row in state.visible if row.key not in keys and statement.region(row)]
+    ended_rows = [row for row in state.visible if row.key not in keys and in_region(row)]
     return [*written, *(_delete_of(row) for row in ended_rows)]
 
 
@@ -181,29 +244,31 @@ def _applied(
     clauses: Sequence[Clause],
     pairs: Iterable[tuple[ModelRow | None, Sides]],
     statement: Statement,
+    state: State,
 ) -> list[Written]:
     """Apply the first clause that fits to each pair."""
     written: list[Written] = []
     for target, sides in pairs:
         clause = next((clause for clause in clauses if clause.fits(sides)), None)
         if clause is not None:
-            values = _new_values(clause, target, sides, statement)
+            values = _new_values(clause, target, sides, statement, state)
             written.append(Written(action=clause.action, values=values, ended=target))
     return written
 
 
 def _new_values(
-    clause: Clause, target: ModelRow | None, sides: Sides, statement: Statement
+    clause: Clause, target: ModelRow | None, sides: Sides, statement: Statement, state: State
 ) -> Values:
     if clause.action == "delete":
         assert target is not None
         return dict(target.values)
-    old: Values = {} if target is None else target.values
+    old = None if target is None else target.values
     if clause.values is None:
         assert statement.source is not None
-        own = sides[SOURCE]
-        return {**old, **{number: own.get(number) for number in statement.source.numbers}}
-    return {**old, **{number: value.value(sides) for number, value in clause.values.items()}}
+        given = {number: sides[SOURCE].get(number) for number in statement.source.numbers}
+    else:
+        given = {number: value.value(sides) for number, value in clause.values.items()}
+    return new_row(state, given, old)
 
 
 def _without_repeated_deletes(written: Iterable[Written]) -> list[Written]:
@@ -234,6 +299,9 @@ def _check(state: State, written: Sequence[Written], roles: Roles) -> None:
             raise RefusedError("a row gets another key")
         if row.ended is None and key in shown:
             raise RefusedError("an inserted key exists")
+        reason = None if row.action == "delete" else violation(state, row.values)
+        if reason is not None:
+            raise RefusedError(reason)
 
 
 def check_order(state: State, written: Sequence[Written], roles: Roles, at: Any) -> None:
@@ -288,7 +356,7 @@ def shown(row: ModelRow, columns: Iterable[Node]) -> dict[str, Any]:
 
 def shown_values(values: Values, columns: Iterable[Node]) -> dict[str, Any]:
     """Return values by the names of columns instead of their numbers."""
-    return {node.name: node.shown(values.get(node.number)) for node in columns}
+    return {node.name: node.shown(values.get(node.number, node.initial)) for node in columns}
 
 
 def plain(value: Any) -> Any:

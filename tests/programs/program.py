@@ -20,8 +20,16 @@ from opal_lake.result import JobResult
 from opal_lake.table import Table
 from tests.kit.model import ModelRow
 from tests.opal_lake.compacting import compact
-from tests.opal_lake.write.changed_tables import WIDER, ColumnChanges, Node
+from tests.opal_lake.write.changed_tables import Node
 from tests.programs.engines import Arrow, Engine, MeddledStore
+from tests.programs.evolution import (
+    Evolution,
+    has_constrained,
+    has_dropped,
+    named_generated,
+    same_definition,
+    violating,
+)
 from tests.programs.formulas import (
     LIMITS,
     POOLS,
@@ -42,10 +50,13 @@ from tests.programs.model import (
     Statement,
     Written,
     check_order,
+    new_row,
     processed,
+    region_of,
     rows_after,
     rows_of_statement,
     shown_values,
+    violation,
 )
 
 DAY_US = 86_400_000_000
@@ -59,7 +70,7 @@ DELTAS: dict[str, list[Any]] = {
     "int": [-5, 0, 1, 2, 3, 4, 5, 6],
     "smallint": [-5, 0, 1, 2, 3, 4, 5, 6],
 }
-PARTITION_KEYS = (None, None, "2026-11-01", "2026-11-02")
+PARTITION_KEYS = (None, "2026-11-01", "2026-11-02")
 # So that a row of an earlier job and a statement meet at the same delta
 MAX_ROWS = 4
 # Numbers that rows of a job get although another job runs meanwhile
@@ -76,11 +87,30 @@ MEDDLERS = (
     "merge",
     "overwrite",
     "drop_partition",
+    "replace",
+    "metagen",
     "compact",
     "cluster",
     "restore",
     "properties",
     "add_column",
+    "evolve",
+    "evolve",
+)
+# Changes of the definition that leave the meaning of all texts as it is
+EVOLUTION = (
+    "add_with_default",
+    "set_default",
+    "set_default",
+    "add_check",
+    "add_check",
+    "drop_check",
+    "set_not_null",
+    "drop_not_null",
+)
+ALTERATIONS = (
+    *("add", "add_with_default", "rename", "rename", "drop", "drop", "move", "widen"),
+    *("set_default", "add_check", "add_check", "drop_check", "set_not_null", "drop_not_null"),
 )
 
 
@@ -94,12 +124,12 @@ class Applied:
     has_commit: bool
 
 
-class Program(ColumnChanges):
+class Program(Evolution):
     """One table and its model. Each step is done on both, and compared."""
 
     def __init__(self, seed: int, engine: Engine | None = None) -> None:
         random = Random(seed)
-        ColumnChanges.__init__(self, random, random.choice(["parquet", "parquet", "orc"]))
+        Evolution.__init__(self, random, random.choice(["parquet", "parquet", "orc"]))
         self.engine = engine or Arrow(
             tasks=random.choice([1, 1, 2, 3]), fold_at_logs=random.choice([1, 32])
         )
@@ -110,14 +140,16 @@ class Program(ColumnChanges):
         self.clock = ManualClock()
         self.deletes = self._deletes(columns)
         self.table = self._create(columns)
-        self.states = {0: State(columns=columns)}
+        self.states = {0: State(columns=columns, generated=self.generated)}
         self.operations = {0: "create"}
+        self.times = {0: self.table.log.read_commit(0).timestamp_us}
         self.next_number = 1
         self.jobs = 0
         self.job_deltas: set[Any] = set()
         self.happened: Counter[str] = Counter()
         self.is_meddling = False
         self.changed_meanwhile = False
+        self.may_have_changed_meanwhile = False
         self.has_deletes_meanwhile = False
         self.has_restored_meanwhile = False
         self.number_meanwhile = 0
@@ -147,14 +179,16 @@ class Program(ColumnChanges):
                 ties = [tie]
         columns += ties
         part = self.node("part", random.choice(["string", "bigint", "date", "boolean"]))
-        self.partition = random.choice([None, part, keys[0]])
-        if self.partition is part:
-            part.role = "part"
         op = self.node("op", "string", "op")
         self.pools[op.number] = ["D", "U", "U", "U", None]
         n = self.node("n", "bigint")
         self.pools[n.number] = [*range(4), None]
         columns += [part, op, n]
+        computed = self._generated_column(op, n)
+        columns += computed
+        self.partition = random.choice([None, part, keys[0], *computed, *computed])
+        if self.partition is part or self.partition in computed:
+            self.partition.role = "part"
         others = [
             self.node("f", "float"),
             self.node("x", "double"),
@@ -176,6 +210,35 @@ class Program(ColumnChanges):
         self.op = op.number
         return columns
 
+    def _generated_column(self, op: Node, n: Node) -> list[Node]:
+        """Return a generated column, or none."""
+        if self.random.random() < 0.4:
+            return []
+
+        def n_or_zero(sides: Any) -> int:
+            value = sides[TARGET].get(n.number)
+            return 0 if value is None else value
+
+        def op_or_none(sides: Any) -> str:
+            value = sides[TARGET].get(op.number)
+            return "none" if value is None else value
+
+        def is_large(sides: Any) -> bool | None:
+            value = sides[TARGET].get(n.number)
+            return None if value is None else value > 1
+
+        kind, read, formula = self.random.choice(
+            [
+                ("bigint", n, Formula("coalesce(n, 0)", n_or_zero)),
+                ("string", op, Formula("coalesce(op, 'none')", op_or_none)),
+                ("boolean", n, Formula("n > 1", is_large)),
+            ]
+        )
+        column = self.node("made", kind)
+        self.generated[column.number] = formula
+        self.generating.add(read.number)
+        return [column]
+
     def _deletes(self, columns: Sequence[Node]) -> str | None:
         if self.random.random() < 0.7:
             return "op = 'D'"
@@ -192,6 +255,7 @@ class Program(ColumnChanges):
             deletes=self.deletes,
             partition_by=[] if self.partition is None else [self.partition.name],
             file_format=self.file_format,
+            generated=named_generated(columns, self.generated),
             properties={
                 "segment_rows": random.randrange(1, 6),
                 "group_rows": random.randrange(1, 12),
@@ -219,6 +283,7 @@ class Program(ColumnChanges):
         for version in versions:
             self.states[version] = state
             self.operations[version] = operation
+            self.times[version] = self.table.log.read_commit(version).timestamp_us
 
     def new_versions(self) -> range:
         return range(self.version + 1, self.table.log.head().version + 1)
@@ -276,69 +341,199 @@ class Program(ColumnChanges):
         seen: set[Any] = set()
         for _ in range(self.random.randint(1, MAX_ROWS)):
             row = {node.number: self.value(node) for node in nodes}
-            order = [row[number] for number in (*self.roles.keys, *self.roles.ties)]
-            if self.roles.delta is not None:
-                order.append(row[self.roles.delta])
-            if are_distinct and tuple(order) in seen:
+            if are_distinct and self.order_place(row) in seen:
                 continue
-            seen.add(tuple(order))
-            rows.append(row)
+            seen.add(self.order_place(row))
+            rows.append(self.with_computed(row))
         return rows
+
+    def order_place(self, row: Mapping[int, Any]) -> tuple[Any, ...]:
+        """Return the place of a row in the order of its key, but for its number."""
+        order = [row.get(number) for number in (*self.roles.keys, *self.roles.ties)]
+        if self.roles.delta is not None:
+            order.append(row[self.roles.delta])
+        return tuple(order)
+
+    def with_computed(self, row: dict[int, Any]) -> dict[int, Any]:
+        """Return a row whose generated columns are mostly null or right."""
+        given = {number: row[number] for number in row if number not in self.generated}
+        right = new_row(self.now, given)
+        for number in self.generated.keys() & row.keys():
+            roll = self.random.random()
+            if roll < 0.5:
+                row[number] = None
+            elif roll < 0.9:
+                row[number] = right[number]
+        return row
 
     def frame(self, nodes: Sequence[Node], rows: Sequence[Mapping[int, Any]]) -> Any:
         schema = pa.schema([(node.name, node.arrow()) for node in nodes])
         named = [shown_values(row, nodes) for row in rows]
         return self.engine.frame(pa.Table.from_pylist(named, schema))
 
-    def source_columns(self, *, lacks_added: bool) -> list[Node]:
-        """Return the table's columns in another order; `lacks_added` leaves some out."""
+    def source_columns(self, may_lack: Callable[[Node], bool], chance: float) -> list[Node]:
+        """Return the table's columns in another order, and leave out some that may be absent."""
         nodes = list(self.now.columns)
         self.random.shuffle(nodes)
-        if not lacks_added:
-            return nodes
-        return [node for node in nodes if not node.is_added or self.random.random() < 0.7]
+        return [node for node in nodes if not may_lack(node) or self.random.random() >= chance]
+
+    def is_optional(self, node: Node) -> bool:
+        """Return whether a source may lack a column."""
+        is_filled = node.write is not None or node.number in self.generated
+        return node.role not in ("key", "delta") and (node.is_added or is_filled)
+
+    def is_optional_plain(self, node: Node) -> bool:
+        """Return whether a source may lack a column that has no role."""
+        return node.role in ("", "part") and self.is_optional(node)
 
     # Ingests
 
     def ingest(self) -> None:
         is_inline = self.orders_by_commit or self.random.random() < 0.6
-        nodes = self.source_columns(lacks_added=True)
+        nodes = self.source_columns(self.is_optional, 0.3)
         rows = self.rows(nodes, are_distinct=True)
-        frame, token = self.frame(nodes, rows), self.token()
         key = self.random.choice(PARTITION_KEYS)
-        metadata = "inline" if is_inline else "batch"
+        self._run_ingest(nodes, rows, key, is_inline=is_inline, replaces=False)
+
+    def replace(self) -> None:
+        """Ingest all rows of a partition key: some of those that it has, and others."""
+        is_inline = self.orders_by_commit or self.random.random() < 0.6
+        nodes = self.source_columns(self.is_optional, 0.2)
+        visible_keys = {row.partition_key for row in self.now.visible}
+        known = [key for key in PARTITION_KEYS[1:] if key in visible_keys]
+        key = self.random.choice(known or PARTITION_KEYS[1:])
+        rows: list[dict[int, Any]] = []
+        for row in self.now.visible:
+            if row.partition_key == key and self.random.random() < 0.6:
+                values = {node.number: row.values.get(node.number, node.initial) for node in nodes}
+                rows.append(self.with_computed(values))
+        if self.random.random() < 0.6:
+            rows += self.rows(nodes, are_distinct=True)
+        distinct = {self.order_place(row): row for row in rows}
+        self._run_ingest(nodes, [*distinct.values()], key, is_inline=is_inline, replaces=True)
+
+    def _run_ingest(
+        self,
+        nodes: Sequence[Node],
+        rows: Sequence[Mapping[int, Any]],
+        key: str | None,
+        *,
+        is_inline: bool,
+        replaces: bool,
+    ) -> None:
+        """Ingest rows into the table and into the model.
+
+        With `replaces` they replace the rows of their partition key.
+        """
+        frame = self.frame(nodes, rows)
+        arguments: dict[str, Any] = {
+            "metadata": "inline" if is_inline else "batch",
+            "on_bad_rows": self.random.choice(["fail", "quarantine"]),
+            "partition_key": key,
+            "token": self.token(),
+        }
+        if replaces:
+            arguments |= {"mode": "replace", "on_empty": "accept"}
 
         def call() -> JobResult:
-            return self.table.ingest(frame, metadata=metadata, token=token, partition_key=key)
+            return self.table.ingest(frame, **arguments)
 
-        number = self.next_number
-        self._meddle()
+        names = [node.name for node in nodes]
+        self.steps.append(f"  {arguments} of {names}: {rows}")
+        before, number = self.now, self.next_number
+        own = [self._ingested(new_row(before, row), key) for row in rows]
+        bad = [row for row in own if not row.deleted and violation(before, row.values)]
+        replaced_key = key if replaces else None
+        self._meddle(more=("alter", "alter"))
         result, error = self._attempted(call)
-        if self._is_overtaken("ingest", error):
+        refusal = None
+        if bad and arguments["on_bad_rows"] == "fail":
+            refusal = f"{bad} are bad"
+        if self._is_outlasted(before, own, replaced_key):
+            refusal = "rows would stay invisible"
+        if refusal is not None:
+            assert error is not None, f"not refused, though {refusal}: {result}"
+            self._note_refusal(error)
+            return
+        if self._is_overtaken("ingest", error, before, own, replaced_key):
             return
         assert result is not None
-        version = self.version + 1
-        assert self.new_versions() == range(version, version + 1), result
-        delta = self.job_delta(version) if self.orders_by_commit else None
-        state_rows = dict(self.now.rows)
-        for row in rows:
-            model = self._ingested(row, delta, key, number)
-            number += 1
-            if is_inline:
-                model = replace(model, processed=version)
-            state_rows[model.row_id[0]] = model
-        self.next_number = max(self.next_number, number)
-        self.record("ingest", replace(self.now, rows=state_rows), [version])
+        discarded: list[int] = []
+        ended: list[ModelRow] = []
+        if replaced_key is not None:
+            if self._has_later_number():
+                before, number = self.now, self.next_number
+            ended = self._ended_by(before, own, replaced_key)
+            assert ended == self._ended_by(self.now, own, replaced_key), "it has to run again"
+            discarded = [
+                pending_number
+                for pending_number, row in self.now.rows.items()
+                if row.processed is None and row.partition_key == replaced_key
+            ]
+            self.happened["ended"] += len(ended)
+            self.has_deletes = True
+        has_commit = bool(own or ended or discarded) or arguments["token"] is not None
+        assert len(self.new_versions()) == has_commit, result
+        if not has_commit:
+            return
+        assert result.counts["rejected"] == len(bad), (result, bad)
+        assert result.counts.get("ended", 0) == len(ended), (result, ended)
+        new = [row for row in own if row not in bad]
+        new += [replace(row, deleted=True, partition_key=key) for row in ended]
+        self._record_ingest(new, discarded, number, is_inline=is_inline)
         self.remember("ingest", call, result)
 
-    def _ingested(
-        self, row: Mapping[int, Any], delta: Any, key: str | None, number: int
-    ) -> ModelRow:
+    def _record_ingest(
+        self, new: Sequence[ModelRow], discarded: Sequence[int], first: int, *, is_inline: bool
+    ) -> None:
+        """Record the version of an ingest; its rows get numbers from `first` on."""
+        version = self.version + 1
+        delta = self.job_delta(version) if self.orders_by_commit and new else None
+        rows = {number: row for number, row in self.now.rows.items() if number not in discarded}
+        for number, row in enumerate(new, start=first):
+            rows[number] = replace(
+                row,
+                row_id=(number, 0),
+                processed=version if is_inline else None,
+                delta=row.delta if self.roles.delta is not None else delta,
+            )
+        self.next_number = max(self.next_number, first + len(new))
+        self.record("ingest", replace(self.now, rows=rows), [version])
+
+    def _note_refusal(self, error: Exception) -> None:
+        assert not self.new_versions(), error
+        self.steps.append(f"  refused: {error}")
+        self.happened["refused"] += 1
+
+    def _has_later_number(self) -> bool:
+        """Return whether a job claimed its number after the job that ran meanwhile."""
+        numbers = [self.table.log.read_commit(at).number for at in self.new_versions()]
+        return (
+            self.ran_meanwhile and bool(numbers) and (numbers[0] or 0) > self.number_meanwhile > 0
+        )
+
+    def _is_outlasted(self, state: State, rows: Sequence[ModelRow], key: str | None) -> bool:
+        """Return whether new rows of a replaced key are before its visible rows."""
+        if self.orders_by_commit or key is None:
+            return False
+        for row in state.visible:
+            places = [other.order[:-1] for other in rows if other.key == row.key]
+            if row.partition_key == key and places and max(places) < row.order[:-1]:
+                return True
+        return False
+
+    def _ended_by(self, state: State, rows: Sequence[ModelRow], key: str | None) -> list[ModelRow]:
+        """Return the visible rows of a partition key whose keys the new rows lack."""
+        keys = {row.key for row in rows}
+        return [row for row in state.visible if row.partition_key == key and row.key not in keys]
+
+    def _ingested(self, row: Mapping[int, Any], key: str | None) -> ModelRow:
+        """Return a row of an ingest, without its number."""
         return ModelRow(
             key=self.roles.key(row),
-            delta=delta if self.roles.delta is None else row[self.roles.delta],
+            delta=None if self.roles.delta is None else row[self.roles.delta],
             ties=tuple(row[tie] for tie in self.roles.ties),
-            row_id=(number, 0),
+            row_id=(0, 0),
             deleted=self.deletes is not None and row[self.op] == "D",
             partition_key=key,
             values=row,
@@ -373,6 +568,11 @@ class Program(ColumnChanges):
         if self._is_overtaken("metagen", error):
             return
         assert result is not None
+        pending = [
+            number
+            for number in pending
+            if number in self.now.rows and self.now.rows[number].processed is None
+        ]
         versions = self.new_versions()
         assert len(versions) == bool(pending), f"{result} for {len(pending)} pending rows"
         if pending:
@@ -407,7 +607,8 @@ class Program(ColumnChanges):
         settable = [
             node
             for node in self.now.columns
-            if node.role not in ("key", "delta") or self.random.random() < 0.1
+            if (node.role not in ("key", "delta") and node.number not in self.generated)
+            or self.random.random() < 0.1
         ]
         chosen = self.random.sample(settable, min(len(settable), self.random.randint(1, 3)))
         needed = (*self.roles.keys, self.roles.delta)
@@ -509,11 +710,16 @@ class Program(ColumnChanges):
             return [], str(error)
 
     def _rows_of(self, state: State, statement: Statement) -> list[Written]:
-        numbers = {node.number for node in state.columns}
         source = statement.source
-        if source is not None and not statement.evolves and not numbers <= source.numbers:
+        if source is not None and not statement.evolves:
+            absent = [node for node in state.columns if node.number not in source.numbers]
+            absent = [node for node in absent if node.number not in self.generated]
             for clause in statement.clauses:
-                if clause.values is None and clause.action != "delete":
+                if clause.values is not None or clause.action == "delete":
+                    continue
+                # An overwrite also updates rows
+                is_filled = clause.action == "insert" and statement.region is None
+                if not all(is_filled and node.write is not None for node in absent):
                     raise RefusedError("the source lacks a column")
         written = rows_of_statement(state, statement, self.roles)
         if self.roles.delta is not None:
@@ -531,11 +737,32 @@ class Program(ColumnChanges):
         finally:
             self._calm()
 
-    def _is_overtaken(self, operation: str, error: Exception | None) -> bool:
-        """Return whether a job failed because of a restore; raise if it failed for nothing."""
+    def _is_overtaken(
+        self,
+        operation: str,
+        error: Exception | None,
+        before: State | None = None,
+        rows: Sequence[ModelRow] = (),
+        replaced_key: str | None = None,
+    ) -> bool:
+        """Return whether a job failed because of the job that ran meanwhile.
+
+        Raise if it failed for nothing, or if it had to fail. `before` is given for an ingest: it
+        fails if a column was dropped or a constraint added, and if it runs again as another job
+        made its rows stay invisible.
+        """
+        is_defeated = self.has_restored_meanwhile
+        if before is not None:
+            is_defeated |= has_dropped(before, self.now) or has_constrained(before, self.now)
         if error is None:
+            assert not is_defeated, f"the {operation} is not refused, and has to"
             return False
-        if isinstance(error, ConflictError) and self.has_restored_meanwhile:
+        if replaced_key is not None and self.ran_meanwhile and not is_defeated:
+            is_defeated = self._is_outlasted(self.now, rows, replaced_key)
+            is_expected = is_defeated and isinstance(error, InvalidInputError)
+        else:
+            is_expected = is_defeated and isinstance(error, ConflictError)
+        if is_expected:
             assert not self.new_versions()
             self.happened["overtaken"] += 1
             return True
@@ -563,9 +790,10 @@ class Program(ColumnChanges):
             new_rows = {row.row_id for row in touched}
             own_keys = {self.roles.key(row.values) for row in written}
             visible_rows = [row for row in self.now.visible if row.row_id in new_rows]
-            has_to |= any(statement.region(row) for row in visible_rows if row.key not in own_keys)
+            in_region = region_of(self.now, statement)
+            has_to |= any(in_region(row) for row in visible_rows if row.key not in own_keys)
         # A first delete may add the condition for deletes to the definition
-        may = has_to or self.has_deletes_meanwhile
+        may = has_to or self.has_deletes_meanwhile or self.may_have_changed_meanwhile
         for own in written:
             key = self.roles.key(own.values)
             orders = [row.order for row in touched if row.key == key]
@@ -584,10 +812,11 @@ class Program(ColumnChanges):
 
     # Jobs that run while another one does
 
-    def _meddle(self, *, is_allowed: bool = True) -> None:
+    def _meddle(self, *, is_allowed: bool = True, more: Sequence[str] = ()) -> None:
         """Let another job run while the next one does, now and then."""
         self.ran_meanwhile = False
         self.changed_meanwhile = False
+        self.may_have_changed_meanwhile = False
         self.has_deletes_meanwhile = False
         self.has_restored_meanwhile = False
         store = self.table.storage
@@ -597,7 +826,7 @@ class Program(ColumnChanges):
             return
         # Rows of the job that is under way come before those of the other one
         self.next_number += RESERVED
-        step = self.random.choice(MEDDLERS)
+        step = self.random.choice([*MEDDLERS, *more])
         if self.random.random() < 0.5:
             store.after_claim = lambda: self._run_meddler(step)
         else:
@@ -611,7 +840,7 @@ class Program(ColumnChanges):
     def _run_meddler(self, step: str) -> None:
         self.is_meddling = True
         self.steps.append(f"meanwhile {step}")
-        before, had_deletes = self.version, self.has_deletes
+        before, had_deletes, old = self.version, self.has_deletes, self.now
         getattr(self, step)()
         self.steps.append("then")
         self.is_meddling = False
@@ -619,9 +848,11 @@ class Program(ColumnChanges):
         operations = {self.operations[at] for at in versions}
         numbers = [self.table.log.read_commit(at).number for at in versions]
         self.number_meanwhile = max((number or 0 for number in numbers), default=0)
-        changes = {"alter", "restore", "set_properties", "add_columns"}
+        changes = {"restore", "set_properties", "add_columns"}
         self.has_restored_meanwhile = "restore" in operations
-        self.changed_meanwhile = bool(operations & changes)
+        is_same = same_definition(old, self.now)
+        self.changed_meanwhile = bool(operations & changes) or not is_same
+        self.may_have_changed_meanwhile = "alter" in operations
         self.has_deletes_meanwhile = self.has_deletes > had_deletes
         self.ran_meanwhile = self.version > before
         self.happened["meanwhile"] += 1
@@ -652,7 +883,7 @@ class Program(ColumnChanges):
         )
 
     def insert(self) -> None:
-        nodes = self.source_columns(lacks_added=False)
+        nodes = self.source_columns(self.is_optional, 0.2)
         rows = self.rows(nodes, are_distinct=False)
         frame, token = self.frame(nodes, rows), self.token()
         clause = Clause(when="not matched", action="insert")
@@ -665,7 +896,7 @@ class Program(ColumnChanges):
 
     def merge(self) -> None:
         evolves = self.random.random() < 0.15
-        nodes = self.source_columns(lacks_added=evolves)
+        nodes = self.source_columns(self.is_optional_plain, 0.3 if evolves else 0.15)
         # A former name of a column would be refused
         extra = self.node(f"more{self.jobs}", "bigint", is_added=True)
         has_extra = self.random.random() < (0.6 if evolves else 0.1)
@@ -705,22 +936,17 @@ class Program(ColumnChanges):
 
     def overwrite(self) -> None:
         """Replace all rows, those of a condition, or the partitions of the new rows."""
-        nodes = self.source_columns(lacks_added=False)
+        nodes = self.source_columns(self._is_mostly_computed, 0.4)
         rows = self.rows(nodes, are_distinct=self.random.random() < 0.8)
         at = self._end()
-        where, partitions = None, None
+        where, partitions, number = None, None, None
         region: Callable[[ModelRow], bool] = _is_any
-        refusal = None
         if self.partition is not None and self.random.random() < 0.5:
             partitions, number = "dynamic", self.partition.number
-            values = [row[number] for row in rows]
-            region = partial(_has_value, number=number, values=values)
         elif self.random.random() < 0.6:
             where = self.where({TARGET: self.now.columns}, 1)
             assert where is not None
             region = partial(_meets, where=where)
-            if not all(where.value({TARGET: row}) is True for row in rows):
-                refusal = "a new row does not meet the condition"
         frame, token, text = self.frame(nodes, rows), self.token(), _text(where)
         self.steps.append(f"  {partitions} where {text} at {at!r} {rows}")
         source = Source(rows=rows, numbers=frozenset(node.number for node in nodes))
@@ -729,6 +955,8 @@ class Program(ColumnChanges):
             source=source,
             at=at,
             region=region,
+            partition=number,
+            must_meet=where,
         )
         self.run_statement(
             "overwrite",
@@ -736,8 +964,12 @@ class Program(ColumnChanges):
             lambda: self.table.overwrite(
                 frame, partitions=partitions, where=text, at=at, token=token
             ),
-            refusal,
         )
+
+    def _is_mostly_computed(self, node: Node) -> bool:
+        """Return whether the new rows of an overwrite may lack a column; others only rarely."""
+        is_rare = self.is_optional_plain(node) and self.random.random() < 0.05
+        return node.number in self.generated or is_rare
 
     def drop_partition(self) -> None:
         """Delete the rows of a partition."""
@@ -788,7 +1020,7 @@ class Program(ColumnChanges):
         self.random.shuffle(sides)
 
         def value(values: Any) -> bool | None:
-            left, right = (values[side].get(node.number) for side in (TARGET, SOURCE))
+            left, right = (values[side].get(node.number, node.initial) for side in (TARGET, SOURCE))
             return None if left is None or right is None else left == right
 
         return Formula(" = ".join(sides), value)
@@ -882,20 +1114,51 @@ class Program(ColumnChanges):
         self.maintain("set_properties", lambda: self.table.set_properties(properties))
 
     def restore(self) -> None:
-        version = self.random.choice(self.readable())
+        chosen, version = self._moment_to_restore()
         token, state = self.token(), self.states[version]
+        self.steps.append(f"  {chosen} is version {version}")
 
         def call() -> JobResult:
-            return self.table.restore(version=version, token=token)
+            return self.table.restore(**chosen, token=token)
 
-        result = call()
+        restored = replace(
+            state,
+            columns=self.now.columns,
+            checks=self.now.checks,
+            not_null=self.now.not_null,
+        )
+        reason = violating(restored)
+        result, error = self._attempted(call)
+        if result is None:
+            if reason is None or not isinstance(error, InvalidInputError):
+                raise AssertionError(f"the restore is refused: {error}") from error
+            self._note_refusal(error)
+            return
         versions = self.new_versions()
         if result.version is None:
             assert [row.row_id for row in state.visible] == [row.row_id for row in self.now.visible]
             return
-        restored = replace(state, columns=self.now.columns)
+        assert reason is None, f"not refused, though {reason}"
         self.record("restore", restored, versions)
         self.remember("restore", call, result)
+
+    def _moment_to_restore(self) -> tuple[dict[str, Any], int]:
+        """Return a version to restore as an argument names it: by number, savepoint or time."""
+        version = self.random.choice(self.readable())
+        roll = self.random.random()
+        if roll < 0.3 and self.savepoints:
+            name = self.random.choice([*self.savepoints])
+            return {"savepoint": name}, self.savepoints[name]
+        is_in_window = version >= self.table.log.head().root.oldest_version
+        if roll < 0.6 and is_in_window:
+            return {"timestamp": self.moment_of(version)}, version
+        return {"version": version}, version
+
+    def moment_of(self, version: int) -> datetime:
+        """Return a commit time at which a version was the newest one."""
+        last = self.times.get(version + 1, self.times[version] + 2) - 1
+        at = self.random.choice([self.times[version], last])
+        return EPOCH + timedelta(microseconds=at)
 
     def readable(self) -> list[int]:
         root = self.table.log.head().root
@@ -929,23 +1192,38 @@ class Program(ColumnChanges):
         self.forget_results()
 
     def alter(self) -> None:
-        columns, changes = deepcopy(list(self.now.columns)), []
-        for _ in range(self.random.randint(1, 3)):
-            step = self.random.choice([self.add, self.rename, self.drop, self.move, self.widen])
-            change = step(columns)
-            if change is not None:
-                changes.append(change)
-        if not changes:
+        self._alter(ALTERATIONS)
+
+    def evolve(self) -> None:
+        self._alter(EVOLUTION)
+
+    def _alter(self, kinds: Sequence[str]) -> None:
+        before = self.now
+        draft = self.drawn(before, deepcopy(list(before.columns)), kinds, 3)
+        if not draft.changes:
             return
+        changes = draft.changes
         self.steps.append(f"  {changes}")
         token = self.token()
 
         def call() -> JobResult:
             return self.table.alter(changes, token=token)
 
+        after = draft.of(before)
+        reason = violating(after)
+        if reason is not None:
+            self.expect_refusal(call, reason)
+            self.happened["refused"] += 1
+            return
         result = call()
-        self.record("alter", replace(self.now, columns=columns), self.new_versions())
+        self.happened.update(next(iter(change)) for change in changes)
+        self.record("alter", after, self.new_versions())
         self.remember("alter", call, result)
+
+    def misfit(self) -> None:
+        """Ask for changes that do not fit the table."""
+        change = self.random.choice([*self.misfits(self.now)])
+        self.expect_refusal(lambda: self.table.alter([change]), f"{change} does not fit")
 
     def add_column(self) -> None:
         """Add a column, so that a source of a job that is under way may lack it."""
@@ -954,24 +1232,6 @@ class Program(ColumnChanges):
         column = self.node(name, "bigint", is_added=True)
         columns = [*self.now.columns, column]
         self.states[self.version] = replace(self.now, columns=columns)
-
-    def widen(self, columns: list[Node]) -> dict[str, Any] | None:
-        """Widen a column, but for the types that a role or the file format forbids."""
-        path, siblings = self.siblings(columns)
-        nodes = [node for node in siblings if node.type in WIDER and self._may_widen(node)]
-        if not nodes:
-            return None
-        node = self.random.choice(nodes)
-        wider = WIDER[node.type]
-        node.type = wider[0] if node.role else self.random.choice(wider)
-        return {"widen": f"{path}{node.name}", "type": node.type}
-
-    def _may_widen(self, node: Node) -> bool:
-        if node.role in ("delta", "tie") and node.type.startswith("decimal(9"):
-            return False
-        if node.type == "date":
-            return not node.role and node is not self.partition and self.file_format == "parquet"
-        return True
 
     def repeat(self) -> None:
         """Run a job again under its token, which changes nothing."""
