@@ -303,6 +303,16 @@ def test_a_token_is_known_after_its_version_has_expired(storage: Storage) -> Non
     assert (committed.repeated, committed.version, committed.counts["rows"]) == (True, 8, 3)
 
 
+def test_the_token_of_a_job_that_changed_nothing_is_forgotten_with_the_window(
+    storage: Storage,
+) -> None:
+    history(storage, 4)
+    assert not at_hour(storage, 4.1).delete("sku = 'none'", token="d").repeated
+    assert at_hour(storage, 4.2).delete("sku = 'none'", token="d").repeated
+    at_hour(storage, 8).retain(window="1h", grace="1h")
+    assert not at_hour(storage, 8.1).delete("sku = 'none'", token="d").repeated
+
+
 def test_partition_keys_outlive_the_commits_that_brought_them(storage: Storage) -> None:
     table = history(storage, 8)
     before = [content(table, partition_key=key) for key in ("p0", "p1")]

@@ -15,11 +15,19 @@ from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
+from opal_lake.write.rejected import find_rejected, rows_of
 from opal_stream.errors import BadMessageError, NewColumnsError
+from opal_stream.flush.buffer import Buffer, FlushLimits
+from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.flush.intake import Intake
+from opal_stream.flush.writer import Writer
+from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.formats.rows import DecodedRows, row_schema
+from opal_stream.gathered.file import Header
+from opal_stream.gathered.folder import GatheredFolder
+from opal_stream.kafka.consumed import Consumed
 from opal_stream.operations.reading import FormatOptions
-from tests.opal_stream.changed_streams import StreamProgram
+from tests.opal_stream.changed_streams import DIRECT, StreamProgram, application
 from tests.opal_stream.orders import batch, good, new_spec, order
 
 
@@ -198,6 +206,84 @@ def test_a_former_name_without_a_value_and_a_dropped_one_are_ignored() -> None:
     table = orders_table(RENAMED, {"drop": "name"})
     rows, reasons = taken(intake_of(table, "ignore"), order(1, total=None, amount=2.5))
     assert (rows[0]["amount"], reasons) == (2.5, [])
+
+
+NEW_CONSTRAINTS = [{"set_not_null": "name"}, {"add_constraint": "few", "check": "total < 10"}]
+REFUSED = {
+    "column 'name' is null, but it is declared NOT NULL",
+    "constraint 'few' is violated: total < 10",
+}
+
+
+def read_before_the_constraints(table: Table) -> Decoded:
+    """Return messages that were decoded before constraints of the table; two of three violate."""
+    messages = [order(1), order(2, name=None), order(3, total=50.0)]
+    decoded = Decoder(table.snapshot_at().spec, FormatOptions()).decode(batch(messages))
+    table.alter(NEW_CONSTRAINTS)
+    return decoded
+
+
+def flushed(table: Table, policy: str) -> None:
+    """Flush messages of a stream that were read before the constraints."""
+    buffer = Buffer(limits=FlushLimits())
+    buffer.add(batch([order(1), order(2), order(3)]), read_before_the_constraints(table), 0.0)
+    writer = Writer(
+        table=table,
+        on_bad_message=policy,
+        applications={DIRECT: application(DIRECT)},
+        positions={DIRECT: None},
+    )
+    writer.flush(buffer, lambda: None, lambda: None)
+
+
+def reasons_of_rejected(table: Table) -> set[str]:
+    reasons: set[str] = set()
+    for rejected in find_rejected(table.log, table.log.head()):
+        rows, _ = rows_of(table.log, rejected)
+        reasons |= set(rows["reason"].to_pylist())
+    return reasons
+
+
+def test_rows_read_before_a_constraint_follow_the_policy_of_the_stream() -> None:
+    table = orders_table()
+    with pytest.raises(BadMessageError, match=r"2 rows cannot go into the table(.|\n)*few"):
+        flushed(table, "fail")
+    assert table.read().num_rows == 0
+    table = orders_table()
+    flushed(table, "quarantine")
+    assert table.read(columns=["id"])["id"].to_pylist() == [1]
+    assert reasons_of_rejected(table) == REFUSED
+
+
+@pytest.mark.parametrize("quarantine", [True, False])
+def test_rows_gathered_before_a_constraint_follow_the_policy_of_their_stream(
+    quarantine: bool,
+) -> None:
+    table = orders_table()
+    table_id = table.snapshot_at().root.table_id
+    decoded = read_before_the_constraints(table)
+    header = Header(
+        table_id=table_id,
+        application=application(DIRECT),
+        writer="w",
+        consumed=Consumed(low=0, high=3, records=3),
+        first=True,
+        quarantine=quarantine,
+    )
+    rows = DecodedRows(rows=decoded.rows, schema=decoded.schema)
+    assert GatheredFolder(table.storage, table_id).put(header, rows)
+    committer = Committer(table, CommitterOptions(until_empty=True))
+    if quarantine:
+        committer.run()
+        assert reasons_of_rejected(table) == REFUSED
+    else:
+        with pytest.raises(FormatError, match=r"1 gathered file could not be committed.*refuses"):
+            committer.run()
+        # The file waits for a table that takes its rows
+        table.alter([{"drop_constraint": "few"}, {"drop_not_null": "name"}])
+        Committer(table, CommitterOptions(until_empty=True)).run()
+    expected = [1] if quarantine else [1, 2, 3]
+    assert sorted(table.read(columns=["id"])["id"].to_pylist()) == expected
 
 
 NESTED = plan_spec(
