@@ -46,6 +46,15 @@ _A_QUERY = "a query, which begins with SELECT, VALUES, TABLE, FROM, WITH or ("
 _DESCRIBED = words("FUNCTION DATABASE SCHEMA NAMESPACE CATALOG PROCEDURE DETAIL QUERY")
 # Words before the name of a table, whatever the statement
 _BEFORE_A_TABLE = words("TABLE INTO VIEW EXISTS OPTIMIZE VACUUM OVERWRITE")
+_NAMESPACES = words("SCHEMA SCHEMAS DATABASE DATABASES NAMESPACE NAMESPACES")
+_NAMESPACE_HINTS = {
+    "CREATE": "a namespace is a folder, which exists as soon as it has a table: create the table",
+    "DROP": "a namespace is a folder, which ends with its last table: write DROP TABLE for each",
+    "ALTER": "a namespace is a folder, and keeps no properties and no place of its own",
+    "SHOW": "a namespace is a folder; write SHOW TABLES IN its name",
+    "DESCRIBE": "a namespace is a folder; write SHOW TABLES IN its name",
+    "DESC": "a namespace is a folder; write SHOW TABLES IN its name",
+}
 # Statements that contain a query which may begin with FROM
 _AROUND_QUERIES = words("EXPLAIN DESCRIBE DESC CREATE CACHE FROM WITH")
 
@@ -192,6 +201,7 @@ def _insert(cursor: Cursor) -> Statement | None:
     if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     by_name = cursor.accept("BY", "NAME")
     columns = None if by_name else _insert_columns(cursor)
+    _refuse_default_rows(cursor)
     query, references = _query_to_end(cursor)
     kind = InsertOverwrite if is_overwrite else InsertInto
     return kind(
@@ -236,6 +246,33 @@ def _partition_value(cursor: Cursor) -> PartitionValue:
     return PartitionValue(column=column, value=None)
 
 
+def _refuse_default_rows(cursor: Cursor) -> None:
+    """Refuse DEFAULT as a value of VALUES, where Spark would look for a column."""
+    first, last = cursor.token.start, cursor.tokens[-1].start
+    if cursor.word != "VALUES" or "DEFAULT" not in cursor.text[first:last].upper():
+        return
+    # A statement's own tokens join the rows of VALUES, which may be many
+    values = tokens(cursor.text, first, last)
+    for before, token, after in zip(values, values[1:], values[2:], strict=False):
+        is_alone = before.value in ("VALUES", "(", ",") and after.value in ("", ")", ",")
+        if token.value == "DEFAULT" and is_alone:
+            raise cursor.refusal(
+                "DEFAULT is not supported as a value; leave the column out of the list of columns, "
+                "INSERT INTO t (a, b) VALUES .., and it gets its default",
+                token.start,
+            )
+
+
+def _refuse_default(cursor: Cursor, value: Slice) -> None:
+    """Refuse DEFAULT as the new value of a column."""
+    if value.text.upper() == "DEFAULT":
+        raise cursor.refusal(
+            "DEFAULT is not supported as a value; write the value itself, or a column of this name "
+            "in backticks",
+            value.offset,
+        )
+
+
 def _insert_replace_where(cursor: Cursor, table: TableName) -> InsertReplaceWhere:
     cursor.expect("WHERE")
     first = cursor.index
@@ -243,6 +280,7 @@ def _insert_replace_where(cursor: Cursor, table: TableName) -> InsertReplaceWher
     after_where = cursor.index
     in_where = scan(cursor, first, after_where)
     cursor.index = after_where
+    _refuse_default_rows(cursor)
     query, in_query = _query_to_end(cursor)
     return InsertReplaceWhere(
         text=_whole(cursor),
@@ -293,6 +331,7 @@ def _assignment(cursor: Cursor, stops: set[str]) -> Assignment:
     if not cursor.accept("=="):
         cursor.expect("=")
     value = cursor.expression(stops)
+    _refuse_default(cursor, value)
     return Assignment(column=column, value=value, slice=cursor.slice_from(first))
 
 
@@ -422,6 +461,8 @@ def _merge_insert(cursor: Cursor) -> dict[str, Any]:
     values = cursor.separated(opener)
     if len(values) != len(columns):
         raise cursor.refusal(f"INSERT names {len(columns)} columns, but has {len(values)} values")
+    for value in values:
+        _refuse_default(cursor, value)
     cursor.index = cursor.closers[opener] + 1
     return {"action": "insert", "columns": tuple(columns), "values": values}
 
@@ -605,6 +646,8 @@ def _hint(cursor: Cursor) -> str | None:
         )
     if cursor.word == "FROM":
         return "write one INSERT INTO t SELECT for each table"
+    if cursor.after().value in _NAMESPACES:
+        return _NAMESPACE_HINTS.get(cursor.word)
     if cursor.word == "TRUNCATE":
         return "write DELETE FROM t"
     if cursor.at("ALTER", "TABLE") and cursor.after(2).kind in (WORD, QUOTED):

@@ -323,6 +323,21 @@ def test_path_of_a_table_is_known() -> None:
         ("DELETE FROM t WHERE", "column 20: expected a condition, found the end of the statement"),
         ("UPDATE t SET a = WHERE b", "column 18: expected an expression, found WHERE"),
         ("UPDATE t\nSET a", r"line 2, column 6: expected =, found the end of the statement"),
+        (
+            "INSERT INTO t VALUES (1, 2), (3, default)",
+            "column 34: DEFAULT is not supported as a value; leave the column out",
+        ),
+        ("INSERT INTO t (a) VALUES DEFAULT", "column 26: DEFAULT is not supported"),
+        ("INSERT INTO t REPLACE WHERE a = 1 VALUES (DEFAULT)", "column 43: DEFAULT is not"),
+        ("UPDATE t SET a = default WHERE b", "column 18: DEFAULT is not supported.*backticks"),
+        (
+            "MERGE INTO t USING s ON t.a = s.a WHEN MATCHED THEN UPDATE SET b = DEFAULT",
+            "write the value itself",
+        ),
+        (
+            "MERGE INTO t USING s ON t.a = s.a WHEN NOT MATCHED THEN INSERT (a) VALUES (DEFAULT)",
+            "write the value itself",
+        ),
         ("UPDATE t SET a = (1", r"column 18: the \( that begins here has no \)"),
         ("UPDATE t SET a = 1)", r"column 19: this \) closes nothing"),
         ("DELETE FROM t VERSION AS OF 1", "an older version of a table cannot be changed"),
