@@ -46,16 +46,20 @@ def serving_checkpoint(root: Root, checkpoints: Iterable[int]) -> int | None:
     return max(serving, default=None)
 
 
-def log_begin(root: Root, checkpoints: Iterable[int], logged: Container[int]) -> int | None:
+def log_begin(
+    root: Root, checkpoints: Iterable[int], logged: Container[int], erased: int
+) -> int | None:
     """Return the checkpoint at which the kept log begins, None if there is none.
 
-    `checkpoints` and `logged` are the versions of existing checkpoints and commits. The oldest
-    readable version can be folded from the returned checkpoint. If possible it is the last but one
-    such checkpoint, because running jobs and readers may have begun with it and still read its
-    sections. Checkpoints of savepoints do not count: they may be written long after their version,
-    so that nothing has begun with them.
+    `checkpoints` and `logged` are the versions of existing checkpoints and commits. `erased` is the
+    last erasure up to the oldest readable version: older checkpoints show erased values (I34).
+
+    The oldest readable version can be folded from the returned checkpoint. If possible it is the
+    last but one such checkpoint, because running jobs and readers may have begun with it and still
+    read its sections. Checkpoints of savepoints do not count: they may be written long after their
+    version, so that nothing has begun with them.
     """
-    known = {*checkpoints}
+    known = {version for version in checkpoints if version >= erased}
     # The log has all commits after this version, up to the oldest readable one
     log_start = root.oldest_version
     while log_start - 1 in logged:

@@ -22,6 +22,7 @@ from opal_lake.events.bitmap import Bitmaps, add_bitmaps
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import ERASE, Actions, Commit
 from opal_lake.log.conflict import Draft, Proposal
+from opal_lake.log.lists import list_changes
 from opal_lake.log.snapshot import Snapshot, newest_first
 from opal_lake.log.version_window import savepoints_text
 from opal_lake.maintenance.compaction_plan import Bin
@@ -63,7 +64,10 @@ class _OvertakenError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """The rows to erase from a version, by file, and the hashes of their keys."""
+    """The rows to erase, by file, and the hashes of their keys.
+
+    If no file of the `base` holds such rows, `rows_by_file` has those in files of older versions.
+    """
 
     base: Snapshot
     hashes: Hashes
@@ -71,8 +75,14 @@ class _Plan:
 
     @property
     def files(self) -> list[DataFile]:
-        """The files that hold some of the rows."""
-        return [self.base.files[path] for path in self.rows_by_file]
+        """The files of the base that hold some of the rows."""
+        known = self.base.files
+        return [known[path] for path in self.rows_by_file if path in known]
+
+    @property
+    def older_files(self) -> int:
+        """The number of files with such rows that the base has no more."""
+        return len(self.rows_by_file) - len(self.files)
 
     @property
     def erased(self) -> Bitmaps:
@@ -87,7 +97,7 @@ class _Plan:
         return {
             "keys": len(self.hashes),
             "rows": sum(map(len, self.erased.values())),
-            "files": len(self.rows_by_file),
+            "files": len(self.files),
         }
 
 
@@ -111,6 +121,8 @@ class Erasure:
         result = find_result(log, head, ERASE, self.asked.token)
         if result is None:
             result = self._erase(head)
+        elif result.version is not None:
+            result = self._with_later_rows(head, result)
         head = log.head()
         version = result.version
         if version is None:
@@ -122,6 +134,21 @@ class Erasure:
         if result.version is None and not done.deleted_files and not done.remaining_files:
             return keep_result(log.storage, self._nothing(head, result))
         return _with_cut(result, done)
+
+    def _with_later_rows(self, head: Snapshot, result: JobResult) -> JobResult:
+        """Add the files with rows that came after an erasure to its result."""
+        assert result.version is not None
+        plan = self._plan(head, since=result.version)
+        files = len(plan.rows_by_file)
+        if not files:
+            return result
+        rows = sum(map(len, plan.erased.values()))
+        note = (
+            f"{count_text(rows, 'row')} of the keys, in {count_text(files, 'file')}, came after "
+            f"version {result.version}: erase with another token to erase these, too"
+        )
+        counts = {**result.counts, "remaining_files": files}
+        return replace(result, counts=counts, notes=(*result.notes, note))
 
     def _erase(self, head: Snapshot) -> JobResult:
         """Commit the removal of the rows; without rows, the result has no version."""
@@ -145,9 +172,19 @@ class Erasure:
             "run erase again when fewer jobs write"
         )
 
-    def _plan(self, base: Snapshot) -> _Plan:
+    def _plan(self, base: Snapshot, since: int = 0) -> _Plan:
+        """Plan from the files of a version or, if none has the rows, from older files.
+
+        Only files that some version from `since` on names are searched.
+        """
+        plan = self._search(base, [*base.files.values()])
+        if plan.rows_by_file:
+            return plan
+        return self._search(base, _replaced_files(self.table, base, since))
+
+    def _search(self, base: Snapshot, files: Sequence[DataFile]) -> _Plan:
+        """Find the rows to erase in some files."""
         spec, storage = base.spec, self.table.storage
-        files = [*base.files.values()]
         hashes = no_hashes()
         if spec.has_keys:
             key_task = KeyTask(storage=storage, spec=spec, where=self.asked.where)
@@ -183,9 +220,12 @@ class Erasure:
             if head.version != plan.base.version:
                 raise _OvertakenError
             _refuse_savepoints(head)
-            rewrite = plan_rewrite_action(head, outputs)
+            rewrite = None
+            if outputs:
+                planned = plan_rewrite_action(head, outputs)
+                rewrite = with_side_file(self.table.log, number, 0, planned)
             actions = Actions(
-                rewrite=with_side_file(self.table.log, number, 0, rewrite),
+                rewrite=rewrite,
                 add_logs=tuple(log for merged in logs for log in merged.logs),
                 remove_logs=tuple(path for merged in logs for path in merged.replaced),
                 removed_events=sum(merged.events for merged in logs),
@@ -249,17 +289,18 @@ class Erasure:
     def _nothing(self, head: Snapshot, result: JobResult) -> JobResult:
         if result.notes:
             return result
-        note = "nothing to erase: no row of the newest version meets the condition"
-        if head.version > head.root.oldest_version:
-            note += (
-                f". Files of the older versions {head.root.oldest_version} to {head.version - 1} "
-                "were not searched: `opal retain` deletes them when they expire"
-            )
+        note = (
+            "nothing to erase: no row that is stored for the versions "
+            f"{head.root.oldest_version} to {head.version} meets the condition"
+        )
         return replace(result, notes=(note,))
 
     def _dry_run(self, head: Snapshot) -> JobResult:
         plan = self._plan(head)
         notes = ["nothing was changed: this was a dry run"]
+        if plan.older_files:
+            older = count_text(plan.older_files, "file")
+            notes.append(f"the rows have left the newest version, and are in {older} of older ones")
         if plan.rows_by_file:
             notes.append(
                 f"versions {head.root.oldest_version} to {head.version} would become unreadable"
@@ -306,6 +347,17 @@ def _refuse_savepoints(head: Snapshot) -> None:
         )
 
 
+def _replaced_files(table: OpenTable, head: Snapshot, since: int) -> list[DataFile]:
+    """Return the files that the head lacks and a version from `since` on has."""
+    first = max(since, head.root.oldest_version)
+    files = dict(table.log.at(first, head).files)
+    for commit in table.log.commits_after(first, head.version):
+        for path, file in list_changes("files", table.storage, commit):
+            if file is not None:
+                files[str(path)] = file
+    return [file for path, file in files.items() if path not in head.files]
+
+
 def _last_erasure(table: OpenTable, head: Snapshot) -> int | None:
     """Return the version of the newest erasure in the log, None if there is none."""
     read = table.log.reading_back(head.root.oldest_version)
@@ -320,6 +372,6 @@ def _with_cut(result: JobResult, done: Cut) -> JobResult:
     counts = {
         **result.counts,
         "deleted_files": done.deleted_files,
-        "remaining_files": done.remaining_files,
+        "remaining_files": done.remaining_files + result.counts.get("remaining_files", 0),
     }
     return replace(result, counts=counts, notes=(*result.notes, *done.notes))

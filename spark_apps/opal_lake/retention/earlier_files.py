@@ -80,23 +80,31 @@ def find_earlier_files(
         is_earlier = entry.modified_us <= erased_us
         gathered += is_earlier and layout.gathered_place(entry.path) is not None
     running = {number for number in needed.numbers.in_flight if claims[number] <= erased_us}
-    of_jobs = 0
+    files_by_job = dict.fromkeys(running, 0)
     for folder in _FOLDERS_OF_JOBS if running else ():
         for entry in log.storage.list(folder):
-            of_jobs += layout.job_number(entry.path) in running
+            number = layout.job_number(entry.path)
+            if number in running:
+                files_by_job[number] += 1
+    # A job without a file may still write its first one
+    of_jobs = sum(max(1, files) for files in files_by_job.values())
     return EarlierFiles(
         version=version,
         gathered=gathered,
         of_jobs=of_jobs,
-        naming=_files_that_name_partitions(log, head, version),
+        naming=_files_that_name_partitions(log, head, needed, version),
     )
 
 
-def _files_that_name_partitions(log: CommitLog, head: Snapshot, version: int) -> int:
+def _files_that_name_partitions(
+    log: CommitLog, head: Snapshot, needed: Needed, version: int
+) -> int:
     """Return how many files of an erasure's commit name folders without a file.
 
-    They are the commit and its side file.
+    They are the commit and its side file, unless a retention deleted them.
     """
+    if version < needed.begin:
+        return 0
     rewrite = rewritten_files(log.storage, log.read_commit(version))
     folders = {_folder(path) for path in head.files}
     if all(_folder(path) in folders for path in rewrite.remove):

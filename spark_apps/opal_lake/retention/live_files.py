@@ -74,8 +74,7 @@ class LogView:
     """The input of a retention.
 
     `state` is that of the version that is to become the oldest one. `checkpoints` are the paths of
-    the checkpoints, newest first. With `is_cut`, the log and the checkpoints are needed from the
-    state's own version on, although jobs and readers may have begun with an earlier checkpoint.
+    the checkpoints, newest first.
     """
 
     log: CommitLog
@@ -83,7 +82,11 @@ class LogView:
     state: Snapshot
     digest: LogDigest
     checkpoints: tuple[str, ...]
-    is_cut: bool = False
+
+    @property
+    def erased(self) -> int:
+        """The last erasure up to the state's version: the log never begins below it (I34)."""
+        return self.digest.last_erasure(self.state.version)
 
     @property
     def root_versions(self) -> dict[str, int]:
@@ -106,10 +109,10 @@ def find_needed(view: LogView, claims: Iterable[int], given_up: frozenset[int]) 
     root = replace(head.root, oldest_version=oldest)
     root_versions = view.root_versions
     begin = 0
-    if view.is_cut:
-        begin = oldest
-    elif oldest:
-        checkpointed = log_begin(root, root_versions.values(), view.digest.entries)
+    if oldest:
+        checkpointed = log_begin(
+            root, root_versions.values(), view.digest.entries, erased=view.erased
+        )
         begin = oldest if checkpointed is None else checkpointed
     needed_roots = [path for path, version in root_versions.items() if version >= begin]
     roots = read_roots(view.log.storage, view.digest, needed_roots)

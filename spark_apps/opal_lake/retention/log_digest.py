@@ -2,8 +2,9 @@
 
 A digest is derived, and only retention reads it: without a digest, retention reads the whole log
 again. Its first line is {`format`, `table_id`, `version`, `write_id`} of the head at which it was
-made. Then come a line for every commit, [version, timestamp_us, number, added paths, side files],
-and a line for every checkpoint, [path of the root, paths of its sections and bases].
+made. Then come a line for every commit, [version, timestamp_us, number, added paths, side files,
+whether it is an erasure], and a line for every checkpoint, [path of the root, paths of its sections
+and bases].
 
 A digest is trusted if its name holds its checksum, and its last commit has the same write id in the
 log: all earlier commits follow from that one. A retention deletes the stored digests before it
@@ -21,7 +22,7 @@ from opal_lake import checked, layout
 from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError, NotFoundError
 from opal_lake.log.checkpoint import decode_root
-from opal_lake.log.commit import FORMAT_VERSION, Commit
+from opal_lake.log.commit import ERASE, FORMAT_VERSION, Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.lists import ingested_files, restored_paths, rewritten_files
 from opal_lake.log.sections import decode_section, encode_section, file_parts
@@ -44,6 +45,7 @@ class Entry:
     number: int | None
     paths: tuple[str, ...]
     sides: tuple[str, ...]
+    is_erasure: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,11 @@ class LogDigest:
             if entry.version >= first and entry.number is not None:
                 numbers.add(entry.number)
         return frozenset(numbers)
+
+    def last_erasure(self, at_most: int) -> int:
+        """Return the newest erasure in the log up to a version, 0 if there is none."""
+        erasures = [entry.version for entry in self.entries.values() if entry.is_erasure]
+        return max((version for version in erasures if version <= at_most), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +153,7 @@ def entry_of(storage: Storage, commit: Commit) -> Entry:
         number=commit.number,
         paths=tuple(paths),
         sides=tuple(sides),
+        is_erasure=commit.operation == ERASE,
     )
 
 
@@ -191,7 +199,14 @@ def write_digest(storage: Storage, digest: LogDigest, head: Snapshot, begin: int
 
 
 def _to_json(entry: Entry) -> list[Any]:
-    return [entry.version, entry.timestamp_us, entry.number, list(entry.paths), list(entry.sides)]
+    return [
+        entry.version,
+        entry.timestamp_us,
+        entry.number,
+        list(entry.paths),
+        list(entry.sides),
+        entry.is_erasure,
+    ]
 
 
 def _read_stored(log: CommitLog, head: Snapshot, paths: Sequence[str]) -> _Stored:
@@ -230,7 +245,7 @@ def _decoded(storage: Storage, path: str, head: Snapshot) -> _Stored | None:
         entries: dict[int, Entry] = {}
         roots: dict[str, tuple[str, ...]] = {}
         for line in lines:
-            # A line of a checkpoint has two parts, a line of a commit five
+            # A line of a checkpoint has two parts, a line of a commit six
             if len(line) == 2:
                 roots[checked.text(line[0])] = _texts(line[1])
             elif len(line) > 2:
@@ -245,13 +260,14 @@ def _decoded(storage: Storage, path: str, head: Snapshot) -> _Stored | None:
 
 
 def _from_json(line: Sequence[Any]) -> Entry:
-    version, timestamp_us, number, paths, sides = line
+    version, timestamp_us, number, paths, sides, is_erasure = line
     return Entry(
         version=checked.count(version),
         timestamp_us=checked.word(timestamp_us),
         number=None if number is None else checked.count(number),
         paths=_texts(paths),
         sides=_texts(sides),
+        is_erasure=checked.flag(is_erasure),
     )
 
 

@@ -164,14 +164,15 @@ class Cut:
     notes: tuple[str, ...]
 
 
-def cut(log: CommitLog, oldest: int, *, grace: Duration) -> Cut:
-    """Make a version the oldest one and delete all older files, after the grace.
+def cut(log: CommitLog, erased: int, *, grace: Duration) -> Cut:
+    """Delete all files from before an erasure, once the grace has passed.
 
-    Before that, nothing is changed: jobs and readers that began earlier may still need the files.
-    If a cut dies, a repeat does its remaining steps.
+    The version of the erasure becomes the oldest one, unless that is a later one already. Before
+    the grace has passed, nothing is changed: jobs and readers that began earlier may still need the
+    files. If a cut dies, a repeat does its remaining steps.
     """
     try:
-        return _cut(log, oldest, grace)
+        return _cut(log, erased, grace)
     except NotFoundError as error:
         log.head()  # raises a better error if the table is missing
         raise ExpiredError(
@@ -179,27 +180,30 @@ def cut(log: CommitLog, oldest: int, *, grace: Duration) -> Cut:
         ) from error
 
 
-def _cut(log: CommitLog, oldest: int, grace: Duration) -> Cut:
+def _cut(log: CommitLog, erased: int, grace: Duration) -> Cut:
     started_us = log.clock.now_us()
     head = log.head()
-    if oldest < head.root.oldest_version:
-        return Cut(deleted_files=0, remaining_files=0, notes=())
-    _refuse_restored(log, oldest)
     claims = _claims(log.storage)
     now_us = store_now_us(log.storage, log.clock)
     digest = read_digest(log, head)
+    # A retention may have deleted the erasure's commit: then the next one has the latest time at
+    # which a file from before the erasure can have been stored
+    first = min(version for version in digest.entries if version >= erased)
+    _refuse_restored(log, erased, first)
+    # A retention that was killed may have made a later version the oldest one, and left files
+    oldest = max(erased, head.root.oldest_version)
     keep = Keep(window=grace, grace=grace)
     planned = plan_expiry(head, digest, claims, keep, now_us)
-    entry = digest.entries[oldest]
+    entry = digest.entries[first]
     is_due = planned.grace_us == 0 or planned.oldest >= oldest
-    cut_us = CommitTimes(head).corrected(oldest, entry.timestamp_us)
+    cut_us = CommitTimes(head).corrected(first, entry.timestamp_us)
     # A job that began before the erasure may still write files with erased rows
     unused = planned.claims - digest.numbers() - head.root.abandoned
-    earlier = {number for number in unused if number < (entry.number or 0)}
+    earlier = {number for number in unused if first == erased and number < (entry.number or 0)}
     expiry = replace(planned, oldest=oldest, cutoff_us=cut_us, stale=planned.stale | earlier)
     if not is_due:
         view = _view(log, head, digest, oldest)
-        needed = find_needed(replace(view, is_cut=True), expiry.claims, expiry.stale)
+        needed = find_needed(view, expiry.claims, expiry.stale)
         remaining = len(_garbage(head, needed, expiry))
         due = datetime.fromtimestamp((cut_us + expiry.grace_us) / 1_000_000, UTC)
         note = (
@@ -208,23 +212,26 @@ def _cut(log: CommitLog, oldest: int, grace: Duration) -> Cut:
             "again after that, and it deletes them"
         )
         return Cut(deleted_files=0, remaining_files=remaining, notes=(note,))
-    _secure(_view(log, head, digest, oldest), exactly=True)
+    _refuse_older_savepoints(head, erased)
+    _secure(_view(log, head, digest, oldest))
     if expiry.stale or expiry.oldest > head.root.oldest_version:
-        _commit(log, head, expiry, started_us, is_cut=True)
+        _commit(log, head, expiry, started_us, erased=erased)
         head = log.refresh(head)
         digest = completed(log, head, digest)
+        oldest = head.root.oldest_version
     # The state is read from its own checkpoint: older ones list files with erased values
-    checkpoint = read_checkpoint(log.storage, oldest)
-    view = replace(_view(log, head, digest, oldest, checkpoint), is_cut=True)
+    view = _view(log, head, digest, oldest, read_checkpoint(log.storage, oldest))
     needed = find_needed(view, expiry.claims, frozenset())
     trim_pages(log.storage, head.root.table_id, needed.oldest)
+    # Names of files, and so of folders of partitions, are in the digests of the log, too
+    log.storage.delete(digest.stored)
     deleted = _delete(log, needed, _garbage(head, needed, expiry), no_progress)
     files = deleted.total() - deleted["bytes"]
     # The times of other files are the store's, too
-    erased_us = digest.modified_us[oldest]
-    stays = find_earlier_files(log, head, needed, claims, (oldest, erased_us))
+    erased_us = digest.modified_us[first]
+    stays = find_earlier_files(log, head, needed, claims, (erased, erased_us))
     notes = [
-        f"all files of versions before {oldest} are deleted",
+        f"all files of versions before {erased} are deleted",
         _readable_note(oldest, head.version),
     ]
     notes += stays.notes
@@ -323,16 +330,16 @@ def _view(
     )
 
 
-def _secure(view: LogView, *, exactly: bool = False) -> None:
+def _secure(view: LogView) -> None:
     """Ensure that the oldest version can be read without the log below it.
 
-    I22: a checkpoint serves it, and its lists can be read. With `exactly`, it is the version's own
-    checkpoint.
+    I22: a checkpoint serves it, and its lists can be read. I34: the checkpoint is not older than
+    the last erasure up to this version.
     """
     state = view.state
     root = replace(view.head.root, oldest_version=state.version)
     serving = serving_checkpoint(root, view.root_versions.values())
-    is_served = serving == state.version if exactly else serving is not None
+    is_served = serving is not None and serving >= view.erased
     if state.version > 0 and not is_served:
         ensure_checkpoint(view.log.storage, state, tuning=view.log.tuning)
     read_lists(state)
@@ -391,11 +398,12 @@ def _claimed_us(storage: Storage, number: int) -> int | None:
 
 
 def _commit(
-    log: CommitLog, base: Snapshot, expiry: Expiry, started_us: int, *, is_cut: bool = False
+    log: CommitLog, base: Snapshot, expiry: Expiry, started_us: int, *, erased: int = 0
 ) -> JobResult:
+    """Commit an expiry; with `erased`, refuse savepoints from before that erasure."""
+
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
-        if is_cut:
-            _refuse_older_savepoints(head, expiry.oldest)
+        _refuse_older_savepoints(head, erased)
         # Another retention, or a job that was thought dead, may have been faster
         used = {commit.number for commit in head.commits if commit.version > base.version}
         stale = tuple(sorted(expiry.stale - used - head.root.abandoned))
@@ -411,9 +419,12 @@ def _commit(
     return log.commit(base, proposal)
 
 
-def _refuse_restored(log: CommitLog, erased: int) -> None:
-    """Raise ConflictError if a restore brought back the rows of an erasure."""
-    for commit in log.commits_after(erased):
+def _refuse_restored(log: CommitLog, erased: int, first: int) -> None:
+    """Raise ConflictError if a restore brought back the rows of an erasure.
+
+    `first` is the first version of the log from the erasure on.
+    """
+    for commit in log.commits_after(max(erased, first - 1)):
         restored = commit.actions.restored
         if restored is not None and restored.version < erased:
             raise ConflictError(
@@ -422,13 +433,13 @@ def _refuse_restored(log: CommitLog, erased: int) -> None:
             )
 
 
-def _refuse_older_savepoints(head: Snapshot, oldest: int) -> None:
+def _refuse_older_savepoints(head: Snapshot, erased: int) -> None:
     """Raise ConflictError if savepoints keep versions before the one of an erasure."""
-    older = {name: at for name, at in head.root.savepoints.items() if at < oldest}
+    older = {name: at for name, at in head.root.savepoints.items() if at < erased}
     if older:
         raise ConflictError(
             f"{head.storage.uri}: savepoints {savepoints_text(older)} were made before rows were "
-            f"erased in version {oldest}, and keep versions that may show the rows; release them "
+            f"erased in version {erased}, and keep versions that may show the rows; release them "
             "with `opal release`, then erase again"
         )
 

@@ -14,20 +14,21 @@ from opal_lake.data.rejects import BAD
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError
 from opal_lake.layout import CLAIMS, LOG, claim_path
+from opal_lake.log.checkpoint import checkpoint_paths
 from opal_lake.log.commit import Actions
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.result import JobResult
 from opal_lake.storage import open_storage
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
-from opal_lake.table import Table, create_on
+from opal_lake.table import Table, create_on, table_on
 from opal_stream.formats.rows import DecodedRows
 from opal_stream.gathered.file import Header, encode_gathered
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.consumed import Consumed
 from opal_stream.kafka.topics import Partition
 from tests.kit.check import check_table
-from tests.kit.failing_store import FailingStore, Mode
+from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.opal_lake import shop
 from tests.opal_lake.maintenance.erasing import folders_with
 from tests.opal_lake.shop import LISTS_IN_FILES, Row, content, copied, latest, reopen, rows
@@ -254,6 +255,126 @@ def test_a_restore_of_the_rows_makes_the_erasure_start_again() -> None:
     assert folders_with(table.storage, (), "ax") == {}
     assert content(table) == [("bow", 1, 20)]
     assert check_table(table) == []
+
+
+def _die_after_commit(storage: MemoryStorage) -> None:
+    """Let a retention of everything but the newest version die just after its commit."""
+
+    def retain(target: Any) -> None:
+        table_on(target).retain(window="0s", grace="0s")
+
+    dry = FailingStore(copied(storage, MemoryStorage()))
+    retain(dry)
+    commits = [
+        number
+        for number, call in enumerate(dry.trace, 1)
+        if call.verb == "put_if_absent" and call.path.startswith(LOG)
+    ]
+    with pytest.raises(Crash):
+        retain(FailingStore(storage, commits[0], "after"))
+
+
+def test_an_erasure_finishes_what_a_dead_retention_left() -> None:
+    storage = MemoryStorage()
+    table = _new_table(storage)
+    table.ingest(_people([SECRET, "anna"], 1), metadata="inline")
+    table.erase(f"name = '{SECRET}'", token="e")
+    table.ingest(_people(["zoe"], 2), metadata="inline")
+    _die_after_commit(storage)
+    assert table.snapshot_at().root.oldest_version == 3
+    assert folders_with(storage, VALUES, SECRET)[SECRET] >= {"data", LOG.rstrip("/")}
+    done = table.erase(f"name = '{SECRET}'", token="e", grace="0s")
+    assert (done.version, done.counts["remaining_files"]) == (2, 0)
+    assert folders_with(storage, VALUES, SECRET) == {}
+    assert check_table(table) == []
+
+
+@pytest.mark.parametrize("token", ["e", "again", None])
+def test_a_retention_keeps_no_checkpoint_from_before_an_erasure(token: str | None) -> None:
+    storage = MemoryStorage()
+    table = _new_table(storage, properties={"checkpoint_commits": 4})
+    for at in range(4):
+        table.ingest(_people([SECRET, "anna"], at), metadata="inline")
+    assert table.erase(f"name = '{SECRET}'", token="e").version == 5
+    for at in (5, 6):
+        table.ingest(_people(["zoe"], at), metadata="inline")
+    assert "_opal/checkpoints" in str(folders_with(storage, VALUES, SECRET)[SECRET])
+    table.retain(window="0s", grace="0s")
+    assert folders_with(storage, VALUES, SECRET) == {}
+    done = table.erase(f"name = '{SECRET}'", token=token, grace="0s")
+    assert done.counts.get("remaining_files", 0) == 0
+    assert check_table(table) == []
+
+
+def test_a_retention_writes_the_checkpoint_that_an_erasure_could_not_write() -> None:
+    storage = MemoryStorage()
+    table = _new_table(storage, properties={"checkpoint_commits": 4})
+    for at in range(4):
+        table.ingest(_people([SECRET, "anna"], at), metadata="inline")
+    table.erase(f"name = '{SECRET}'", token="e")
+    for at in (5, 6):
+        table.ingest(_people(["zoe"], at), metadata="inline")
+    newest = next(checkpoint_paths(storage))
+    storage.delete([newest])
+    table.retain(window="0s", grace="0s")
+    assert newest not in checkpoint_paths(storage)
+    assert folders_with(storage, VALUES, SECRET) == {}
+    assert check_table(table) == []
+
+
+def test_rows_that_left_the_newest_version_are_erased_from_older_ones() -> None:
+    storage = MemoryStorage()
+    table = _new_table(storage)
+    table.ingest(_people(["anna", "bob"], 1), metadata="inline")
+    assert table.erase("name = 'bob'", token="other").version == 2
+    table.ingest(_people([SECRET], 1), metadata="inline")
+    table.restore(version=2)
+    planned = table.erase(f"name = '{SECRET}'", dry_run=True)
+    assert planned.counts == {"keys": 1, "rows": 1, "files": 0}
+    assert "are in 1 file of older ones" in str(planned.notes)
+    done = table.erase(f"name = '{SECRET}'", grace="0s")
+    assert (done.version, done.counts["rows"], done.counts["remaining_files"]) == (5, 1, 0)
+    assert folders_with(storage, VALUES, SECRET) == {}
+    assert check_table(table) == []
+
+
+def test_rows_that_came_after_an_erasure_are_files_that_remain() -> None:
+    table = _new_table(MemoryStorage())
+    table.ingest(_people([SECRET, "anna"], 1), metadata="inline")
+    erase = partial(table.erase, f"name = '{SECRET}'", grace="0s")
+    assert erase(token="e").counts["remaining_files"] == 0
+    table.ingest(_people([SECRET], 2), metadata="inline")
+    done = erase(token="e")
+    assert (done.version, done.counts["remaining_files"]) == (2, 1)
+    assert "1 row of the keys, in 1 file, came after version 2" in str(done.notes)
+    assert table.read(where=f"name = '{SECRET}'").num_rows == 1
+    erase(token="f")
+    assert folders_with(table.storage, VALUES, SECRET) == {}
+    assert erase(token="e").counts["remaining_files"] == 0
+
+
+def test_rows_of_a_restore_that_has_expired_are_files_that_remain() -> None:
+    table = _new_table(MemoryStorage(), properties={"checkpoint_commits": 2})
+    table.ingest(_people([SECRET, "anna"], 1), metadata="inline")
+    table.erase(f"name = '{SECRET}'", token="e")
+    table.restore(version=1)
+    for at in range(2, 8):
+        table.ingest(_people(["zoe"], at), metadata="inline")
+    table.retain(window="0s", grace="0s")
+    assert next(table.commits()).version > 3
+    assert table.erase(f"name = '{SECRET}'", token="e").counts["remaining_files"] == 1
+
+
+def test_no_digest_of_the_log_names_a_partition_of_the_erased_rows() -> None:
+    storage = MemoryStorage()
+    table = _new_table(storage, partition_by=["name"])
+    for at in range(9):
+        table.ingest(_people([SECRET, "anna"], at), metadata="inline")
+    table.retain()
+    assert "_opal/digests" in folders_with(storage, VALUES, SECRET)[SECRET]
+    done = table.erase(f"name = '{SECRET}'", token="e", grace="0s")
+    assert done.counts["remaining_files"] == 1
+    assert folders_with(storage, VALUES, SECRET) == {SECRET: {"_opal/log"}}
 
 
 FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30), ("dye", 5, 40)]
