@@ -235,7 +235,7 @@ class Reads:
             names.append(self.target)
         long_names: dict[Names, TableName] = {}
         for name in names:
-            if len(name.parts) > 2 and table_uri(self.spark, name, self.args) is not None:
+            if len(name.parts) > 1 and table_uri(self.spark, name, self.args) is not None:
                 long_names[_casefolded(name)] = name
         if not long_names:
             return []

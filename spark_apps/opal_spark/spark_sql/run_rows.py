@@ -10,6 +10,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from opal_lake.definition.schema import Field, type_name
 from opal_lake.definition.table_spec import TableSpec
@@ -88,7 +89,7 @@ def run_update(
         return StatementPlan(snapshot=base, cache=table.cache, clauses=[clause], target=alias)
 
     result = _run(table, "update", plan, token)
-    return _counts(spark, num_affected_rows=result.counts["updated"])
+    return _counts(spark, result, num_affected_rows=result.counts["updated"])
 
 
 def run_delete(
@@ -103,7 +104,7 @@ def run_delete(
         return StatementPlan(snapshot=base, cache=table.cache, clauses=[clause], target=alias)
 
     result = _run(table, "delete", plan, token)
-    return _counts(spark, num_affected_rows=result.counts["deleted"])
+    return _counts(spark, result, num_affected_rows=result.counts["deleted"])
 
 
 def run_merge(
@@ -133,14 +134,7 @@ def run_merge(
             evolves=statement.with_schema_evolution,
         )
 
-    counts = _run(table, "merge", plan, token).counts
-    return _counts(
-        spark,
-        num_affected_rows=counts["updated"] + counts["deleted"] + counts["inserted"],
-        num_updated_rows=counts["updated"],
-        num_deleted_rows=counts["deleted"],
-        num_inserted_rows=counts["inserted"],
-    )
+    return _changed_rows(spark, _run(table, "merge", plan, token))
 
 
 def run_insert(
@@ -151,9 +145,26 @@ def run_insert(
     table, _, reads = _target(spark, statement, Target(table=statement.table), args)
     with spark_errors():
         rows = _inserted(spark, statement, reads, table.snapshot_at().spec)
-    counts = table.upsert(rows, token=token).counts
-    written = counts.get("rows", 0)
-    return _counts(spark, num_affected_rows=written, num_inserted_rows=written)
+    result = table.upsert(rows, token=token)
+    written = result.counts.get("rows", 0)
+    late = result.counts.get("late", 0)
+    if late:
+        result = replace(result, notes=(*result.notes, _late_note(late)))
+    return _counts(
+        spark,
+        result,
+        num_affected_rows=written,
+        num_updated_rows=result.counts.get("updates", 0),
+        num_inserted_rows=written,
+    )
+
+
+def _late_note(late: int) -> str:
+    rows = "row has" if late == 1 else "rows have"
+    return (
+        f"{late:,} {rows} a lower delta or tie-break than another row of the key, so that the "
+        "newest version shows the other row"
+    )
 
 
 def _refuse_if_not_exists(statement: InsertInto) -> None:
@@ -182,7 +193,7 @@ def run_overwrite(
         rows = _inserted(spark, statement, now, base.spec)
         return _overwrite_plan(table, base, alias, rows, region)
 
-    return _overwritten(spark, table, plan, token)
+    return _changed_rows(spark, _run(table, "overwrite", plan, token))
 
 
 def run_replace_where(
@@ -203,7 +214,7 @@ def run_replace_where(
         rows = _inserted(spark, insert, now, base.spec)
         return _overwrite_plan(table, base, alias, rows, Region(where=where))
 
-    return _overwritten(spark, table, plan, token)
+    return _changed_rows(spark, _run(table, "overwrite", plan, token))
 
 
 def _overwrite_plan(
@@ -220,10 +231,12 @@ def _overwrite_plan(
     )
 
 
-def _overwritten(spark: SparkSession, table: OpalTable, plan: Any, token: str | None) -> DataFrame:
-    counts = _run(table, "overwrite", plan, token).counts
+def _changed_rows(spark: SparkSession, result: JobResult) -> DataFrame:
+    """Return the counts of a statement that updates, deletes and inserts."""
+    counts = result.counts
     return _counts(
         spark,
+        result,
         num_affected_rows=counts["updated"] + counts["deleted"] + counts["inserted"],
         num_updated_rows=counts["updated"],
         num_deleted_rows=counts["deleted"],
@@ -256,20 +269,34 @@ def _region(
 def _partition_value(reads: Reads, piece: Slice, field: Field) -> DataFrame:
     """Return the value of PARTITION (column = value), in the type of the column."""
     made = reads.piece(piece)
-    value = replace(made, text=f"SELECT ({made.text}\n) AS value").rows(reads.spark)
-    expected = spark_field_type(field)
-    # As in Spark, a text stands for a value of the column's type, such as a day
-    converted = value.select(
-        F.col("value").try_cast(expected).alias("value"), F.col("value").isNull()
-    )
+    given = replace(made, text=f"SELECT ({made.text}\n) AS value").rows(reads.spark)
+    kind = given.schema["value"].dataType
+    value = F.col("value")
+    where = f"PARTITION ({field.name} = {piece.text})"
+    if not isinstance(kind, T.StringType) or spark_field_type(field) == kind:
+        return given.select(
+            stored_value(value, kind, field, f"the value of {where}").alias("value")
+        )
+    converted = given.select(_of_text(value, field).alias("value"), value.isNull())
     row = converted.head()
     assert row is not None
     if row[0] is None and not row[1]:
         raise InvalidInputError(
-            f"PARTITION ({field.name} = {piece.text}): the value is not {type_name(field.type)}; "
-            "write a value of the column"
+            f"{where}: the text is not {type_name(field.type)}; write a value of the column"
         )
     return converted.select("value")
+
+
+def _of_text(text: Column, field: Field) -> Column:
+    """Return the value that a text stands for, such as a day; null if it loses a part."""
+    kind = spark_field_type(field)
+    exact_kind: T.DataType = kind
+    if isinstance(kind, T.DateType):
+        exact_kind = T.TimestampNTZType()
+    elif isinstance(kind, T.DecimalType):
+        exact_kind = T.DecimalType(38, 38 - (kind.precision - kind.scale))
+    value = text.try_cast(kind)
+    return F.when(value.try_cast(exact_kind) == text.try_cast(exact_kind), value)
 
 
 def _plain(reads: Reads, piece: Slice) -> str:
@@ -484,7 +511,8 @@ def _check_once(names: Sequence[str]) -> None:
         known.add(name.casefold())
 
 
-def _counts(spark: SparkSession, **counts: int) -> DataFrame:
-    """Return counts as a DataFrame of one row."""
-    schema = ", ".join(f"{quoted(name)} BIGINT" for name in counts)
-    return spark.createDataFrame([tuple(counts.values())], schema)
+def _counts(spark: SparkSession, result: JobResult, **counts: int) -> DataFrame:
+    """Return counts and the notes of the job as a DataFrame of one row."""
+    columns = [f"{quoted(name)} BIGINT" for name in counts]
+    row = (*counts.values(), list(result.notes))
+    return spark.createDataFrame([row], ", ".join([*columns, "notes ARRAY<STRING>"]))

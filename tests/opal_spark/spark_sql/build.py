@@ -43,7 +43,9 @@ class Lake:
 
     def counts(self, text: str, args: Any = None, token: str | None = None) -> dict[str, int]:
         [row] = self.sql(text, args, token).collect()
-        return {name.removeprefix("num_"): value for name, value in row.asDict().items()}
+        counts = row.asDict()
+        del counts["notes"]
+        return {name.removeprefix("num_"): value for name, value in counts.items()}
 
 
 @contextmanager

@@ -132,12 +132,25 @@ def test_counts_and_tokens_are_those_of_the_first_run(shop: Lake) -> None:
     assert shop.counts(delete) == {"affected_rows": 0}
     insert = f"INSERT INTO {table} VALUES (7, 1, NULL, 'x', 1, NULL), (1, 9, NULL, 'y', 1, NULL)"
     for _ in range(2):
-        assert shop.counts(insert, token="b") == {"affected_rows": 2, "inserted_rows": 2}
+        counts = shop.counts(insert, token="b")
+        assert counts == {"affected_rows": 2, "updated_rows": 1, "inserted_rows": 2}
     assert ids(shop, table) == [1, 2, 3, 4, 5, 7]
     assert shop.counts(f"DELETE FROM {table}") == {"affected_rows": 6}
 
 
 # INSERT
+
+
+def test_a_result_has_the_notes_of_its_job(shop: Lake) -> None:
+    table = fresh(shop, "noted")
+    rows = "(9, 5, NULL, 'a', 1, NULL), (9, 5, NULL, 'b', 2, NULL), (1, 0, NULL, 'c', 3, NULL)"
+    [result] = shop.sql(f"INSERT INTO {table} VALUES {rows}").collect()
+    assert (result.num_affected_rows, result.num_updated_rows) == (3, 1)
+    ambiguous, late = result.notes
+    assert ambiguous.startswith("1 row of one ingest has the same key, delta and tie-break")
+    assert late.startswith("1 row has a lower delta")
+    [result] = shop.sql(f"UPDATE {table} SET total = 0 WHERE id = 1").collect()
+    assert result.notes == []
 
 
 def test_an_insert_goes_by_position_by_name_or_by_its_list(shop: Lake) -> None:
@@ -220,6 +233,32 @@ def test_an_overwrite_replaces_the_table_a_partition_or_a_condition(shop: Lake) 
     shop.sql(f"INSERT INTO {table} SELECT * FROM orders WHERE id = 1")
     shop.sql(f"INSERT OVERWRITE {table} SELECT * FROM {table} WHERE id < 5", token="once")
     assert ids(shop, table) == [1, 3, 4]
+
+
+def test_a_partition_is_named_by_a_value_of_its_column(shop: Lake) -> None:
+    shop.sql(
+        "CREATE TABLE lake.shop.named (id INT PRIMARY KEY, n INT, day DATE, price DECIMAL(5, 1), "
+        "name STRING) USING opal PARTITIONED BY (n, day, price, name)"
+    )
+    shop.sql(
+        "INSERT INTO lake.shop.named VALUES (1, 1, NULL, 0, ''), (2, 2, DATE '2026-01-01', 0, ''), "
+        "(3, 3, NULL, 1.5, ''), (4, 4, NULL, 0, '5')"
+    )
+    text = "INSERT OVERWRITE lake.shop.named PARTITION ({}) (id) VALUES ({})"
+    for value, message in [
+        ("n = 1.7", "PARTITION .n = 1.7. is 1.7 in some row, and column 'n' of type INT cannot"),
+        ("n = '1.7'", "PARTITION .n = '1.7'.: the text is not INT"),
+        ("n = true", "is BOOLEAN, and column 'n' is INT"),
+        ("day = '2026-01-01 10:00:00'", "the text is not DATE"),
+        ("price = '1.51'", "the text is not DECIMAL"),
+        ("price = 1.51", "cannot hold it"),
+    ]:
+        with pytest.raises(InvalidInputError, match=message):
+            shop.sql(text.format(value, 9))
+    assert ids(shop, "lake.shop.named") == [1, 2, 3, 4]
+    for number, value in enumerate(["n = '1'", "day = '2026-01-01'", "price = '1.50'", "name = 5"]):
+        counts = shop.counts(text.format(value, 10 + number))
+        assert (counts["deleted_rows"], counts["inserted_rows"]) == (1, 1), value
 
 
 # MERGE

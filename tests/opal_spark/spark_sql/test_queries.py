@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+import opal_spark
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_spark import OpalTable
+from opal_spark.spark_sql.catalog import SETTING
 from tests.opal_spark.spark_sql.build import Lake, both, content, lake
 from tests.opal_spark.spark_sql.random_queries import Queries
 
@@ -115,6 +117,19 @@ def test_whole_names_before_columns_are_found(shop: Lake) -> None:
     )
     assert shop.rows(text) == ['(2, "it\'s")']
     assert len(shop.rows("SELECT lake.shop.orders.* FROM lake.shop.orders")) == 6
+
+
+def test_whole_names_may_have_two_parts(shop: Lake) -> None:
+    root, path = f"{shop.root}/shop", f"opal.`{shop.root}/shop/orders`"
+    opal_spark.catalog(shop.spark, "shelf", root=root)
+    try:
+        text = "SELECT shelf.orders.id, orders.name FROM shelf.orders WHERE shelf.orders.id = 2"
+        assert shop.rows(text) == ['(2, "it\'s")']
+        assert shop.rows(f"SELECT {path}.id FROM {path} WHERE {path}.id = 2") == ["(2,)"]
+        update = "UPDATE shelf.orders SET total = shelf.orders.total WHERE shelf.orders.id = 0"
+        assert shop.counts(update) == {"affected_rows": 0}
+    finally:
+        shop.spark.conf.unset(f"{SETTING}shelf")
 
 
 @pytest.mark.parametrize(
