@@ -65,7 +65,7 @@ from opal_lake.operations.statements import (
     Overwrite,
     Update,
 )
-from opal_lake.operations.verb import Frame, Framed, rows_verb, verb
+from opal_lake.operations.verb import Frame, Framed, rows_verb, verb, verb_of
 from opal_lake.operations.zorder import ZOrder
 from opal_lake.result import JobResult
 from opal_lake.storage import Storage, open_storage
@@ -150,6 +150,7 @@ class Table(OpenTable, Framed[Frame]):
         )
         return MergeBuilder(table=self, merge=merge)
 
+    @verb_of(DropPartition)
     def drop_partition(
         self,
         partition: Mapping[str, Any] | None = None,

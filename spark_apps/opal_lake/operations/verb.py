@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 Result_co = TypeVar("Result_co", covariant=True)
+Method = TypeVar("Method", bound=Callable[..., Any])
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
@@ -89,6 +90,16 @@ def rows_verb(
 ) -> Callable[Concatenate[Framed[Frame], P], Frame]:
     """Return a method that returns a frame of its table's engine."""
     return cast("Callable[Concatenate[Framed[Frame], P], Frame]", _method(operation))
+
+
+def verb_of(operation: type[Operation[Any]]) -> Callable[[Method], Method]:
+    """Return a decorator for a method of a table that runs an operation in its own way."""
+
+    def decorated(method: Method) -> Method:
+        method.operation = operation  # type: ignore[attr-defined]  # a function takes one
+        return method
+
+    return decorated
 
 
 def operations_of(table: type) -> dict[str, type[Operation[Any]]]:

@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from opal_lake.arguments.declared import is_required, types_of
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.verb import Operation, operations_of
 from opal_lake.result import JobResult
@@ -22,6 +21,14 @@ from opal_spark.table import OpalTable
 
 SYSTEM = "system"
 _TABLE = "table"
+# The statements to write instead of verbs that take rows
+_STATEMENTS = {
+    "ingest": "INSERT INTO t query, or call ingest in Python",
+    "insert": "MERGE INTO t USING source ON keys WHEN NOT MATCHED THEN INSERT *",
+    "merge": "MERGE INTO t USING source ON condition WHEN ..",
+    "overwrite": "INSERT OVERWRITE t query",
+    "upsert": "INSERT INTO t query",
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -61,19 +68,18 @@ def _operation(procedure: TableName) -> type[Operation[Any]]:
             f"{procedure} is not a procedure; write a verb of a table such as "
             f"{parts[0]}.{SYSTEM}.compact"
         )
-    operation = verbs.get(parts[2].lower())
-    if operation is None:
+    name = parts[2].lower()
+    if name in _STATEMENTS:
+        raise InvalidInputError(
+            f"{procedure} is not a procedure, as {name} takes rows; write the statement "
+            f"{_STATEMENTS[name]}"
+        )
+    if name not in verbs:
         raise InvalidInputError(
             f"{procedure} is not a procedure; the procedures of {parts[0]}.{SYSTEM} are "
-            f"{', '.join(sorted(verbs))}"
+            f"{', '.join(sorted(verbs.keys() - _STATEMENTS.keys()))}"
         )
-    for name, member in operation.fields().items():
-        takes_rows = Any in types_of(member.type) and is_required(member)
-        if takes_rows and name in ("rows", "source"):
-            raise InvalidInputError(
-                f"{procedure} needs rows; write INSERT INTO or MERGE INTO instead"
-            )
-    return operation
+    return verbs[name]
 
 
 def _named(
@@ -163,8 +169,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Row):
         return _plain(value.asDict())
     if isinstance(value, dict):
-        members = {name: _plain(member) for name, member in value.items()}
-        return {name: member for name, member in members.items() if member is not None}
+        return {name: _plain(member) for name, member in value.items()}
     if isinstance(value, list):
-        return [_plain(member) for member in value]
+        return [_plain(_without_nulls(member)) for member in value]
     return value
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return an element of an array; a null member of a struct is left out.
+
+    All structs of an array have the same members.
+    """
+    if not isinstance(value, Row):
+        return value
+    return {name: member for name, member in value.asDict().items() if member is not None}

@@ -590,11 +590,17 @@ def test_verbs_of_a_table_are_procedures(small: Lake) -> None:
     row = small.job("CALL lake.system.set_properties('shop.t', map('small_files', 9))", token="p")
     assert row.repeated
     assert small.table("shop/t").describe()["properties"] == {"small_files": 9}
+    small.sql("CALL lake.system.set_properties('shop.t', map('small_files', null))")
+    assert small.table("shop/t").describe()["properties"] == {}
     row = small.job(
         "CALL lake.system.alter(table => ?, changes => array(map('add', 'a', 'type', 'int')))",
         [f"opal.`{small.root / 'shop' / 't'}`"],
     )
     assert row.counts["added"] == 1
+    added = "named_struct('add', 'b', 'type', 'int', 'drop', null)"
+    dropped = "named_struct('add', null, 'type', null, 'drop', 'a')"
+    small.sql(f"CALL lake.system.alter('shop.t', array({added}, {dropped}))")
+    assert [name for name, _ in columns_of(small.table("shop/t"))] == ["id", "_commit", "b"]
     row = small.job("CALL lake.system.retain('shop.t', window => INTERVAL 7 DAYS, dry_run => true)")
     assert row.operation == "retain"
     assert small.sql("CALL lake.system.check('shop.t', quick => true)") == []
@@ -602,6 +608,23 @@ def test_verbs_of_a_table_are_procedures(small: Lake) -> None:
     assert len(small.sql("CALL lake.system.read('shop.t', where => 'id > 0')")) == 2
     [described] = small.sql("CALL lake.system.describe('shop.t')")
     assert str(small.root) in described[0]
+
+
+def test_partitions_are_dropped_by_a_procedure(lake: Lake) -> None:
+    lake.sql("CREATE TABLE lake.t (id INT PRIMARY KEY, d DATE, n INT) PARTITIONED BY (d, n)")
+    lake.sql(
+        "INSERT INTO lake.t VALUES (1, DATE '2026-01-01', 1), (2, NULL, 1), (3, NULL, 2), "
+        "(4, DATE '2026-01-01', 2)"
+    )
+    for _ in range(2):
+        row = lake.job("CALL lake.system.drop_partition('t', map('d', null))", token="null")
+        assert (row.operation, row.counts["deleted"]) == ("drop_partition", 2)
+    assert row.repeated
+    values = "named_struct('d', DATE '2026-01-01', 'n', 2)"
+    assert lake.job(f"CALL lake.system.drop_partition('t', {values})").counts["deleted"] == 1
+    values = "named_struct('d', null, 'n', 1)"
+    assert lake.job(f"CALL lake.system.drop_partition('t', {values})").counts["deleted"] == 0
+    assert lake.sql("SELECT id FROM lake.t") == [(1,)]
 
 
 def test_time_of_an_argument_is_exact_in_any_zone(small: Lake) -> None:
@@ -631,7 +654,11 @@ def test_time_of_an_argument_is_exact_in_any_zone(small: Lake) -> None:
         ("lake.system.compact('shop.t', target_mb => 'x')", "target_mb"),
         ("lake.system.compact('shop.t', mode => 'major')", "look_back"),
         ("lake.system.savepoint('shop.t')", "needs the argument name"),
-        ("lake.system.insert('shop.t', 'x')", "write INSERT INTO"),
+        ("lake.system.insert('shop.t', 'x')", "statement MERGE INTO t USING source ON keys"),
+        ("lake.system.upsert('shop.t')", "statement INSERT INTO t query"),
+        ("lake.system.overwrite('shop.t')", "statement INSERT OVERWRITE t query"),
+        ("lake.system.merge('shop.t')", "statement MERGE INTO t USING source ON condition"),
+        ("lake.system.ingest('shop.t')", "statement INSERT INTO t query, or call ingest"),
         ("lake.system.commits('shop.t')", "DESCRIBE HISTORY"),
         ("lake.system.compact('shop.t', target_mb => (SELECT max(id) FROM lake.a))", "parameter"),
         ("lake.system.compact('a b')", "the end of the name"),
