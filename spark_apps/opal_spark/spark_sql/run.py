@@ -66,15 +66,15 @@ def sql(spark: SparkSession, text: str, args: Given = None, token: str | None = 
 
 def run(spark: SparkSession, statement: Statement, args: Arguments, token: str | None) -> DataFrame:
     """Run a statement that is parsed already."""
-    is_on_opal = _is_on_opal(spark, statement, args)
+    changes_opal = is_on_opal(spark, statement, args)
     references = [reference.table for reference in statement.references]
-    if not is_on_opal and not _any_opal(spark, references, args):
+    if not changes_opal and not _any_opal(spark, references, args):
         return _by_spark(spark, statement, args, token)
     _check_settings(spark, statement.text.text)
     runner = RUNNERS.get(type(statement))
     if isinstance(statement, Query):
         return run_query(spark, statement, args, token)
-    if not is_on_opal:
+    if not changes_opal:
         _check_readable(statement)
         return _by_spark(spark, statement, args, token)
     if runner is None:
@@ -82,7 +82,7 @@ def run(spark: SparkSession, statement: Statement, args: Arguments, token: str |
     return runner(spark, statement, args, token)
 
 
-def _is_on_opal(spark: SparkSession, statement: Statement, args: Arguments) -> bool:
+def is_on_opal(spark: SparkSession, statement: Statement, args: Arguments) -> bool:
     """Return whether a statement changes or describes something of Opal."""
     tables: list[TableName] = []
     if isinstance(statement, Other):

@@ -15,10 +15,10 @@ from opal_lake.sql.script import ScriptStep, changed_uri, read_script
 from opal_lake.sql.statements import Call, DropTable, Slice
 from opal_spark.engine.failures import spark_errors
 from opal_spark.engine.versions import check_session
-from opal_spark.spark_sql.arguments import Arguments
+from opal_spark.spark_sql.arguments import Arguments, Given
 from opal_spark.spark_sql.catalog import catalog_of
 from opal_spark.spark_sql.results import job_frame
-from opal_spark.spark_sql.run import run
+from opal_spark.spark_sql.run import is_on_opal, run
 from opal_spark.table import OpalTable
 
 _RAN_BEFORE = "it ran in an earlier run of the script"
@@ -44,14 +44,17 @@ def run_script(
     """Run the statements of a script in their order, and yield each result.
 
     A result must be used before the next one is asked for: queries run when they are used. All
-    statements are parsed before the first one runs. With a `token` each statement that changes a
-    table has a token of its own, `token/1` and so on by its number, so that a repeat of the script
-    goes on where it stopped. Statements of a single-statement script have the token itself.
-    `on_start` is called before each statement.
+    statements are parsed before the first one runs. With a `token` each statement that changes an
+    Opal table has a token of its own, `token/1` and so on by its number, so that a repeat of the
+    script goes on where it stopped. Changes of tables of Spark are refused then. The statement of a
+    single-statement script has the token itself. `on_start` is called before each statement.
     """
     check_session(spark)
     steps = read_script(text)
     given = dict(args) if args else None
+    if token is not None:
+        for step in steps:
+            _refuse_without_token(spark, step, given)
     with spark_errors():
         ran_before = _ran_before(spark, steps, given or {}, token)
     for step in steps:
@@ -82,6 +85,26 @@ def _token(step: ScriptStep, token: str | None) -> str | None:
     if token is None or not operations_of_step(step):
         return None
     return step.token_in(token)
+
+
+def _refuse_without_token(spark: SparkSession, step: ScriptStep, args: Given) -> None:
+    """Raise InvalidInputError for a change of a table of Spark, which takes no token."""
+    statement = step.statement
+    if not operations_of_step(step):
+        return
+    try:
+        with spark_errors():
+            is_protected = is_on_opal(spark, statement, Arguments(args, statement.text))
+    except InvalidInputError:
+        # An earlier statement may define what the name needs; the run reports what is wrong
+        return
+    if not is_protected:
+        raise InvalidInputError(
+            f"statement {step.number}, at line {step.line}, changes a table of Spark, which keeps "
+            "no token, so that a repeat of the script would change it again: "
+            f"{step.first_line}\nRun it in a script without a token, or write the name of an Opal "
+            "table, such as lake.shop.orders"
+        )
 
 
 def _ran_before(

@@ -80,6 +80,36 @@ def test_a_repeat_runs_no_statement_again_whose_table_was_dropped(lake: Lake) ->
     assert operations == ["create", "insert", "drop"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "INSERT INTO plain SELECT 1",
+        "INSERT INTO IDENTIFIER('pl' || :name) VALUES (7)",
+        "CALL other.system.compact('t')",
+    ],
+)
+def test_change_of_a_table_of_spark_is_refused_before_the_first_statement(
+    lake: Lake, change: str
+) -> None:
+    script = f"CREATE TABLE lake.t (id INT PRIMARY KEY) USING opal;\n{change}"
+    with pytest.raises(InvalidInputError, match="statement 2, at line 2, changes a table of Spark"):
+        results(lake.spark, script, {"name": "ain"}, token="run")
+    with pytest.raises(NotFoundError):
+        lake.table("t")
+
+
+def test_name_of_a_table_may_be_computed_in_a_script_with_a_token(lake: Lake) -> None:
+    script = """
+        DECLARE OR REPLACE VARIABLE place STRING;
+        CREATE TABLE IF NOT EXISTS lake.t (id INT PRIMARY KEY) USING opal;
+        SET VAR place = 'lake.t';
+        INSERT INTO IDENTIFIER(place) SELECT count(*) FROM lake.t
+    """
+    for _ in range(2):
+        results(lake.spark, script, token="run")
+    assert lake.sql("SELECT id FROM lake.t") == [(0,)]
+
+
 def test_a_token_is_looked_up_by_the_operations_of_every_engine() -> None:
     taken = [
         {name for name, operation in operations_of(kind).items() if operation.token_argument}
