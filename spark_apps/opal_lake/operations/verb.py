@@ -93,7 +93,7 @@ def rows_verb(
 
 
 def verb_of(operation: type[Operation[Any]]) -> Callable[[Method], Method]:
-    """Return a decorator for a method of a table that runs an operation in its own way."""
+    """Return a decorator for a method that runs an operation in its own way."""
 
     def decorated(method: Method) -> Method:
         method.operation = operation  # type: ignore[attr-defined]  # a function takes one

@@ -7,12 +7,16 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
+from opal_lake.data.shown_values import values_of
+from opal_lake.definition.conditions.lexer import tokens_of
+from opal_lake.definition.conditions.printer import literal_text
 from opal_lake.definition.properties import PROPERTIES, default_of
-from opal_lake.definition.schema import type_name
+from opal_lake.definition.schema import Field, default_array, type_name
 from opal_lake.definition.table_spec import NO_DELETES, TableSpec
 from opal_lake.errors import InvalidInputError
-from opal_spark.spark_sql.defaults import shown_default
+from opal_spark.spark_sql.literals import has_zone
 
 # Parts of a definition that TBLPROPERTIES give when a table is created, and that never change
 ROLES = ("keys", "delta", "tie_break", "deletes", "file_format")
@@ -20,16 +24,17 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0"}
 
 
-def create_text(spec: TableSpec, name: str) -> str:
+def create_text(spec: TableSpec, name: str, *, in_utc: bool) -> str:
     """Return the CREATE TABLE of a table, which `name` calls there.
 
-    Raises InvalidInputError for a table without keys, which this version cannot create.
+    `in_utc` says whether the session that runs it reads times without a zone in UTC. Raises
+    InvalidInputError for a table without keys, which this version cannot create.
     """
     if not spec.has_keys:
         raise InvalidInputError(
             f"{name} has no keys, and CREATE TABLE cannot make such a table; see DESCRIBE {name}"
         )
-    lines = list(_elements(spec))
+    lines = list(_elements(spec, in_utc=in_utc))
     text = f"CREATE TABLE {name} (\n  " + ",\n  ".join(lines) + "\n)\nUSING opal"
     if spec.partition_by:
         text += f"\nPARTITIONED BY ({names_text(column.name for column in spec.partition_by)})"
@@ -40,7 +45,7 @@ def create_text(spec: TableSpec, name: str) -> str:
     return text
 
 
-def _elements(spec: TableSpec) -> Iterator[str]:
+def _elements(spec: TableSpec, *, in_utc: bool) -> Iterator[str]:
     """Yield the columns and constraints between the parentheses."""
     for column in spec.schema.own_fields:
         text = f"{name_text(column.name)} {type_name(column.type)}"
@@ -50,11 +55,47 @@ def _elements(spec: TableSpec) -> Iterator[str]:
         if default is not None:
             text += f" DEFAULT {default}"
         if column.generated is not None:
-            text += f" GENERATED ALWAYS AS ({column.generated})"
+            expression = _condition_text(str(column.generated), in_utc=in_utc)
+            text += f" GENERATED ALWAYS AS ({expression})"
         yield text
     yield f"PRIMARY KEY ({names_text(column.name for column in spec.keys)})"
     for name, condition in spec.constraints.items():
-        yield f"CONSTRAINT {name_text(name)} CHECK ({condition})"
+        shown = _condition_text(condition, in_utc=in_utc)
+        yield f"CONSTRAINT {name_text(name)} CHECK ({shown})"
+
+
+def shown_default(field: Field) -> str | None:
+    """Return the default of new rows as a literal for Spark, or None."""
+    if field.write is None:
+        return None
+    [value] = values_of(default_array(field, field.write, 1))
+    match value:
+        case float():
+            return f"{value!r}D"
+        case str():
+            return quoted(value)
+        case datetime() if value.tzinfo is not None:
+            text = value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
+            return f"TIMESTAMP '{text}+00:00'"
+    return literal_text(value)
+
+
+def _condition_text(condition: str, *, in_utc: bool) -> str:
+    """Return a stored condition as Spark reads it, with escapes and zones."""
+    parts: list[str] = []
+    position = 0
+    word = ""
+    for token in tokens_of(condition, len(condition)):
+        if token.kind == "text":
+            value = token.value
+            if word == "TIMESTAMP" and not in_utc and not has_zone(value):
+                value += "+00:00" if ":" in value else " 00:00:00+00:00"
+            is_read_alike = value == token.value and "\\" not in value and "${" not in value
+            if not is_read_alike:
+                parts += [condition[position : token.at], quoted(value)]
+                position = token.at + len(literal_text(token.value))
+        word = token.keyword
+    return "".join([*parts, condition[position:]])
 
 
 def _roles(spec: TableSpec) -> dict[str, str]:
@@ -132,4 +173,6 @@ def names_of(key: str, text: str) -> list[str]:
 
 def quoted(text: str) -> str:
     """Return a text as a string of SQL."""
-    return "'" + "".join(_ESCAPES.get(character, character) for character in text) + "'"
+    escaped = "".join(_ESCAPES.get(character, character) for character in text)
+    # Spark replaces ${name} by a setting before it reads the string
+    return "'" + escaped.replace("${", "$\\{") + "'"

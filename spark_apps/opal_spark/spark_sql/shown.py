@@ -24,6 +24,7 @@ from opal_spark.engine.session import storage_options
 from opal_spark.spark_sql.arguments import Arguments
 from opal_spark.spark_sql.catalog import catalog_of, open_table, table_uri
 from opal_spark.spark_sql.definition_text import create_text, shown_properties, shown_property
+from opal_spark.spark_sql.literals import is_in_utc
 from opal_spark.spark_sql.results import text_frame
 from opal_spark.table import OpalTable
 
@@ -82,7 +83,8 @@ def show_create_table(
     """Return the statement that makes an equal table."""
     refuse_token(token)
     table = opened(spark, statement.table, args)
-    text = create_text(table.snapshot_at().spec, str(statement.table))
+    spec = table.snapshot_at().spec
+    text = create_text(spec, str(statement.table), in_utc=is_in_utc(spark))
     return text_frame(spark, ["createtab_stmt"], [(text,)])
 
 

@@ -61,8 +61,8 @@ from opal_spark.engine.failures import spark_errors
 from opal_spark.engine.session import cache_settings, storage_options
 from opal_spark.spark_sql.arguments import Arguments
 from opal_spark.spark_sql.catalog import open_table
-from opal_spark.spark_sql.defaults import default_literal
 from opal_spark.spark_sql.definition_text import ROLES, name_text, names_of, split_roles
+from opal_spark.spark_sql.literals import default_literal, stored_condition
 from opal_spark.spark_sql.procedures import call
 from opal_spark.spark_sql.reads import Reads
 from opal_spark.spark_sql.results import job_frame
@@ -132,7 +132,7 @@ def create_table(
 def _defined(new: _NewTable, rows: DataFrame | None) -> TableSpec:
     """Return the definition of a new table; rows bring their own columns."""
     columns = _columns(new) if rows is None else columns_of_schema(rows.schema)
-    return _with_defaults(new, plan_spec(columns, _layout(new.statement)))
+    return _with_defaults(new, plan_spec(columns, _layout(new)))
 
 
 def _with_defaults(new: _NewTable, spec: TableSpec) -> TableSpec:
@@ -273,7 +273,8 @@ def _columns(new: _NewTable) -> pa.Schema:
     return parsed_columns(new.spark, ",\n".join(texts))
 
 
-def _layout(statement: CreateTable) -> TableLayout:
+def _layout(new: _NewTable) -> TableLayout:
+    spark, statement = new.spark, new.statement
     roles, properties = split_roles(statement.properties)
     keys = statement.primary_key.columns if statement.primary_key is not None else ()
     if keys and "keys" in roles:
@@ -297,31 +298,31 @@ def _layout(statement: CreateTable) -> TableLayout:
         file_format=roles.get("file_format", "parquet"),
         properties=given_properties(properties),
         not_null=[column.name[0] for column in statement.columns if column.not_null],
-        constraints=_constraints(statement.checks),
-        generated=_generated(statement.columns),
+        constraints=_constraints(spark, statement.checks),
+        generated=_generated(spark, statement.columns),
     )
 
 
-def _generated(columns: Sequence[ColumnDefinition]) -> dict[str, str]:
+def _generated(spark: SparkSession, columns: Sequence[ColumnDefinition]) -> dict[str, str]:
     """Return the expressions of generated columns by their names."""
     expressions: dict[str, str] = {}
     for column in columns:
         if column.generated_as is not None:
-            expressions[column.name[0]] = column.generated_as.text
+            expressions[column.name[0]] = stored_condition(spark, column.generated_as)
     return expressions
 
 
-def _constraints(checks: Sequence[Check]) -> dict[str, str]:
+def _constraints(spark: SparkSession, checks: Sequence[Check]) -> dict[str, str]:
     """Return CHECK conditions by their names; those without one are numbered."""
     constraints: dict[str, str] = {}
     for check in checks:
         if check.name is not None and check.name in constraints:
             raise InvalidInputError(f"two constraints are called {check.name!r}; rename one")
         if check.name is not None:
-            constraints[check.name] = check.condition.text
+            constraints[check.name] = stored_condition(spark, check.condition)
     for check in checks:
         if check.name is None:
-            constraints[_free_name(constraints)] = check.condition.text
+            constraints[_free_name(constraints)] = stored_condition(spark, check.condition)
     return constraints
 
 
@@ -418,7 +419,7 @@ def _changes_of(statement: AlterTable, asked: _Asked) -> Changes:
         case RenameColumn(column=column, new_name=name):
             return [{"rename": path_text(column), "to": path_text([name])}]
         case AddConstraint(constraint=constraint):
-            return [_added_constraint(constraint, spec)]
+            return [_added_constraint(constraint, asked)]
         case DropConstraint(name=name, if_exists=if_exists):
             known = {constraint.casefold() for constraint in spec.constraints}
             is_left_out = if_exists and name.casefold() not in known
@@ -432,13 +433,15 @@ def _changes_of(statement: AlterTable, asked: _Asked) -> Changes:
     raise InvalidInputError(f"{statement.text} is not supported")
 
 
-def _added_constraint(constraint: Check | PrimaryKey, spec: TableSpec) -> dict[str, Any]:
+def _added_constraint(constraint: Check | PrimaryKey, asked: _Asked) -> dict[str, Any]:
     if isinstance(constraint, PrimaryKey):
         raise InvalidInputError(
             "the keys of a table never change; create another table with CREATE TABLE ... AS SELECT"
         )
-    name = constraint.name if constraint.name is not None else _free_name(spec.constraints)
-    return {"add_constraint": name, "check": constraint.condition.text}
+    name = constraint.name
+    if name is None:
+        name = _free_name(asked.spec.constraints)
+    return {"add_constraint": name, "check": stored_condition(asked.spark, constraint.condition)}
 
 
 def _added(column: ColumnDefinition, asked: _Asked) -> Changes:

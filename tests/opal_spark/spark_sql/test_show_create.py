@@ -36,7 +36,7 @@ ATOMIC = [
 NAMES = st.text(st.sampled_from("abXÄß9_ .,`'\"\\%\t\u4e2d-"), min_size=1, max_size=8).filter(
     lambda name: name == name.strip() and not name.lower().startswith("_")
 )
-TEXTS = st.text(st.sampled_from("aé'\"\\%_\n\t\r `$u0041nZ"), max_size=10)
+TEXTS = st.text(st.sampled_from("aé'\"\\%_\n\t\r `${}u0041nZ"), max_size=10)
 
 
 def columns_of(kinds: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
@@ -65,15 +65,18 @@ def specs(draw: st.DrawFn) -> TableSpec:
     schema = [*columns, *((key, pa.int64()) for key in keys), *((at, pa.int64()) for at in orders)]
     schema = draw(st.permutations(schema))
     deletes = None
+    constraints: dict[str, str] = {}
     texts = [name for name, kind in columns if kind == pa.string()]
     if texts and draw(st.booleans()):
         column = Column(path=(texts[0],))
         deletes = f"{text_of(column)} = {text_of(Literal(value=draw(TEXTS)))}"
+        constraints["check"] = f"{text_of(column)} <> {text_of(Literal(value=draw(TEXTS)))}"
     layout = TableLayout(
         keys=keys,
         delta=orders[0] if orders else "_commit",
         tie_break=orders[1:],
         deletes=deletes,
+        constraints=constraints,
         partition_by=draw(st.sampled_from([[], keys[:1]])),
         file_format=draw(st.sampled_from(["parquet", "orc"])),
         properties=draw(

@@ -329,6 +329,51 @@ def test_constraints_hold_and_change(lake: Lake) -> None:
             lake.sql(f"ALTER TABLE lake.t {action}")
 
 
+def test_a_text_in_a_constraint_is_what_spark_reads(lake: Lake) -> None:
+    lake.sql(
+        "CREATE TABLE lake.t (id INT PRIMARY KEY, s STRING, g STRING GENERATED ALWAYS AS "
+        "(concat(s, 'x\\\\n')), CONSTRAINT a CHECK (s <> 'a\\\\b' AND s <> \"it's\"), "
+        "CONSTRAINT b CHECK (s NOT LIKE '%\\_' AND s <> r'c\\d')) USING opal"
+    )
+    spec = lake.table("t").snapshot_at().spec
+    assert spec.constraints == {
+        "a": "s <> 'a\\b' AND s <> 'it''s'",
+        "b": "s NOT LIKE '%\\_' AND s <> 'c\\d'",
+    }
+    for value in (r"'a\\b'", '"it\'s"', "'x_'", r"r'c\d'"):
+        with pytest.raises(InvalidInputError, match="is violated"):
+            lake.sql(f"INSERT INTO lake.t (id, s) VALUES (1, {value})")
+    lake.sql(r"INSERT INTO lake.t (id, s) VALUES (1, 'a\\\\b')")
+    assert lake.sql("SELECT s, g FROM lake.t") == [("a\\\\b", "a\\\\bx\\n")]
+    lake.sql(r"ALTER TABLE lake.t ADD CONSTRAINT c CHECK (s <> '$\{x}')")
+    with pytest.raises(InvalidInputError, match=r"Spark replaces \$\{name\} in a statement"):
+        lake.sql("ALTER TABLE lake.t ADD CONSTRAINT d CHECK (s <> '${x}')")
+    [(text,)] = lake.sql("SHOW CREATE TABLE lake.t")
+    lake.sql(text.replace("lake.t ", "lake.copy "))
+    assert lake.table("copy").snapshot_at().spec == lake.table("t").snapshot_at().spec
+
+
+def test_a_time_in_a_constraint_has_a_zone_in_a_session_outside_of_utc(lake: Lake) -> None:
+    check = "ALTER TABLE lake.t ADD CONSTRAINT {} CHECK (at > TIMESTAMP '2026-01-01{}')"
+    lake.sql("CREATE TABLE lake.t (id INT PRIMARY KEY, at TIMESTAMP) USING opal")
+    lake.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        lake.sql(check.format("a", ""))
+        lake.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+        with pytest.raises(InvalidInputError, match="this session reads it in Asia/Tokyo"):
+            lake.sql(check.format("b", " 09:00:00"))
+        lake.sql(check.format("b", " 09:00:00+09:00"))
+        [(text,)] = lake.sql("SHOW CREATE TABLE lake.t")
+        lake.sql(text.replace("lake.t ", "lake.copy "))
+    finally:
+        lake.spark.conf.unset("spark.sql.session.timeZone")
+    copied = lake.table("copy").snapshot_at().spec.constraints
+    assert copied == {
+        "a": "at > TIMESTAMP '2026-01-01 00:00:00+00:00'",
+        "b": "at > TIMESTAMP '2026-01-01 09:00:00+09:00'",
+    }
+
+
 def test_properties_are_set_and_unset(lake: Lake) -> None:
     lake.sql(ORDERS)
     lake.sql("ALTER TABLE lake.shop.orders SET TBLPROPERTIES ('target_mb' = '9', small_files = 3)")
@@ -415,11 +460,14 @@ def test_shown_defaults_make_equal_defaults(lake: Lake) -> None:
         "true, c DECIMAL(9,2) DEFAULT 1.50, d DOUBLE DEFAULT 1e-7, e FLOAT DEFAULT 0.1, f DATE "
         "DEFAULT DATE '2026-01-31', g TIMESTAMP DEFAULT TIMESTAMP '2026-01-31 01:02:03.4Z', "
         "h TIMESTAMP_NTZ DEFAULT TIMESTAMP_NTZ '2026-01-31 01:02:03', i BINARY DEFAULT X'0F', "
-        "j BIGINT DEFAULT -9223372036854775807, k DATE GENERATED ALWAYS AS (date(g))) USING opal"
+        "j BIGINT DEFAULT -9223372036854775807, k DATE GENERATED ALWAYS AS (date(g)), "
+        "l STRING DEFAULT 'a\\\\b\"$\\{x}') USING opal"
     )
     [[text]] = lake.sql("SHOW CREATE TABLE lake.t")
     lake.sql(text.replace("lake.t ", "lake.copy ", 1))
     assert lake.table("copy").snapshot_at().spec.schema == lake.table("t").snapshot_at().spec.schema
+    lake.sql("INSERT INTO lake.copy (id) VALUES (1)")
+    assert lake.sql("SELECT l FROM lake.copy") == [('a\\b"${x}',)]
 
 
 # DROP TABLE and RESTORE
