@@ -14,10 +14,17 @@ import pyarrow as pa
 from opal_lake.clock import ManualClock
 from opal_lake.definition.schema import COMMIT
 from opal_lake.definition.table_spec import TableLayout, plan_spec
-from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError
+from opal_lake.errors import (
+    CommitUnknownError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
 from opal_lake.log.version_window import is_readable
 from opal_lake.result import JobResult
 from opal_lake.table import Table
+from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.kit.model import ModelRow
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.write.changed_tables import Node
@@ -75,6 +82,8 @@ PARTITION_KEYS = (None, "2026-11-01", "2026-11-02")
 MAX_ROWS = 4
 # Numbers that rows of a job get although another job runs meanwhile
 RESERVED = 100
+FAILURES: tuple[Mode, ...] = ("before", "after", "failed", "done_but_failed")
+MAX_CALLS = 25  # before a job's store fails; most jobs make fewer
 # Jobs that run while an ingest, a metagen or a statement does
 MEDDLERS = (
     "ingest",
@@ -134,6 +143,7 @@ class Program(Evolution):
             tasks=random.choice([1, 1, 2, 3]), fold_at_logs=random.choice([1, 32])
         )
         self.steps: list[str] = []
+        self.job_token: str | None = None
         self.orders_by_commit = random.random() < 0.25
         self.pools: dict[int, list[Any]] = {}
         columns = self._first_columns()
@@ -289,8 +299,10 @@ class Program(Evolution):
         return range(self.version + 1, self.table.log.head().version + 1)
 
     def token(self) -> str | None:
+        """Return a token for the job that runs next, or None."""
         self.jobs += 1
-        return f"job {self.jobs}" if self.random.random() < 0.6 else None
+        self.job_token = f"job {self.jobs}" if self.random.random() < 0.6 else None
+        return self.job_token
 
     def remember(self, operation: str, call: Callable[[], JobResult], result: JobResult) -> None:
         if result.token is not None:
@@ -307,6 +319,18 @@ class Program(Evolution):
     def forget_results(self) -> None:
         """Forget jobs without a commit, whose results a retention deletes."""
         self.applied = [job for job in self.applied if job.has_commit]
+
+    def _forget_discarded(self, discarded: Sequence[int]) -> None:
+        """Forget ingests whose rows were discarded: a repeat of them is refused."""
+
+        def is_discarded(job: Applied) -> bool:
+            if job.operation != "ingest" or not job.has_commit or job.version is None:
+                return False
+            before = self.states[job.version - 1].rows
+            new = self.states[job.version].rows.keys() - before.keys()
+            return not new.isdisjoint(discarded)
+
+        self.applied = [job for job in self.applied if not is_discarded(job)]
 
     def expect_refusal(self, call: Callable[[], Any], reason: object) -> None:
         """Expect that a job fails, and that it leaves the newest version as it is."""
@@ -470,6 +494,7 @@ class Program(Evolution):
                 for pending_number, row in self.now.rows.items()
                 if row.processed is None and row.partition_key == replaced_key
             ]
+            self._forget_discarded(discarded)
             self.happened["ended"] += len(ended)
             self.has_deletes = True
         has_commit = bool(own or ended or discarded) or arguments["token"] is not None
@@ -731,11 +756,41 @@ class Program(Evolution):
     ) -> tuple[JobResult | None, Exception | None]:
         """Call a job; return its result, or the error with which it was refused."""
         try:
+            if self._may_fail():
+                self._fail(call)
             return call(), None
         except (InvalidInputError, ConflictError, *self.engine.errors) as error:
             return None, error
         finally:
             self._calm()
+
+    def _may_fail(self) -> bool:
+        """Return whether the store fails during a job, which then runs again under its token."""
+        store = self.table.storage
+        if not isinstance(store, MeddledStore) or self.is_meddling or self.job_token is None:
+            return False
+        is_alone = store.after_claim is None and store.before_commit is None
+        return is_alone and self.random.random() < 0.25
+
+    def _fail(self, call: Callable[[], JobResult]) -> None:
+        """Run a job on a store that fails at a random call, and forget what is cached."""
+        store = self.table.storage
+        assert isinstance(store, MeddledStore)
+        sound, mode = store.inner, self.random.choice(FAILURES)
+        failing = FailingStore(sound, self.random.randint(1, MAX_CALLS), mode)
+        self.steps.append(f"  fails {mode} call {failing.fail_at}")
+        store.inner = failing
+        try:
+            call()
+        except (Crash, StorageError, CommitUnknownError, ConflictError) as error:
+            self.steps.append(f"  {type(error).__name__}: {error}")
+            self.happened["failed"] += 1
+        except InvalidInputError:
+            # The next call is refused as well
+            pass
+        finally:
+            store.inner = sound
+        self.table = self.engine.reopened(self.table)
 
     def _is_overtaken(
         self,
@@ -1063,15 +1118,19 @@ class Program(Evolution):
 
     # Other jobs
 
-    def maintain(self, operation: str, call: Callable[[], JobResult]) -> None:
+    def maintain(
+        self, operation: str, call: Callable[[], JobResult], token: str | None = None
+    ) -> None:
         """Run a job that changes no row; it may commit several versions."""
-        call()
+        self.job_token = token
+        result, error = self._attempted(call)
+        assert result is not None, error
         self.record(operation, self.now, self.new_versions())
 
     def compact(self) -> None:
         token = self.token()
         if self.engine.is_spark or self.random.random() < 0.5:
-            self.maintain("compact", lambda: self.table.compact(token=token))
+            self.maintain("compact", lambda: self.table.compact(token=token), token)
         else:
             self.maintain("compact", lambda: compact(self.table, target_bytes=12_000))
 
@@ -1181,7 +1240,8 @@ class Program(Evolution):
         if erased and (self.savepoints or is_pending):
             self.expect_refusal(call, "a savepoint or a pending row holds the keys")
             return
-        result = call()
+        result, error = self._attempted(call)
+        assert result is not None, error
         left = {number: row for number, row in rows.items() if row.key not in erased}
         versions = self.new_versions()
         own = versions[:1] if erased else versions[:0]
@@ -1215,7 +1275,8 @@ class Program(Evolution):
             self.expect_refusal(call, reason)
             self.happened["refused"] += 1
             return
-        result = call()
+        result, error = self._attempted(call)
+        assert result is not None, error
         self.happened.update(next(iter(change)) for change in changes)
         self.record("alter", after, self.new_versions())
         self.remember("alter", call, result)
