@@ -195,7 +195,8 @@ def with_flags(message: str, flags: Mapping[str, str], arguments: Collection[str
 
     `look_back='90x' is not a duration` becomes `--look-back='90x' is not a duration`. Texts in
     quotes and the lines after the first one stay, because they repeat what the user wrote. An
-    argument stays, too, if the message has its flag in parentheses: `order='at' (--order)`. A word
+    argument stays, too, if the message has its flag in parentheses: `order='at' (--order)`, or
+    `options={'a': 'b'} (--csv-option a=b)`. A word
     such as `limit` alone is an argument only if it is one of `arguments`.
     """
 
@@ -203,7 +204,7 @@ def with_flags(message: str, flags: Mapping[str, str], arguments: Collection[str
         flag, given = flags.get(match["name"]), match["given"]
         name = match["name"]
         is_argument = given is not None or "_" in name or name in arguments
-        if flag is None or not is_argument or f"({flag})" in message:
+        if flag is None or not is_argument or f"({flag})" in message or f"({flag} " in message:
             return match[0]
         if given in (None, "=True"):  # a flag without a value stands alone
             return flag

@@ -176,7 +176,7 @@ def lacking(name: str, encoding: str) -> Column | None:
     lacking_letters = F.translate(F.col(quoted(name)), letters, "")
     advice = (
         f"', which the encoding {encoding} lacks; write the master in another encoding "
-        "(--output-option encoding=UTF-8)"
+        "with output_options={'encoding': 'UTF-8'} (--output-option encoding=UTF-8)"
     )
     reason = F.concat(F.lit(f"field {name!r} holds '"), lacking_letters, F.lit(advice))
     return F.when(lacking_letters != "", reason)
@@ -220,7 +220,7 @@ def _read_checked(options: dict[str, str]) -> dict[str, str]:
     if not _has_single_byte_line_ends(encoding) and not is_true(options, "multiline"):
         raise InvalidInputError(
             f"files in {encoding} cannot be cut into lines by their bytes: "
-            "add the option multiLine=true (--csv-option multiLine=true)"
+            "add options={'multiLine': 'true'} (--csv-option multiLine=true)"
         )
     return _checked({**options, "encoding": _SPARKS.get(name, encoding)})
 

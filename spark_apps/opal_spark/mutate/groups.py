@@ -128,8 +128,8 @@ def _csv_form(
     if line.count("\x00") * _NULS_A_LETTER > len(line):
         raise InvalidInputError(
             f"{file.increment.source} has text of several bytes a letter, such as UTF-16, or is "
-            "not a text file. Give the options encoding=UTF-16 and multiLine=true "
-            "(--increment-option), or deliver the file as UTF-8"
+            "not a text file. Give increment_options={'encoding': 'UTF-16', "
+            "'multiLine': 'true'} (--increment-option), or deliver the file as UTF-8"
         )
     is_deletes = file.increment.is_deletes(job.delete_prefix)
     folders = _partition_folders(file, record)

@@ -564,7 +564,10 @@ class _Merging:
 def _remedy(name: str, recorded: str | None) -> str:
     """Return the advice that gives an option of the master its recorded value."""
     if recorded is None:
-        return f"leave the option {name} out; to set it only for increments, use --increment-option"
+        return (
+            f"leave the option {name} out; to set it only for increments, use increment_options= "
+            "(--increment-option)"
+        )
     if name == "header" and recorded == "true":
         return "give header=True (leave --no-header out)"
     if name == "header":

@@ -105,14 +105,14 @@ def _faults(options: Mapping[str, str], *, by_line: bool) -> list[Column]:
     if is_utf8(options):
         reason = (
             "the line is not UTF-8, so the master may have another encoding; correct the line, "
-            "or for CSV give the encoding (--csv-option encoding=ISO-8859-1)"
+            "or for CSV give options={'encoding': 'ISO-8859-1'} (--csv-option encoding=ISO-8859-1)"
         )
         faults.append(F.when(~F.is_valid_utf8("value"), F.lit(reason)))
     unclosed = open_quote(options) if by_line else None
     if unclosed is not None:
         reason = (
             "the line has a quote that is not closed; close it, or if fields hold line breaks, "
-            "set --csv-option multiLine=true"
+            "give options={'multiLine': 'true'} (--csv-option multiLine=true)"
         )
         # The pattern is slow, so it is applied only to lines with a quote
         has_quote = F.contains("value", F.lit(options.get("quote", '"')[:1]))
@@ -128,7 +128,7 @@ def _other_values(fields: Sequence[StructField]) -> Column:
     faults = [twice, several, *rounding_faults(line, fields)]
     faults += misread_faults(line, fields, is_whole=True)
     fault = F.coalesce(*faults)
-    advice = "; correct the line, or give the types (--schema 'id BIGINT, name STRING, ...')"
+    advice = "; correct the line, or give the types: schema='id BIGINT, ...' (--schema)"
     return F.concat(F.lit("the master would be written with other values: "), fault, F.lit(advice))
 
 

@@ -292,7 +292,7 @@ class Committer:
             self._folder.refuse(
                 files[0],
                 f"the table refuses its rows: {error}\nOr delete the file, and start its stream "
-                "again with --on-bad-message quarantine",
+                "again with on_bad_message='quarantine'",
             )
             return
         # Only after the commit: until then the files may be the only copy of their messages

@@ -196,8 +196,9 @@ class Intake:
             pronoun = "it" if len(columns) == 1 else "them"
             problem = f"{new_columns_text(columns.names)}, and cannot get {pronoun}"
             raise NewColumnsError(
-                f"{source}: {problem}: {error}. Leave such columns out with --on-new-columns "
-                "ignore, or put such messages aside with --on-new-columns quarantine"
+                f"{source}: {problem}: {error}. Leave such columns out with "
+                "on_new_columns='ignore', or put such messages aside with "
+                "on_new_columns='quarantine'"
             ) from error
         names = ", ".join(columns.names)
         logger.warning("%s: added to the table: columns %s", source, names)
@@ -238,7 +239,7 @@ def _refuse(batch: MessageBatch, position: int, reason: str) -> NoReturn:
     problem = f"{batch.source(position)}: {reason.rstrip(' .?!')}"
     raise BadMessageError(
         f"{problem}. Correct the source, or put such messages aside with "
-        "--on-bad-message quarantine"
+        "on_bad_message='quarantine'"
     )
 
 
@@ -254,17 +255,17 @@ def new_columns_error(
     """
     text = new_columns_text(names, paths, schema.fate)
     remedy = (
-        "Add the columns with --on-new-columns add or by opal add-columns, leave them out with "
-        "--on-new-columns ignore, or put such messages aside with --on-new-columns quarantine"
+        "Add the columns with on_new_columns='add' or by opal add-columns, leave them out with "
+        "on_new_columns='ignore', or put such messages aside with on_new_columns='quarantine'"
     )
     if paths:
         remedy = (
-            "Leave the members out with --on-new-columns ignore, or put such messages aside with "
-            "--on-new-columns quarantine"
+            "Leave the members out with on_new_columns='ignore', or put such messages aside with "
+            "on_new_columns='quarantine'"
         )
     if any(schema.former(name) for name in names):
         remedy = (
             "Let the source use the new name, rename the table's column back with opal alter, or "
-            "put such messages aside with --on-new-columns quarantine"
+            "put such messages aside with on_new_columns='quarantine'"
         )
     return NewColumnsError(f"{source}: {text}. {remedy}")

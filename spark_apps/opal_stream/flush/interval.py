@@ -61,13 +61,13 @@ class IntervalRun:
     ) -> None:
         if interval.end_ms <= interval.start_ms:
             raise InvalidInputError(
-                "the interval ends before it begins: pass a --end-timestamp later than "
-                "--start-timestamp"
+                "the interval ends before it begins: pass an end_timestamp later than "
+                "start_timestamp"
             )
         if interval.end_ms > time.time() * 1000:
             raise InvalidInputError(
                 "the interval is not over, and a repeat would read more of it: "
-                "run this after --end-timestamp"
+                "run this after end_timestamp"
             )
         self.table = table
         self.options = options

@@ -43,7 +43,9 @@ class StreamOptions:
     def __post_init__(self) -> None:
         check_stream(self.name)
         if not self.topics:
-            raise InvalidInputError("a stream reads at least one topic: --topic orders")
+            raise InvalidInputError(
+                "a stream reads at least one topic: topics=['orders'] (--topic orders)"
+            )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -136,7 +136,7 @@ class Publisher(Writer):
             raise BadMessageError(
                 "the table refuses rows of these messages, and none of them was committed: "
                 f"{dict(rejects.counts)}, for example {rejects.examples[:1]}. Correct the source, "
-                "or put such messages aside with --on-bad-message quarantine"
+                "or put such messages aside with on_bad_message='quarantine'"
             )
         return rows
 

@@ -254,7 +254,7 @@ def taken_over_error(partition: Partition | None, progress: str, more: str = "")
     """
     return TakenOverError(
         f"{partition}: another process reads it for this table: {progress}. No message was "
-        f"committed twice. Stop one of the two, or give them different --partitions{more}"
+        f"committed twice. Stop one of the two, or give them different partitions{more}"
     )
 
 

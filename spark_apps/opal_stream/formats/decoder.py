@@ -373,7 +373,7 @@ class Decoder:
         if self.spec.deletes is None:
             reason = (
                 "a tombstone deletes its key, but the table has no delete condition: ignore "
-                "tombstones with --on-tombstone ignore"
+                "tombstones with on_tombstone='ignore'"
             )
             bad = [(position, reason) for position in range(len(batch))]
             return self.row_schema.empty_table(), bad
@@ -491,7 +491,8 @@ def _without_delta(name: str, kind: pa.DataType) -> str:
     path = "@timestamp" if pa.types.is_date(kind) else "@offset"
     return (
         f"a tombstone has no value for the delta column {name!r}, which is not a timestamp: fill "
-        f"the column from each message, for example by --column {name}={path}"
+        f"the column from each message, for example columns={{{name!r}: {path!r}}} "
+        f"(--column {name}={path})"
     )
 
 

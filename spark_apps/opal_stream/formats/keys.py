@@ -264,7 +264,7 @@ def _why_no_plain_json(value: bytes) -> str | None:
         json.loads(value.decode())
     except ValueError as error:
         return (
-            f"{_shown(value)} is not JSON: {error}; if keys are plain text, use --key-format string"
+            f"{_shown(value)} is not JSON: {error}; if keys are plain text, use key_format='string'"
         )
     return None
 
@@ -276,7 +276,7 @@ def _is_json_text(key: bytes) -> bool:
 def _two_readings(key: bytes) -> str:
     return (
         f"key: {_shown(key)} is a value of JSON, or a text that looks like one; choose with "
-        "--key-format json (or the format of the registry), or --key-format string"
+        "key_format='json' (or the format of the registry), or key_format='string'"
     )
 
 

@@ -142,7 +142,7 @@ class SchemaRegistry:
         if kind in (None, self._kind):
             return
         if kind in FORMATS_OF_KIND:
-            remedy = f"read the topic with --format {FORMATS_OF_KIND[kind]}"
+            remedy = f"read the topic with format={FORMATS_OF_KIND[kind]!r}"
         else:
             remedy = "streams read Avro and JSON: have the producer write one of the two"
         self._refused[number] = (

@@ -103,9 +103,10 @@ class Gate:
 def held_back_text(backlog: Backlog, max_bytes: int, table: str, stream: str) -> str:
     """Return the message about a backlog that stops reading, with what to do."""
     return (
-        f"{backlog}, wait for a commit, and the limit --gathered-mb is {max_bytes // MIB:,}. Check "
+        f"{backlog}, wait for a commit, and the limit is {max_bytes // MIB:,} MiB "
+        "(--gathered-mb). Check "
         f"that `{committer_command(table, stream)}` runs, and read its log. Start it, or raise "
-        "--gathered-mb"
+        "the limit"
     )
 
 

@@ -46,8 +46,8 @@ class Connection:
             AdminClient(self.client())
         except KafkaException as error:
             raise InvalidInputError(
-                f"librdkafka refuses the settings of Kafka: {text_of(error)}; correct them in "
-                "--kafka or the file of --kafka-settings"
+                f"librdkafka refuses the settings of Kafka: {text_of(error)}; correct them "
+                "(--kafka NAME=VALUE, or the file of --kafka-settings)"
             ) from error
 
     def client(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def read_settings(path: str) -> dict[str, str]:
     except OSError as error:
         raise InvalidInputError(
             f"the file of Kafka settings {path!r} cannot be read: {error.strerror}; correct "
-            "--kafka-settings"
+            "kafka_settings"
         ) from error
     return parse_settings("\n".join(lines), path)
 

@@ -25,7 +25,7 @@ _REQUEST = 1  # the number of the request, which the answer repeats
 _UNSUPPORTED_MECHANISM = 33  # the error with which only a listener that wants a login answers
 _AROUND = re.compile(r"^\S+/(?:bootstrap|\d+): | \(after \d+ms in state \w+\)$")
 _UNKNOWN_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
-_WHERE = "by --kafka NAME=VALUE, or in the file of --kafka-settings"
+_WHERE = "in the settings of Kafka (--kafka NAME=VALUE, or the file of --kafka-settings)"
 _REMEDIES = {
     "_AUTHENTICATION": f"correct sasl.username, sasl.password and sasl.mechanism, {_WHERE}",
     "_SSL": f"correct ssl.ca.location and the other settings of ssl, {_WHERE}",
@@ -88,7 +88,7 @@ class Contact:
             return
         cause, remedy = self.last, self._remedy
         if not remedy and self._has_unknown_host:
-            cause, remedy = _unknown_hosts(servers), "correct --bootstrap-servers"
+            cause, remedy = _unknown_hosts(servers), "correct bootstrap_servers"
         elif not remedy and time.monotonic() - self._probed_s > _PROBE_PAUSE_S:
             self._probed_s = time.monotonic()
             cause = _wrong_protocol(servers, settings)

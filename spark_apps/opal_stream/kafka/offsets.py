@@ -42,15 +42,15 @@ def plan_begin(
     if position > reach.high:
         raise TopicChangedError(
             f"{where}, but Kafka ends at {reach.high}: an unclean election or a restored broker "
-            "lost messages. Compare the table with the source, then start again with another "
-            "--name",
+            "lost messages. Compare the table with the source, then start again under another "
+            "name of the stream (--name)",
             application.partition.topic,
         )
     if begin.missing and policies.on_gap != "continue":
         raise GapError(
             f"{where}, but Kafka has deleted the messages before offset {reach.low}: "
             f"{begin.missing} offsets are lost; read them from elsewhere, then continue with "
-            "--on-gap continue"
+            "on_gap='continue'"
         )
     return begin
 
@@ -103,6 +103,7 @@ def changed_topic_error(
     return TopicChangedError(
         f"{partition}: the table stands at offset {position} of the topic with id {known_id}, but "
         f"{partition.topic!r} is another topic now, with id {current_id}: it was deleted and "
-        "created again; to read the new topic from its beginning, use --on-new-topic continue",
+        "created again; to read the new topic from its beginning, use on_new_topic='continue' "
+        "(--on-new-topic continue)",
         partition.topic,
     )

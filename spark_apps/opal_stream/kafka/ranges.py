@@ -62,7 +62,7 @@ def resolve_ranges(
             if not is_complete:
                 raise GapError(
                     f"{partition}: Kafka has deleted the messages before offset {low}, some of "
-                    "which may belong to this interval; to read the others, use --on-gap continue"
+                    "which may belong to this interval; to read the others, use on_gap='continue'"
                 )
         high = known.high if end is None else end
         ranges[partition] = OffsetRange(low=low, high=max(low, high), is_open=end is None)

@@ -80,7 +80,7 @@ class Topics:
             if topic is None:
                 raise UnknownTopicError(
                     f"Kafka has no topic {name!r}: its name is wrong, or it was deleted; "
-                    "check --topic, or create it",
+                    "correct the name, or create the topic",
                     name,
                 )
             topics[name] = topic
@@ -208,7 +208,9 @@ def chosen_partitions(
     if unknown:
         first = min(map(str, unknown))
         names = ", ".join(topic.name for topic in topics)
-        raise UnknownTopicError(f"unknown partition {first} of {names}; correct --partitions")
+        raise UnknownTopicError(
+            f"unknown partition {first} of {names}; correct the partitions to read"
+        )
     if not only:
         return every
     return [partition for partition in every if partition in only or partition.number in only]

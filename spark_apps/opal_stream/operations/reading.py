@@ -158,7 +158,7 @@ class FormatOptions(Declared):
             name = self.format if chosen.is_registered else self.key_format
             raise InvalidInputError(
                 f"format {name!r} needs a schema registry: give its address, for example "
-                "--registry http://host:8081"
+                "registry='http://host:8081'"
             )
         return chosen
 

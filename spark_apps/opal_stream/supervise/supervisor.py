@@ -50,7 +50,7 @@ class FleetOptions:
 
     def __post_init__(self) -> None:
         if bool(self.processes) == bool(self.capacity):
-            raise InvalidInputError("several processes: give one of --processes N and --capacity N")
+            raise InvalidInputError("several processes: give one of processes=N and capacity=N")
 
 
 class Supervisor:

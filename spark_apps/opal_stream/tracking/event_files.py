@@ -112,7 +112,7 @@ class EventReader:
     def __init__(self, folder: str, now: datetime | None = None) -> None:
         if not Path(folder).is_dir():
             raise InvalidInputError(
-                f"--tracking {folder!r} is not a folder; give the one that the stream writes its "
+                f"tracking={folder!r} is not a folder; give the one that the stream writes its "
                 "events into"
             )
         self._folder = Path(folder)

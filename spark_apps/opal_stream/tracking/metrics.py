@@ -302,8 +302,8 @@ def serve(text: Callable[[], str], host: str, port: int) -> ThreadingHTTPServer:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidInputError(
-            f"metrics cannot be served at {host}:{port}: {reason}; give another --metrics-port, "
-            "such as 0 for any free port, or another --metrics-host"
+            f"metrics cannot be served at {host}:{port}: {reason}; give another metrics_port, "
+            "such as 0 for any free port, or another metrics_host"
         ) from error
     threading.Thread(target=server.serve_forever, name="opal-stream-metrics", daemon=True).start()
     return server

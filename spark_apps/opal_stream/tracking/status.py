@@ -256,7 +256,7 @@ class _Look:
             return (
                 f"{partition}: Kafka has no topic {partition.topic!r} any more, and the table's "
                 f"position in it is offset {reached}; create the topic again, and start the stream "
-                "with --on-new-topic continue, or name the topics that are still read by --topic"
+                "with on_new_topic='continue' (--on-new-topic continue), or without this topic"
             )
         if reach is None:
             return ""

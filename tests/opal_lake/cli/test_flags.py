@@ -85,6 +85,7 @@ def test_arguments_may_be_called_as_the_parameters_of_the_function() -> None:
         ("whole=True excludes look_back", "--whole excludes --look-back"),
         ("the limit is reached", "the limit is reached"),
         ("look_back='' (--look-back) is empty", "look_back='' (--look-back) is empty"),
+        ("look_back='9d' (--look-back 9d)", "look_back='9d' (--look-back 9d)"),
         ("by the property look_back", "by the property look_back"),
         ("where 'limit=3' has a fault", "where 'limit=3' has a fault"),
         ("the table's 'limit=3'", "the table's 'limit=3'"),

@@ -175,7 +175,7 @@ def test_a_parquet_file_that_is_cut_off_is_named(spark: SparkSession, folder: Pa
             "1.csv",
             GOOD.encode("utf-16"),
             {},
-            r"1\.csv has text of several bytes a letter, such as UTF-16.* encoding=UTF-16",
+            r"1\.csv has text of several bytes a letter, such as UTF-16.*'encoding': 'UTF-16'",
         ),
         (
             "1.csv",

@@ -149,7 +149,7 @@ def test_the_driver_decides_of_new_columns_and_new_schemas_for_all_tasks(
         kafka.produce(topic, [order(partition, **more)], partition=partition)
     with pytest.raises(
         NewColumnsError,
-        match=rf"{topic}/[01]@0: the table has no column .*--on-new-columns add or",
+        match=rf"{topic}/[01]@0: the table has no column .*on_new_columns='add' or",
     ):
         read_by_spark(reader, table, kafka, topic)
     assert (

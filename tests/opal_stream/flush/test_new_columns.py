@@ -171,7 +171,7 @@ def test_by_default_a_stream_stops_at_the_first_message_with_a_column_that_the_t
         with pytest.raises(
             NewColumnsError,
             match=(
-                rf"{topic}/0@2: the table has no column 'discount'\. .*--on-new-columns add "
+                rf"{topic}/0@2: the table has no column 'discount'\. .*on_new_columns='add' "
                 rf"or by opal add-columns"
             ),
         ):
@@ -239,14 +239,14 @@ def test_new_members_of_nested_columns_stop_the_stream_or_are_put_aside_or_left_
             "fail",
             NewColumnsError,
             (
-                "Leave the members out with --on-new-columns ignore, or put such messages "
-                "aside with --on-new-columns quarantine"
+                "Leave the members out with on_new_columns='ignore', or put such messages "
+                "aside with on_new_columns='quarantine'"
             ),
         ),
         (
             "add",
             BadMessageError,
-            "Correct the source, or put such messages aside with --on-bad-message quarantine",
+            "Correct the source, or put such messages aside with on_bad_message='quarantine'",
         ),
     ):
         table = made(policy)
@@ -434,7 +434,7 @@ def test_with_quarantine_a_message_whose_column_cannot_be_added_is_put_aside(
     ]
     kafka.produce(topic, values)
     formats = FormatOptions(on_new_columns="add")
-    with pytest.raises(NewColumnsError, match=rf"{topic}/0@1: .*'_opal_x'.*--on-new-columns quara"):
+    with pytest.raises(NewColumnsError, match=rf"{topic}/0@1: .*'_opal_x'.*on_new_columns='quara"):
         read(table, kafka, topic, formats=formats)
     totals = read(table, kafka, topic, formats=formats, on_bad_message="quarantine")
     assert (totals.bad, ends(table)) == (2, [5])

@@ -157,7 +157,7 @@ def test_a_committer_holds_back_what_its_process_would_not_put_aside() -> None:
     flushes.flush(update(CHANGED, 2))
     with pytest.raises(
         FormatError,
-        match=r"REPLICA IDENTITY FULL(?s:.*)orders/3@101(?s:.*)--on-bad-message quarantine",
+        match=r"REPLICA IDENTITY FULL(?s:.*)orders/3@101(?s:.*)on_bad_message='quarantine'",
     ):
         gather(flushes.table)
     assert stored(flushes.table) == {2: row(2)}

@@ -127,12 +127,12 @@ def test_a_tombstone_of_a_table_whose_delta_is_no_timestamp_says_what_to_write(
     spec = new_spec(id=pa.int64(), op=pa.string(), at=kind)
     decoded = decode([{"id": 1, "at": 1}, None, None], spec=spec, keys=[None, b"1", b"x"])
     reasons = bad(decoded)
+    name, what = filled.split("=")
     assert reasons["orders/3@101"] == (
-        "a tombstone has no value for the delta column 'at', which is not a timestamp: "
-        f"fill the column from each message, for example by --column {filled}"
+        "a tombstone has no value for the delta column 'at', which is not a timestamp: fill the "
+        f"column from each message, for example columns={{'at': {what!r}}} (--column {filled})"
     )
     assert "x" in reasons["orders/3@102"], "a key that is none is said first"
-    name, what = filled.split("=")
     [row] = good(decode([None], FormatOptions(columns={name: what}), spec, keys=[b"1"]))
     assert row["_opal_deleted"]
     assert row["at"] is not None

@@ -64,7 +64,7 @@ def test_a_json_key_means_what_a_member_of_a_value_means(of: Any) -> None:
     texts = of([b"7", b"abc", b'"half', b'"x", "op": "D"'], key_format="json")
     assert good(texts) == []
     assert all(reason.startswith("key: ") for reason in bad(texts).values())
-    assert "if keys are plain text, use --key-format string" in bad(texts)["orders/3@101"]
+    assert "if keys are plain text, use key_format='string'" in bad(texts)["orders/3@101"]
     [moment] = good(of([b'"2026-01-02T00:00:00"'], MICROS, key_format="json"))
     assert moment["id"].isoformat() == "2026-01-02T00:00:00+00:00"
 
@@ -79,7 +79,7 @@ def test_a_key_of_two_readings_is_refused_where_no_format_of_keys_is_given(
     [reason] = bad(decoded).values()
     assert reason == (
         f"key: {key.decode()} is a value of JSON, or a text that looks like one; choose with "
-        "--key-format json (or the format of the registry), or --key-format string"
+        "key_format='json' (or the format of the registry), or key_format='string'"
     )
 
 

@@ -386,11 +386,11 @@ def test_a_message_of_the_deepest_schema_is_read(registry: Registry, shape: str)
     [
         ("avro", "PROTOBUF", "is PROTOBUF, and the stream reads AVRO; streams read Avro and JSON"),
         ("json-registry", "PROTOBUF", "is PROTOBUF, and the stream reads JSON; streams read Avro"),
-        ("avro", "JSON", "is JSON, and the stream reads AVRO; read the topic with --format json"),
+        ("avro", "JSON", "is JSON, and the stream reads AVRO; read the topic with format='json"),
         (
             "json-registry",
             "AVRO",
-            "is AVRO, and the stream reads JSON; read the topic with --format avro",
+            "is AVRO, and the stream reads JSON; read the topic with format='avro",
         ),
     ],
 )

@@ -144,8 +144,8 @@ def test_a_process_stops_reading_while_the_backlog_is_too_large(
             assert len(gathered(table)) == 4
             assert "opal_stream_gathered_files 4\n" in metrics.text()
             assert (
-                "4 gathered files, which count as 1 MiB, wait for a commit, and the limit "
-                "--gathered-mb is 1" in caplog.text
+                "4 gathered files, which count as 1 MiB, wait for a commit, and the limit is 1 MiB"
+                in caplog.text
             )
             assert (
                 f"Check that `opal stream commit {table.uri}` runs, and read its log" in caplog.text

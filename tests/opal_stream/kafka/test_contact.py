@@ -60,11 +60,11 @@ WRONG = [
     ("tls", LOGIN, "security.protocol is SASL_PLAINTEXT, but the listener has SSL; correct"),
     ("tls", {"security.protocol": "SSL"}, "certificate verify failed"),
     ("tls", {"security.protocol": "SSL"}, "correct ssl.ca.location"),
-    ("nowhere.invalid:9092", {}, "the host 'nowhere.invalid' is unknown; correct --bootstrap-serv"),
+    ("nowhere.invalid:9092", {}, "the host 'nowhere.invalid' is unknown; correct bootstrap_serv"),
     (
         "nowhere.invalid,nowhere2.invalid:1",
         {},
-        "all of its hosts are unknown; correct --bootstrap-s",
+        "all of its hosts are unknown; correct bootstrap_s",
     ),
 ]
 

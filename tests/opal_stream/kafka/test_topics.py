@@ -29,6 +29,7 @@ def test_numbers_are_of_all_topics(only: list[int | Partition], actual: list[str
 )
 def test_an_unknown_partition_is_an_error_that_names_it(only: int | Partition) -> None:
     with pytest.raises(
-        UnknownTopicError, match=f"unknown partition {only} of orders, users; correct --partitions"
+        UnknownTopicError,
+        match=f"unknown partition {only} of orders, users; correct the partitions",
     ):
         chosen_partitions(TOPICS, [0, only])

@@ -326,7 +326,7 @@ def test_processes_that_wait_for_a_committer_are_left_alone(kafka: Kafka, table:
     assert "started again" not in errors
     assert (
         "reading has stopped: 16 gathered files, which count as 1 MiB, wait for a "
-        "commit, and the limit --gathered-mb is 1."
+        "commit, and the limit is 1 MiB (--gathered-mb)."
     ) in errors
     assert f"Check that `opal stream commit {table.uri}` runs" in errors
     gather(table)

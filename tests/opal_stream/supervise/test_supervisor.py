@@ -358,7 +358,7 @@ def test_arrivals_above_the_prediction_count_in_the_next_plan(kafka: Kafka, tabl
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--processes", "2", "--capacity", "5"], "give one of --processes N and --capacity N"),
+        (["--processes", "2", "--capacity", "5"], "give one of --processes=N and --capacity=N"),
         (["--processes", "2", "--replan-interval", "0s"], "give more than 0"),
         (
             ["--processes", "2", "--start-timestamp", "1", "--end-timestamp", "2"],

@@ -227,7 +227,7 @@ def test_a_topic_created_again_is_an_alarm_until_the_new_one_is_read(
     for limit in LIMITS:
         said = alarms(table, kafka, capsys, *limit)["topic"]
         assert said.startswith(f"main {topic}/0: Kafka has no topic {topic!r} any more")
-        assert "create the topic again, and start the stream with --on-new-topic continue" in said
+        assert "create the topic again, and start the stream with on_new_topic='continue'" in said
     kafka.create_topic(topic)
     assert alarms(table, kafka, capsys) == {}  # nobody asked
     for limit in LIMITS:
