@@ -189,6 +189,11 @@ class Declared:
         return {name: known[name] for name in sorted(known, key=rank)}
 
     @classmethod
+    def position_names(cls) -> list[str]:
+        """Return the names of the arguments that may be given by position, in their order."""
+        return _position_names(_members(cls))
+
+    @classmethod
     def among(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values whose names are arguments of this class, without None."""
         return given_fields(cls, values)
@@ -272,7 +277,7 @@ def _by_name(
     kind: str, known: Mapping[str, "Field[Any]"], in_order: Sequence[Any], values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return all arguments by name: those given by position, and `values`."""
-    names = [name for name, member in known.items() if not member.kw_only]
+    names = _position_names(known)
     if len(in_order) > len(names):
         raise TypeError(
             f"{kind} takes {len(names)} positional arguments, and {len(in_order)} were given"
@@ -282,6 +287,10 @@ def _by_name(
     if repeated:
         raise TypeError(f"{kind} got multiple values for argument {repeated[0]!r}")
     return {**by_name, **values}
+
+
+def _position_names(known: Mapping[str, "Field[Any]"]) -> list[str]:
+    return [name for name, member in known.items() if not member.kw_only]
 
 
 def given_fields(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:

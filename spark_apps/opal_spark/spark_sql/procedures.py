@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -14,6 +15,8 @@ from opal_lake.operations.verb import Operation, operations_of
 from opal_lake.result import JobResult
 from opal_lake.sql.names import name_parts
 from opal_lake.sql.statements import Argument, Call, Slice, TableName
+from opal_spark.engine.columns import spark_of_arrow
+from opal_spark.engine.session import rows_from_arrow
 from opal_spark.spark_sql.arguments import Arguments
 from opal_spark.spark_sql.catalog import catalog_of, table_uri
 from opal_spark.spark_sql.results import job_frame, value_frame
@@ -51,6 +54,8 @@ def call(spark: SparkSession, statement: Call, args: Arguments, token: str | Non
     result = operation.of(given).run(table)
     if isinstance(result, JobResult):
         return job_frame(spark, result)
+    if isinstance(result, pa.Table):
+        return rows_from_arrow(spark, result, spark_of_arrow(result.schema))
     if isinstance(result, Iterator):
         raise InvalidInputError(
             f"{operation.title} returns objects of Python; write DESCRIBE HISTORY for the commits "
@@ -85,8 +90,12 @@ def _operation(procedure: TableName) -> type[Operation[Any]]:
 def _named(
     operation: type[Operation[Any]], statement: Call, values: Sequence[Any]
 ) -> dict[str, Any]:
-    """Return the values by the names of their arguments; unnamed ones come first."""
+    """Return the values by the names of their arguments; unnamed ones come first.
+
+    What Python takes by name alone has a name here as well.
+    """
     names = [_TABLE, *operation.fields()]
+    by_position = [_TABLE, *operation.position_names()]
     given: dict[str, Any] = {}
     has_named = False
     for position, (argument, value) in enumerate(zip(statement.arguments, values, strict=True)):
@@ -96,13 +105,10 @@ def _named(
                 f"argument {position + 1} of CALL {statement.procedure} has no name, but one "
                 "before it has; name it as well"
             )
-        if name is None and position >= len(names):
-            raise InvalidInputError(
-                f"CALL {statement.procedure} has {len(values)} arguments, and takes at most "
-                f"{len(names)}: {', '.join(names)}"
-            )
+        if name is None and position >= len(by_position):
+            raise _needs_name(statement, by_position, names)
         has_named = name is not None
-        name = name or names[position]
+        name = name or by_position[position]
         if name not in names:
             raise InvalidInputError(
                 f"CALL {statement.procedure} has no argument {name}; its arguments are "
@@ -112,6 +118,22 @@ def _named(
             raise InvalidInputError(f"CALL {statement.procedure} has {name} twice; give it once")
         given[name] = value
     return given
+
+
+def _needs_name(
+    statement: Call, by_position: Sequence[str], names: Sequence[str]
+) -> InvalidInputError:
+    """Return the error for more values without a name than CALL takes."""
+    nameless = [argument.value for argument in statement.arguments if argument.name is None]
+    others = [name for name in names if name not in by_position]
+    surplus = nameless[len(by_position)]
+    message = (
+        f"CALL {statement.procedure} takes {', '.join(by_position)} without a name, and has "
+        f"{surplus} after them"
+    )
+    if not others:
+        return InvalidInputError(f"{message}; leave it out")
+    return InvalidInputError(f"{message}; write name => {surplus}, with one of {', '.join(others)}")
 
 
 def _add_token(operation: type[Operation[Any]], given: dict[str, Any], token: str | None) -> None:

@@ -2,18 +2,23 @@
 
 import re
 from datetime import UTC, date, datetime
+from decimal import Decimal
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import opal_spark
 from opal_lake import layout
 from opal_lake.definition.sql_schema import arrow_of_sql
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
+from opal_lake.operations.verb import operations_of
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, begin_with_rows
+from opal_spark.table import OpalTable
 from tests.opal_spark.spark_sql.lake import Lake, lake
 
 __all__ = ["lake"]
@@ -675,6 +680,39 @@ def test_partitions_are_dropped_by_a_procedure(lake: Lake) -> None:
     assert lake.sql("SELECT id FROM lake.t") == [(1,)]
 
 
+def test_values_without_a_name_are_those_of_the_methods(small: Lake) -> None:
+    by_name = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
+    for name, operation in operations_of(OpalTable).items():
+        parameters = signature(getattr(OpalTable, name)).parameters.values()
+        in_order = [part.name for part in parameters if part.kind not in by_name]
+        assert in_order == ["self", *operation.position_names()]
+    row = small.job("CALL lake.system.delete('shop.t', 'id = 1')")
+    assert row.counts["deleted"] == 1
+    assert small.sql("SELECT id FROM lake.shop.t ORDER BY id") == [(0,), (2,)]
+    with pytest.raises(InvalidInputError, match="a condition is a text"):
+        small.sql("CALL lake.system.delete('shop.t', 5)")
+
+
+def test_get_returns_the_rows_of_the_keys(lake: Lake) -> None:
+    lake.sql(
+        "CREATE TABLE lake.t (id BIGINT PRIMARY KEY, price DECIMAL(10,2), at TIMESTAMP, "
+        "local TIMESTAMP_NTZ, place STRUCT<city: STRING>, tags MAP<STRING, ARRAY<INT>>) USING opal"
+    )
+    lake.sql(
+        "INSERT INTO lake.t VALUES (1, 1.5, NULL, NULL, NULL, NULL), (2, 2.68, "
+        "TIMESTAMP '2026-01-01 00:00:00Z', TIMESTAMP_NTZ '2026-01-01 07:00:00', "
+        "named_struct('city', 'Delft'), map('a', array(1, NULL)))"
+    )
+    chosen = "CALL lake.system.get('t', array(map('id', 2L)), columns => array('id', 'price'))"
+    assert lake.sql(chosen) == [(2, Decimal("2.68"))]
+    rows = opal_spark.sql(lake.spark, "CALL lake.system.get('t', array(map('id', 2L)))")
+    expected = opal_spark.sql(lake.spark, "SELECT * FROM lake.t WHERE id = 2")
+    assert rows.dtypes == expected.dtypes
+    assert rows.collect() == expected.collect()
+    none = opal_spark.sql(lake.spark, "CALL lake.system.get('t', array(map('id', 9L)))")
+    assert (none.dtypes, none.collect()) == (expected.dtypes, [])
+
+
 def test_time_of_an_argument_is_exact_in_any_zone(small: Lake) -> None:
     versions = small.table("shop/t").history()
     moment = versions[1]["committed_at"]
@@ -696,7 +734,10 @@ def test_time_of_an_argument_is_exact_in_any_zone(small: Lake) -> None:
         ("lake.compact('shop.t')", "is not a procedure"),
         ("lake.system.compact()", "needs a table"),
         ("lake.system.compact(7)", "needs a table"),
-        ("lake.system.compact('shop.t', 'minor', table => 'x')", "has table twice"),
+        ("lake.system.compact('shop.t', table => 'x')", "has table twice"),
+        ("lake.system.compact('shop.t', 8)", "write name => 8, with one of target_mb, mode"),
+        ("lake.system.describe('shop.t', 1)", "has 1 after them; leave it out"),
+        ("lake.system.update('shop.t', map('id', 'id'), 'id = 1')", "with one of tries, where"),
         ("lake.system.compact(table => 'shop.t', 'minor')", "name it as well"),
         ("lake.system.compact('shop.t', no => 1)", "its arguments are table, "),
         ("lake.system.compact('shop.t', target_mb => 'x')", "target_mb"),
