@@ -15,24 +15,37 @@ TASK_OPTIONS = {"opal_conn_id", "spark_conn_id", "retries", "retry_delay", "pool
 
 
 def mutation_dag(
+    dag_id: str, *, arguments: Mapping[str, Any], count_first: bool = False, **options: Any
+) -> DAG:
+    """Return a DAG with the task `merge`, a BulkMutationOperator with these arguments.
+
+    With `count_first` a task `count` runs before it, which reports the changes and makes none. The
+    options are those of `dag_of`.
+    """
+    dag, task = dag_of(dag_id, **options)
+    with dag:
+        merge = BulkMutationOperator(task_id="merge", **arguments, **task)
+        if count_first:
+            BulkMutationOperator(task_id="count", **{**arguments, "dry_run": True}, **task) >> merge
+    return dag
+
+
+def dag_of(
     dag_id: str,
     *,
-    arguments: Mapping[str, Any],
     schedule: Any,
     start_date: datetime,
     end_date: datetime | None = None,
     timezone: str = "UTC",
     partition_key_format: str | None = None,
     deadline: Span | None = None,
-    count_first: bool = False,
     spark: Mapping[str, Any] | None = None,
     **options: Any,
-) -> DAG:
-    """Return a DAG with the task `merge`, a BulkMutationOperator with these arguments.
+) -> tuple[DAG, dict[str, Any]]:
+    """Return a DAG without tasks, and the options of its Spark tasks.
 
-    With `count_first` a task `count` runs before it, which reports the changes and makes none. As
-    in `opal_dag`, a scheduled run works on the partition that just ended, and `start_date` is the
-    date of the first partition.
+    As in `opal_dag`, a scheduled run works on the partition that just ended, and `start_date` is
+    the date of the first partition.
     """
     given = TASK_OPTIONS & options.keys()
     task = {name: options.pop(name) for name in given} | dict(spark or {})
@@ -50,8 +63,4 @@ def mutation_dag(
         "start_date": first,
         "end_date": last,
     }
-    with DAG(dag_id, **when, deadline=deadline_of(dag_id, deadline), **common) as dag:
-        merge = BulkMutationOperator(task_id="merge", **arguments, **task)
-        if count_first:
-            BulkMutationOperator(task_id="count", **{**arguments, "dry_run": True}, **task) >> merge
-    return dag
+    return DAG(dag_id, **when, deadline=deadline_of(dag_id, deadline), **common), task

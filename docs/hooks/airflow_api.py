@@ -70,6 +70,7 @@ MODELS = {
     "PartitionTriggerSensor": "WaitForModel",
     "RelayOperator": "WaitForModel",
     "SnapshotTriggerSensor": "WaitForModel",
+    "SqlOperator": "ScriptModel",
     "WaitFor": "WaitForModel",
     "relay_dag": "WaitForModel",
 }

@@ -75,6 +75,7 @@ def test_every_example_is_run_by_some_test() -> None:
         PIPELINE,
         "docs/how-to/columns.md",  # in templates/yaml/test_lint.py
         "docs/how-to/foreign-tables.md",
+        "docs/how-to/sql-tables.md",  # in templates/yaml/test_scripts.py
     }
     assert {example.page for example, _ in commands_of("opal")} <= {
         *TABLE_PAGES,

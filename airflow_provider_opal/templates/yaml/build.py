@@ -1,5 +1,6 @@
 """The DAGs of a pipeline of a YAML file, made by `opal_dag`."""
 
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG
@@ -10,8 +11,10 @@ from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.mutation import mutation_dag
 from airflow_provider_opal.templates.pipeline import Consumer, Evolve, opal_dag
 from airflow_provider_opal.templates.schedule import in_zone
+from airflow_provider_opal.templates.script import script_dag
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
+from airflow_provider_opal.templates.yaml.models.script import ScriptModel
 from airflow_provider_opal.templates.yaml.models.version_1 import (
     DagModel,
     Options,
@@ -49,6 +52,18 @@ def build_mutation(dag_id: str, mutation: MutationModel) -> DAG:
         schedule=mutation.schedule,
         count_first=mutation.count_first,
         arguments=mutation.to_arguments(),
+        **options,
+    )
+
+
+def build_script(dag_id: str, script: ScriptModel, folder: Path) -> DAG:
+    """Make and register the DAG of a script, whose files lie in the folder."""
+    options = _given(script, RunOptions)
+    return script_dag(
+        dag_id,
+        schedule=script.schedule,
+        arguments=script.to_arguments(),
+        folder=folder,
         **options,
     )
 

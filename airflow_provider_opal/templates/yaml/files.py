@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,17 +11,23 @@ from pydantic import BaseModel, ValidationError
 
 from airflow_provider_opal.templates.yaml.models.mistakes import explained
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
-from airflow_provider_opal.templates.yaml.models.rules import doubts, findings, mutation_findings
+from airflow_provider_opal.templates.yaml.models.rules import (
+    doubts,
+    findings,
+    mutation_findings,
+    script_findings,
+)
 from airflow_provider_opal.templates.yaml.models.run_options import DefaultArgs, SparkModel
+from airflow_provider_opal.templates.yaml.models.script import ScriptModel
 from airflow_provider_opal.templates.yaml.models.version_1 import (
     MODELS,
+    AnyFile,
     DagModel,
-    FileModel,
     MaintenanceModel,
-    MutationsFile,
     Options,
 )
 from airflow_provider_opal.templates.yaml.text.problem import (
+    KINDS,
     START,
     Keys,
     Position,
@@ -48,6 +54,7 @@ class YamlFile:
     document: Document = field(default_factory=Document)
     dags: dict[str, DagModel] = field(default_factory=dict)
     mutations: dict[str, MutationModel] = field(default_factory=dict)
+    scripts: dict[str, ScriptModel] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def position(self, dag_id: str, *keys: str | int) -> Position:
@@ -64,13 +71,16 @@ class YamlFile:
         return Problem(self.name, position, at, what)
 
     def _kind(self, dag_id: str) -> str:
-        is_mutation = dag_id in self.mutations and dag_id not in self.dags
-        return "mutations" if is_mutation else "dags"
+        by_kind: dict[str, Mapping[str, Any]]
+        by_kind = {"dags": self.dags, "mutations": self.mutations, "scripts": self.scripts}
+        kinds = (kind for kind, members in by_kind.items() if dag_id in members)
+        return next(kinds, "dags")
 
     def drop(self, dag_id: str) -> None:
         """Remove a faulty pipeline; the others of the file stay."""
         self.dags.pop(dag_id, None)
         self.mutations.pop(dag_id, None)
+        self.scripts.pop(dag_id, None)
 
     def doubts(self) -> Iterator[Problem]:
         """Yield warnings about settings that work but may surprise.
@@ -222,6 +232,11 @@ def _pipeline_problems(
         file.mutations[dag_id] = mutation
         for keys, what in mutation_findings(mutation):
             yield _finding(document, ("mutations", dag_id, *keys), what)
+    for dag_id, body in _bodies(value, "scripts", broken):
+        script = with_defaults(ScriptModel.model_validate(body), defaults)
+        file.scripts[dag_id] = script
+        for keys, what in script_findings(script, file.path.parent):
+            yield _finding(document, ("scripts", dag_id, *keys), what)
 
 
 def _bodies(value: dict[str, Any], kind: str, broken: set[str | None]) -> list[tuple[str, Any]]:
@@ -257,9 +272,7 @@ def _finding(document: Document, at: Keys, what: str) -> Problem:
     return Problem("", position, at, what)
 
 
-def _model_of(
-    value: dict[str, Any], document: Document
-) -> type[FileModel | MutationsFile] | Problem:
+def _model_of(value: dict[str, Any], document: Document) -> AnyFile | Problem:
     """Return the model of a file's version, or the problem of its version."""
     newest = max(MODELS)
     if "version" not in value:
@@ -276,9 +289,9 @@ def _model_of(
             "or install a newer airflow-provider-opal"
         )
         return Problem("", document.position(("version",)), ("version",), what)
-    with_tables, without = MODELS[version]
-    has_only_mutations = "mutations" in value and "dags" not in value
-    return without if has_only_mutations else with_tables
+    models = MODELS[version]
+    kind = next((kind for kind in models if kind in value), KINDS[0])
+    return models[kind]
 
 
 def with_defaults(dag: M, defaults: Options) -> M:

@@ -15,7 +15,12 @@ from airflow.sdk import DAG, get_parsing_context
 from airflow.sdk.definitions._internal.contextmanager import DagContext
 
 from airflow_provider_opal.templates.yaml.broken import register_broken
-from airflow_provider_opal.templates.yaml.build import build_dag, build_mutation, derived_ids
+from airflow_provider_opal.templates.yaml.build import (
+    build_dag,
+    build_mutation,
+    build_script,
+    derived_ids,
+)
 from airflow_provider_opal.templates.yaml.files import YamlFile, found_files, read_yaml
 from airflow_provider_opal.templates.yaml.text.problem import Problem, shown
 
@@ -57,7 +62,7 @@ def distinct(files: Iterable[YamlFile]) -> Iterator[YamlFile]:
     origins: dict[str, str] = {}  # of each id, as file and line
     for file in files:
         pipelines = [(dag_id, derived_ids(dag_id, dag)) for dag_id, dag in file.dags.items()]
-        pipelines += [(dag_id, [dag_id]) for dag_id in file.mutations]
+        pipelines += [(dag_id, [dag_id]) for dag_id in (*file.mutations, *file.scripts)]
         for dag_id, ids in pipelines:
             repeated = [derived for derived in ids if derived in origins]
             if repeated:
@@ -76,7 +81,7 @@ def _pipeline_dags(files: Iterable[YamlFile], only_id: str) -> list[DAG]:
         for dag_id, dag in file.dags.items():
             if only_id in derived_ids(dag_id, dag):
                 return built(file, only=dag_id)
-        if only_id in file.mutations:
+        if only_id in file.mutations or only_id in file.scripts:
             return built(file, only=only_id)
     return []
 
@@ -92,6 +97,8 @@ def built(file: YamlFile, only: str | None = None) -> list[DAG]:
         builders[dag_id] = partial(build_dag, dag_id, dag)
     for dag_id, mutation in file.mutations.items():
         builders[dag_id] = partial(build_mutation, dag_id, mutation)
+    for dag_id, script in file.scripts.items():
+        builders[dag_id] = partial(build_script, dag_id, script, file.path.parent)
     for dag_id, build in builders.items():
         if only is not None and dag_id != only:
             continue

@@ -81,7 +81,7 @@ def lint(path: Path, *, lake: bool = False) -> Report:
     for problem in set(findings):
         shown_file = os.path.normpath(os.path.join(shown_in, problem.file))
         problems.append(replace(problem, file=shown_file))
-    sound = sum(len(file.dags) + len(file.mutations) for file in files)
+    sound = sum(len(file.dags) + len(file.mutations) + len(file.scripts) for file in files)
     return Report(files=len(files), pipelines=sound, problems=sorted(problems))
 
 

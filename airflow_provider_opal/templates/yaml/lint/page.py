@@ -24,7 +24,7 @@ def render(path: Path) -> tuple[list[dict[str, Any]], list[Problem]]:
     for file in distinct(files):
         with registered() as dags:
             built(file)
-        order = [*file.dags, *file.mutations]
+        order = [*file.dags, *file.mutations, *file.scripts]
         facts = [{"file": file.name, **dag_facts(dag)} for dag in dags]
         rendered += sorted(facts, key=lambda fact: (_owner(fact["dag_id"], order), fact["dag_id"]))
         problems += file.problems

@@ -245,6 +245,9 @@ _EXAMPLES = {
     "version": "1",
     "dags": "{orders: {...}}",
     "mutations": "{products: {...}}",
+    "scripts": "{corrections: {...}}",
+    "sql": '"sql/corrections.sql"',
+    "args": '{day: "{{ partition_key }}"}',
     "master": '"/lake/product/master"',
     "increments": '"/lake/product/incr"',
     "ids": "[id]",
@@ -277,6 +280,7 @@ _MEMBERS: dict[str | None, str] = {
     "mutations": (
         "a mutation: {master: ..., increments: ..., ids: [id], schedule: ..., start_date: ...}"
     ),
+    "scripts": "a script: {sql: corrections.sql, schedule: ..., start_date: ...}",
     "consumers": "{function: shop.jobs:revenue}",
 }
 # Examples of values that may have several forms

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.assets import cluster_of
@@ -14,9 +15,11 @@ from airflow_provider_opal.partition_keys import check_keys, cron_of
 from airflow_provider_opal.secrets import secret_arguments
 from airflow_provider_opal.sensors.pacing import Pacing
 from airflow_provider_opal.streaming.source import stream_faults
+from airflow_provider_opal.templated import is_templated
 from airflow_provider_opal.templates.short_spans import short_spans
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
+from airflow_provider_opal.templates.yaml.models.script import ScriptModel
 from airflow_provider_opal.templates.yaml.models.version_1 import (
     DagModel,
     MaintenanceModel,
@@ -34,6 +37,7 @@ from opal_folder.properties import arguments_of
 from opal_lake.arguments.declared import nothing_open
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.create import BUILT_IN_DELTA, COLUMN_ROLES
+from opal_lake.sql.script import read_script
 
 if TYPE_CHECKING:
     import jinja2
@@ -141,6 +145,35 @@ def mutation_findings(mutation: MutationModel) -> Iterator[Finding]:
         yield ("properties",), str(error)
     keyed = mutation.schedule is not None
     yield from _template_findings(mutation.to_arguments(), (), keyed=keyed)
+
+
+def script_findings(script: ScriptModel, folder: Path) -> Iterator[Finding]:
+    """Yield all findings of a script, whose files lie below the folder."""
+    yield from _of_runs(script, script.schedule)
+    keyed = script.schedule is not None
+    yield from _template_findings(script.to_arguments(), (), keyed=keyed)
+    texts = [script.sql] if isinstance(script.sql, str) else script.sql
+    for number, text in enumerate(texts):
+        keys: Keys = ("sql",) if isinstance(script.sql, str) else ("sql", number)
+        what = _sql_fault(text, folder)
+        if what is not None:
+            yield keys, what
+
+
+def _sql_fault(text: str, folder: Path) -> str | None:
+    """Return what is wrong with a text or file of statements, None if unknown."""
+    if text.endswith(".sql"):
+        path = folder / text
+        if is_templated(text) or path.is_file():
+            return None
+        return f"{shown(text)!r} does not exist in {folder}; correct the name, or add the file"
+    if is_templated(text):
+        return None
+    try:
+        read_script(text)
+    except InvalidInputError as error:
+        return str(error)
+    return None
 
 
 def _of_runs(dag: RunOptions, schedule: Any) -> Iterator[Finding]:

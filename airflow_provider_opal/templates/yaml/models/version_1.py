@@ -34,6 +34,7 @@ from airflow_provider_opal.templates.yaml.models.base import (
 from airflow_provider_opal.templates.yaml.models.declared import with_arguments_of
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
+from airflow_provider_opal.templates.yaml.models.script import ScriptModel
 from airflow_provider_opal.templates.yaml.models.sources import SourceModel
 from airflow_provider_opal.templates.yaml.models.values import distinct
 from opal_lake.definition.conditions.faults import DELETES
@@ -277,10 +278,13 @@ class FileModel(Strict):
     mutations: dict[DagId, MutationModel] = Field(
         default_factory=dict, description="Mutations of folders by their id."
     )
+    scripts: dict[DagId, ScriptModel] = Field(
+        default_factory=dict, description="Scripts of SQL by their id."
+    )
 
 
 class MutationsFile(Strict):
-    """A file without tables."""
+    """A file without pipelines of tables."""
 
     version: Literal[1] = Field(description="The version of this format.")
     defaults: Options = Field(
@@ -289,8 +293,25 @@ class MutationsFile(Strict):
     mutations: Annotated[dict[DagId, MutationModel], Field(min_length=1)] = Field(
         description="Mutations of folders by their id."
     )
+    scripts: dict[DagId, ScriptModel] = Field(
+        default_factory=dict, description="Scripts of SQL by their id."
+    )
 
 
-MODELS: Mapping[int, tuple[type[FileModel], type[MutationsFile]]] = {
-    VERSION: (FileModel, MutationsFile)
+class ScriptsFile(Strict):
+    """A file of scripts only."""
+
+    version: Literal[1] = Field(description="The version of this format.")
+    defaults: Options = Field(
+        default_factory=_no_options, description="Defaults for all pipelines of this file."
+    )
+    scripts: Annotated[dict[DagId, ScriptModel], Field(min_length=1)] = Field(
+        description="Scripts of SQL by their id."
+    )
+
+
+AnyFile = type[FileModel] | type[MutationsFile] | type[ScriptsFile]
+# Of each version: the model of a file by the first of these keys that the file has
+MODELS: Mapping[int, Mapping[str, AnyFile]] = {
+    VERSION: {"dags": FileModel, "mutations": MutationsFile, "scripts": ScriptsFile}
 }

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from opal_lake.errors import InvalidInputError
 
 Keys = tuple[str | int, ...]
-KINDS = ("dags", "mutations")  # keys of a file that have DAGs below them
+KINDS = ("dags", "mutations", "scripts")  # keys of a file that have DAGs below them
 MAX_SHOWN_CHARACTERS = 80
 MAX_PATH_CHARACTERS = 4096  # an editor has to find the file: its name is not cut
 
