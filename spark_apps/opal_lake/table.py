@@ -4,8 +4,8 @@
 them on Spark.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -20,10 +20,17 @@ from opal_lake.definition.table_spec import TableLayout, TableSpec, delete_condi
 from opal_lake.engine.executor import Executor
 from opal_lake.engine.in_process import InProcess
 from opal_lake.engine.open_table import OpenTable
-from opal_lake.errors import InvalidInputError, StorageError, TableExistsError
+from opal_lake.errors import (
+    CommitUnknownError,
+    InvalidInputError,
+    OpalError,
+    StorageError,
+    TableExistsError,
+)
 from opal_lake.ids import IdSource, RandomIds
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
-from opal_lake.log.commit import Actions, Commit
+from opal_lake.log.claim import claim_number
+from opal_lake.log.commit import CREATE, Actions, Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
@@ -68,9 +75,9 @@ from opal_lake.operations.statements import (
 from opal_lake.operations.verb import Frame, Framed, rows_verb, verb, verb_of
 from opal_lake.operations.zorder import ZOrder
 from opal_lake.result import JobResult
+from opal_lake.retention.drop import remove_unfinished
 from opal_lake.storage import Storage, open_storage
 
-CREATE = "create"
 # How many files below a new table's root are searched for another table: three requests of S3.
 MAX_LOOKED_AT = 3_000
 
@@ -271,7 +278,7 @@ def create_on(
             "again, then create the new table"
         )
     if any(storage.list(layout.LOG)):
-        raise _exists(storage)
+        raise _exists(table.log)
     _refuse_within_a_table(storage)
     _refuse_around_a_table(storage)
     own_us = table.log.clock.now_us()
@@ -288,16 +295,44 @@ def create_on(
         actions=Actions(spec=spec, unfinished=unfinished),
     )
     if not table.log.put(commit) or any(storage.list(layout.CHECKPOINTS)):
-        raise _exists(storage)
+        raise _exists(table.log)
     if not unfinished:
         notify_of_commit(table.log, table.log.head)
     return table
 
 
+@contextmanager
+def creation_with_rows(
+    storage: Storage, spec: TableSpec, cache: CacheSettings | None = None
+) -> Iterator[Table[pa.Table]]:
+    """Yield a new table that waits for its first rows, which the block commits.
+
+    A block that fails leaves no table. If the store fails, or if another job goes on with the
+    unfinished table, the table stays, and a note of the error says so.
+    """
+    table, is_own = _begun(storage, spec, cache)
+    try:
+        yield table
+    except Exception as error:
+        # After a failure of the store it may be unknown what was committed
+        is_removable = is_own and not isinstance(error, StorageError | CommitUnknownError)
+        with suppress(OpalError):
+            if not (is_removable and remove_unfinished(table.log)):
+                _note_unfinished(table.log, error)
+        raise
+
+
+def _note_unfinished(log: CommitLog, error: Exception) -> None:
+    """Add to an error that an unfinished table stays, if one does."""
+    if log.newest().root.unfinished:
+        error.add_note(
+            f"An unfinished table stays at {log.storage.uri}, which readers do not see. Run the "
+            "statement again to finish it, or DROP TABLE it."
+        )
+
+
 def begin_with_rows(
-    storage: Storage,
-    spec: TableSpec,
-    cache: CacheSettings | None = None,
+    storage: Storage, spec: TableSpec, cache: CacheSettings | None = None
 ) -> Table[pa.Table]:
     """Return a new table that waits for its first rows, for the job that writes them.
 
@@ -305,6 +340,14 @@ def begin_with_rows(
     If a killed job has begun a table with the same definition, this one goes on with it. Raises
     TableExistsError if the table exists.
     """
+    return _begun(storage, spec, cache)[0]
+
+
+def _begun(
+    storage: Storage, spec: TableSpec, cache: CacheSettings | None
+) -> tuple[Table[pa.Table], bool]:
+    """Return a table that waits for its rows, and whether this call has begun it."""
+    is_own = True
     try:
         table = create_on(storage, spec, cache=cache, unfinished=True)
     except TableExistsError:
@@ -315,9 +358,12 @@ def begin_with_rows(
         if head.spec != spec:
             raise InvalidInputError(
                 f"{storage.uri} has an unfinished table with another definition, whose creation "
-                "still runs or was killed; drop it first"
+                "still runs or was killed; DROP TABLE it first"
             ) from None
-    return replace(table, log=replace(table.log, creates=True))
+        # By this claim the job that began the table knows that it must not remove it
+        claim_number(storage, head.root, CREATE, table.log.clock)
+        is_own = False
+    return replace(table, log=replace(table.log, creates=True)), is_own
 
 
 def finish_without_rows(table: OpenTable, token: str | None = None) -> JobResult:
@@ -374,8 +420,16 @@ def _refuse_around_a_table(storage: Storage) -> None:
             return
 
 
-def _exists(storage: Storage) -> TableExistsError:
+def _exists(log: CommitLog) -> TableExistsError:
+    uri = log.storage.uri
+    # A damaged table exists as well
+    with suppress(OpalError):
+        if log.newest().root.unfinished:
+            return TableExistsError(
+                f"{uri} has an unfinished table: the statement that creates it with its rows still "
+                "runs, or was killed; run that statement again, or DROP TABLE it first"
+            )
     return TableExistsError(
-        f"{storage.uri} is an Opal table already; open it with OpalTable.for_path, accept it "
+        f"{uri} is an Opal table already; open it with OpalTable.for_path, accept it "
         "with `opal create --if-absent`, or choose another path"
     )

@@ -4,10 +4,11 @@ from opal_lake import layout
 from opal_lake.clock import Clock
 from opal_lake.errors import NotWrittenError, StorageError
 from opal_lake.ids import MAX_PART
-from opal_lake.log.commit import canonical_json, seal
+from opal_lake.log.commit import canonical_json, seal, unseal
 from opal_lake.log.snapshot import Root
 from opal_lake.log.store_clock import writer_now_us
 from opal_lake.storage.protocol import Storage
+from opal_lake.storage.verified import read_sealed
 
 _MAX_NUMBERS_TRIED = 100_000
 _MAX_FAILED_PUTS = 3
@@ -39,3 +40,9 @@ def claim_number(storage: Storage, root: Root, operation: str, clock: Clock) -> 
         f"{storage.uri}/{layout.CLAIMS} has no free job number after {root.greatest_number:,}; "
         "look for a writer that starts jobs in an endless loop"
     )
+
+
+def claimed_operation(storage: Storage, path: str) -> str:
+    """Return the operation of the job that made a claim."""
+    claim = unseal(read_sealed(storage, path), f"{storage.uri}/{path}")
+    return str(claim.get("operation"))

@@ -45,6 +45,7 @@ from opal_lake.layout import PathKind, own_path
 from opal_lake.result import checked_result
 
 FORMAT_VERSION = 1  # of every commit, root, page, digest and document of a stream
+CREATE = "create"  # the operation of version 0
 ERASE = "erase"  # the operation of a commit that erases rows, and begins a new epoch
 MAX_FILES_IN_COMMIT = 256  # if a commit has more files, they are listed in a side file
 # A sealed document is `{"crc32":"<8 hex digits>","body":<body>}` and a line feed, byte by byte

@@ -106,8 +106,9 @@ class CommitLog:
         head = self.newest(to_commit=to_commit)
         if head.root.unfinished and not self.creates:
             raise NotFoundError(
-                f"{self.storage.uri} is not an Opal table yet: the statement that creates it with "
-                "its rows still runs, or was killed; run it again to finish the table, or drop it"
+                f"{self.storage.uri} is not an Opal table yet, but an unfinished one: the "
+                "statement that creates it with its rows still runs, or was killed; run it again "
+                "to finish the table, or DROP TABLE it"
             )
         if self.creates and head.version > 0 and not self.written.has_committed:
             raise self._created_meanwhile()
@@ -117,6 +118,20 @@ class CommitLog:
         return TableExistsError(
             f"{self.storage.uri} is an Opal table already: another job created it meanwhile"
         )
+
+    def _check_begun(self, link: Commit) -> None:
+        """Raise ConflictError if the unfinished table is removed, or was.
+
+        The job that began it may remove it, see `opal_lake.retention.drop`.
+        """
+        is_removed = any(self.storage.list(layout.DROPPED))
+        # The marker comes before the deletion, and goes after it
+        first = None if is_removed else self._read_unless_gone(0)
+        if first is None or first.write_id != link.previous_write_id:
+            raise ConflictError(
+                f"{self.storage.uri}: the unfinished table was removed meanwhile, and with it the "
+                f"files of this {link.operation}; run it again"
+            )
 
     def newest(self, *, to_commit: bool = False) -> Snapshot:
         """Return the newest version, also of a table whose creation is not finished."""
@@ -521,6 +536,8 @@ class CommitLog:
                 raise FormatError(
                     f"{uri}: version {link.version} was not written: {fault}; run `opal check`"
                 )
+            if self.creates and link.version == 1:
+                self._check_begun(link)
             if self.put(link):
                 self._after(head, link)
                 notify_of_commit(self, partial(head.followed_by, [link]))

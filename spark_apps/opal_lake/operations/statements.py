@@ -36,11 +36,15 @@ class _Statement(Job):
 
     tries: Tries = TRIES
 
-    def _run(self, table: "OpenTable", plan: Any) -> JobResult:
+    def _run(self, table: "OpenTable", plan: Any, *, has_latest: bool = False) -> JobResult:
         from opal_lake.write.statement_job import StatementRun, run_statement
 
         statement = StatementRun(
-            operation=self.title, plan=plan, token=self.token, tries=self.tries
+            operation=self.title,
+            plan=plan,
+            token=self.token,
+            tries=self.tries,
+            has_latest=has_latest,
         )
         return run_statement(table, statement)
 
@@ -251,7 +255,7 @@ class Merge(_Statement):
                 evolves=self.evolves_schema,
             )
 
-        return self._run(table, plan)
+        return self._run(table, plan, has_latest=True)
 
 
 def with_columns_of(table: "OpenTable", base: "Snapshot", source: Any) -> "Snapshot":

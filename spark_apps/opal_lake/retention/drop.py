@@ -11,7 +11,8 @@ from itertools import chain
 from opal_lake import layout
 from opal_lake.errors import FormatError, InvalidInputError, NotFoundError, count_text
 from opal_lake.log.checkpoint import checkpoint_paths
-from opal_lake.log.commit import FORMAT_VERSION, canonical_json, seal
+from opal_lake.log.claim import claimed_operation
+from opal_lake.log.commit import CREATE, FORMAT_VERSION, canonical_json, seal
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.version_window import savepoints_text
 from opal_lake.result import JobResult
@@ -33,8 +34,7 @@ def drop_table(log: CommitLog, *, purge: bool = False) -> JobResult:
             log.head()  # raises the error of a path without a table
         if not purge:
             _refuse_held(log)
-        body = seal(canonical_json({"format": FORMAT_VERSION}))
-        storage.put_if_absent(layout.DROPPED, body)
+        storage.put_if_absent(layout.DROPPED, _marker())
     # From the oldest on: until the last one is deleted, the newest shows the whole table
     oldest_first = [*checkpoint_paths(storage)][::-1]
     for path in oldest_first:
@@ -56,9 +56,40 @@ def drop_table(log: CommitLog, *, purge: bool = False) -> JobResult:
     )
 
 
+def remove_unfinished(log: CommitLog) -> bool:
+    """Delete a table whose creation failed before its rows; return whether it is gone.
+
+    Only the job that began the table may call this, once it writes no more. The table stays if
+    another creation goes on with it, or has finished it.
+    """
+    if not _is_given_up(log):
+        return False
+    if not log.storage.put_if_absent(layout.DROPPED, _marker()):
+        return False
+    # Another creation claims a number, and looks for the marker before it commits. So either this
+    # finds the claim, or the other one finds the marker.
+    if not _is_given_up(log):
+        log.storage.delete([layout.DROPPED])
+        return False
+    drop_table(log)
+    return True
+
+
+def _is_given_up(log: CommitLog) -> bool:
+    """Return whether an unfinished table has no other creation that goes on with it."""
+    if not log.newest().root.unfinished:
+        return False
+    claims = (entry.path for entry in log.storage.list(layout.CLAIMS))
+    return all(claimed_operation(log.storage, path) != CREATE for path in claims)
+
+
 def is_being_dropped(log: CommitLog) -> bool:
     """Return whether a drop of the table has begun and not finished."""
     return any(log.storage.list(layout.DROPPED))
+
+
+def _marker() -> bytes:
+    return seal(canonical_json({"format": FORMAT_VERSION}))
 
 
 def _refuse_held(log: CommitLog) -> None:

@@ -39,7 +39,7 @@ class StatementRun:
 
     `tries` is how often it runs if other jobs touch its rows meanwhile. A statement that
     `replaces_definition` commits it even if it writes no row, and needs a table without pending
-    rows.
+    rows. `has_latest` is true if its caller can ask for the latest row of each key.
     """
 
     operation: str
@@ -47,6 +47,7 @@ class StatementRun:
     token: str | None = None
     tries: int
     replaces_definition: bool = False
+    has_latest: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +182,9 @@ def _check_outputs(
             fault = _FAULT_TEXTS[reason]
             if reason == "outlasted" and only_deletes:
                 fault = _OUTLASTED_DELETE
+            # A table that orders by commit has no latest row
+            if reason == "repeated" and statement.has_latest and not plan.spec.orders_by_commit:
+                fault += _OR_LATEST
             rows = count_text(faults[reason], "row")
             raise InvalidInputError(
                 f"the {name} changed nothing: {rows} {fault}. Keys, for example: {keys}"
@@ -189,8 +193,7 @@ def _check_outputs(
 
 _FAULT_TEXTS = {
     "repeated": (
-        "with a key that it would write more than once; leave one row of each key in the source, "
-        "or use duplicates='latest' in a merge"
+        "with a key that it would write more than once; leave one row of each key in the source"
     ),
     "existing": (
         "would be inserted under keys that the table has already; use upsert or a merge to replace "
@@ -202,6 +205,7 @@ _FAULT_TEXTS = {
         "a delta that is not lower"
     ),
 }
+_OR_LATEST = ", or use duplicates='latest'"
 _OUTLASTED_DELETE = "with a later delta than `at`, so that they stay visible; give a later `at`"
 
 

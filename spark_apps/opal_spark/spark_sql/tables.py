@@ -17,6 +17,7 @@ from opal_lake.definition.schema import COMMIT, Schema, type_name
 from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.engine.results import keep_result
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
+from opal_lake.log.commit import CREATE
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.operations.statements import TRIES
 from opal_lake.result import JobResult
@@ -54,7 +55,7 @@ from opal_lake.sql.statements import (
     VersionAsOf,
 )
 from opal_lake.storage import Storage, open_storage
-from opal_lake.table import CREATE, begin_with_rows, create_on, finish_without_rows, table_on
+from opal_lake.table import create_on, creation_with_rows, finish_without_rows, table_on
 from opal_lake.write.replace_table import NewContent, replace_table
 from opal_spark.engine.columns import columns_of_schema, parsed_columns
 from opal_spark.engine.failures import spark_errors
@@ -153,11 +154,12 @@ def _create(new: _NewTable) -> JobResult:
     if rows is None:
         table = create_on(new.storage, spec, cache=cache, token=new.token)
         return JobResult(operation=CREATE, table=table.uri, version=0, token=new.token)
-    table = OpalTable.on(new.spark, begin_with_rows(new.storage, spec, cache=cache))
-    result = table.insert(rows, token=new.token)
-    if result.counts.get("inserted"):
-        return result
-    return finish_without_rows(table, new.token)
+    with creation_with_rows(new.storage, spec, cache=cache) as begun:
+        table = OpalTable.on(new.spark, begun)
+        result = table.insert(rows, token=new.token)
+        if result.counts.get("inserted"):
+            return result
+        return finish_without_rows(table, new.token)
 
 
 def _replace(new: _NewTable) -> JobResult:

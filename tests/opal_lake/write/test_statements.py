@@ -219,11 +219,26 @@ def test_merge_applies_its_clauses(table: Table, name: str) -> None:
 def test_several_source_rows_for_one_row_are_an_error_that_names_the_key(table: Table) -> None:
     source = rows_of((2, 20, "one", 1.0), (2, 21, "two", 2.0))
     merge = table.merge(source, on="t.id = s.id").when_matched_update_all()
-    with pytest.raises(InvalidInputError, match=r'more than once.*\{"id": 2\}'):
+    with pytest.raises(InvalidInputError, match=r"more than once.*'latest'.*\{\"id\": 2\}"):
         merge.execute()
+    with pytest.raises(InvalidInputError, match="more than once") as raised:
+        table.insert(rows_of((7, 20, "one", 1.0), (7, 21, "two", 2.0)))
+    assert "latest" not in str(raised.value)
     latest = table.merge(source, on="t.id = s.id", duplicates="latest").when_matched_update_all()
     latest.execute()
     assert content(table)[1] == (2, 21, "two", 2.0)
+
+
+def test_merge_fills_a_default_only_where_it_inserts(table: Table) -> None:
+    table.alter([{"add": "stock", "type": "bigint", "default": 7}])
+    merge = table.merge(rows_of((2, 20, "new", 9.0), (9, 20, "dye", 8.0)), on="t.id = s.id")
+    both = merge.when_matched_update_all().when_not_matched_insert_all()
+    with pytest.raises(InvalidInputError, match="update of all columns needs the columns stock"):
+        both.execute()
+    table.update({"stock": 1}, where="id = 2")
+    both.with_schema_evolution().execute()
+    stock = {row["id"]: row["stock"] for row in table.read().to_pylist()}
+    assert (stock[2], stock[9]) == (1, 7)
 
 
 def test_a_delete_may_match_several_source_rows(table: Table) -> None:
