@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from opal_lake.data.bounds import Bounds, Value
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -103,6 +106,21 @@ def may_hold_any(values: Sequence[Comparable], bounds: Bounds) -> bool:
     if first == len(values):
         return False
     return high is None or values[first] <= high
+
+
+def ascending_values(column: pa.ChunkedArray) -> tuple[Comparable, ...] | None:
+    """Return the distinct values, ascending, in the form of bounds; None without one."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    elif pa.types.is_date(column.type):
+        column = column.cast(pa.int32())
+    try:
+        values = pc.unique(column).to_pylist()
+    except UnicodeDecodeError:
+        return None  # Spark's strings need not be UTF-8
+    if pa.types.is_binary(column.type):
+        values = [value.hex() for value in values]
+    return tuple(sorted(values))
 
 
 def _may_compare(op: Operator, value: Any, bounds: Bounds) -> bool:

@@ -29,12 +29,12 @@ from opal_lake.maintenance.compaction_plan import Bin
 from opal_lake.maintenance.erase_rows import (
     ErasedRun,
     EraseRunTask,
-    Hashes,
+    Keys,
     KeyTask,
     RowTask,
     erase_in_run,
     keys_in_file,
-    no_hashes,
+    no_keys,
     rows_in_file,
     united,
 )
@@ -64,13 +64,13 @@ class _OvertakenError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """The rows to erase, by file, and the hashes of their keys.
+    """The rows to erase, by file, and their keys.
 
     If no file of the `base` holds such rows, `rows_by_file` has those in files of older versions.
     """
 
     base: Snapshot
-    hashes: Hashes
+    keys: Keys
     rows_by_file: Mapping[str, Bitmaps]
 
     @property
@@ -95,7 +95,7 @@ class _Plan:
     @property
     def counts(self) -> dict[str, int]:
         return {
-            "keys": len(self.hashes),
+            "keys": len(self.keys.hashes),
             "rows": sum(map(len, self.erased.values())),
             "files": len(self.files),
         }
@@ -107,7 +107,7 @@ class Erasure:
 
     table: OpenTable
     asked: "Erase"
-    _keys: dict[str, Hashes] = field(default_factory=dict)
+    _keys: dict[str, Keys] = field(default_factory=dict)
 
     def run(self) -> JobResult:
         """Erase the rows, and delete the older files if the grace has passed."""
@@ -121,7 +121,7 @@ class Erasure:
         result = find_result(log, head, ERASE, self.asked.token)
         if result is None:
             result = self._erase(head)
-        elif result.version is not None:
+        else:
             result = self._with_later_rows(head, result)
         head = log.head()
         version = result.version
@@ -129,23 +129,22 @@ class Erasure:
             # The rows may be gone because of an earlier erasure whose files still exist
             version = _last_erasure(self.table, head)
         if version is None:
-            return keep_result(log.storage, self._nothing(head, result))
+            return self._nothing(head, result)
         done = cut(log, version, grace=grace)
         if result.version is None and not done.deleted_files and not done.remaining_files:
-            return keep_result(log.storage, self._nothing(head, result))
+            return self._nothing(head, result)
         return _with_cut(result, done)
 
     def _with_later_rows(self, head: Snapshot, result: JobResult) -> JobResult:
-        """Add the files with rows that came after an erasure to its result."""
-        assert result.version is not None
-        plan = self._plan(head, since=result.version)
+        """Add the files with rows that came after the first call to its result."""
+        plan = self._plan(head, since=result.version or 0)
         files = len(plan.rows_by_file)
         if not files:
             return result
         rows = sum(map(len, plan.erased.values()))
         note = (
             f"{count_text(rows, 'row')} of the keys, in {count_text(files, 'file')}, came after "
-            f"version {result.version}: erase with another token to erase these, too"
+            "the first call with this token: erase with another token to erase these, too"
         )
         counts = {**result.counts, "remaining_files": files}
         return replace(result, counts=counts, notes=(*result.notes, note))
@@ -185,24 +184,24 @@ class Erasure:
     def _search(self, base: Snapshot, files: Sequence[DataFile]) -> _Plan:
         """Find the rows to erase in some files."""
         spec, storage = base.spec, self.table.storage
-        hashes = no_hashes()
+        keys = no_keys(spec)
         if spec.has_keys:
             key_task = KeyTask(storage=storage, spec=spec, where=self.asked.where)
             # A file never changes, so that a further try reads only new files
             unread = [file for file in files if file.path not in self._keys]
             found_keys = self.table.executor.run(partial(keys_in_file, key_task), unread)
-            for file, hashes_of_file in zip(unread, found_keys, strict=True):
-                self._keys[file.path] = hashes_of_file
-            hashes = united([self._keys[file.path] for file in files])
-            if not len(hashes):
-                return _Plan(base=base, hashes=hashes, rows_by_file={})
-        row_task = RowTask(storage=storage, spec=spec, where=self.asked.where, hashes=hashes)
+            for file, keys_of_file in zip(unread, found_keys, strict=True):
+                self._keys[file.path] = keys_of_file
+            keys = united([self._keys[file.path] for file in files], spec)
+            if not len(keys.hashes):
+                return _Plan(base=base, keys=keys, rows_by_file={})
+        row_task = RowTask(storage=storage, spec=spec, where=self.asked.where, keys=keys)
         found_rows = self.table.executor.run(partial(rows_in_file, row_task), files)
         rows_by_file: dict[str, Bitmaps] = {}
         for file, rows in zip(files, found_rows, strict=True):
             if rows:
                 rows_by_file[file.path] = rows
-        return _Plan(base=base, hashes=hashes, rows_by_file=rows_by_file)
+        return _Plan(base=base, keys=keys, rows_by_file=rows_by_file)
 
     def _commit(self, plan: _Plan, number: int, started_us: int) -> JobResult:
         """Rewrite what holds the rows, and commit; raise if overtaken by another job."""
@@ -230,7 +229,7 @@ class Erasure:
                 remove_logs=tuple(path for merged in logs for path in merged.replaced),
                 removed_events=sum(merged.events for merged in logs),
                 forgotten=head.spec.has_keys,
-                add_runs=tuple(run.made for run in runs if run.made is not None),
+                add_runs=tuple(made for run in runs for made in run.made),
                 remove_runs=tuple(run.replaced.path for run in runs),
             )
             result = JobResult(operation=ERASE, table=self.table.uri, counts=counts)
@@ -282,18 +281,18 @@ class Erasure:
         if not runs:
             return []
         writer = replace(slot_writer(plan.base, number, self.table.cache), runs=runs, merged=())
-        task = EraseRunTask(writer=writer, hashes=plan.hashes)
+        task = EraseRunTask(writer=writer, hashes=plan.keys.hashes)
         filtered = self.table.executor.run(partial(erase_in_run, task), runs)
         return [run for run in filtered if run is not None]
 
     def _nothing(self, head: Snapshot, result: JobResult) -> JobResult:
-        if result.notes:
+        if result.repeated:
             return result
         note = (
             "nothing to erase: no row that is stored for the versions "
             f"{head.root.oldest_version} to {head.version} meets the condition"
         )
-        return replace(result, notes=(note,))
+        return keep_result(self.table.storage, replace(result, notes=(note,)))
 
     def _dry_run(self, head: Snapshot) -> JobResult:
         plan = self._plan(head)

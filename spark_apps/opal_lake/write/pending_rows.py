@@ -10,10 +10,15 @@ from typing import Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from opal_lake.data.column_read import read_columns
-from opal_lake.data.prune import Comparable, Compare, may_hold_any, may_match
+from opal_lake.data.prune import (
+    Comparable,
+    Compare,
+    ascending_values,
+    may_hold_any,
+    may_match,
+)
 from opal_lake.data.recent import Recent
 from opal_lake.data.segment import DataFile
 from opal_lake.definition.table_spec import TableSpec
@@ -46,8 +51,8 @@ class Sought:
     @classmethod
     def of(cls, rows: Entries, physical: pa.Table, spec: TableSpec) -> Self:
         """Return rows to look up, with the values of their physical columns."""
-        keys = tuple(_ascending(physical[key.physical]) for key in spec.keys)
-        deltas = _ascending(physical[spec.delta.physical])
+        keys = tuple(ascending_values(physical[key.physical]) for key in spec.keys)
+        deltas = ascending_values(physical[spec.delta.physical])
         return cls(rows=rows, keys=keys, greatest_delta=deltas[-1] if deltas else None)
 
     def may_be_near(self, file: DataFile, snapshot: Snapshot) -> bool:
@@ -65,21 +70,6 @@ class Sought:
             return True
         earlier = Compare(field_id=snapshot.spec.delta.id, op="<=", value=self.greatest_delta)
         return may_match(earlier, file.bounds, file.rows)
-
-
-def _ascending(column: pa.ChunkedArray) -> tuple[Comparable, ...] | None:
-    """Return the distinct values, ascending, in the form of bounds; None without one."""
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.int64())
-    elif pa.types.is_date(column.type):
-        column = column.cast(pa.int32())
-    try:
-        values = pc.unique(column).to_pylist()
-    except UnicodeDecodeError:
-        return None  # Spark's strings need not be UTF-8
-    if pa.types.is_binary(column.type):
-        values = [value.hex() for value in values]
-    return tuple(sorted(values))
 
 
 def _bytes_of(entries: Entries) -> int:

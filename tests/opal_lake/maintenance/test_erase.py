@@ -346,11 +346,21 @@ def test_rows_that_came_after_an_erasure_are_files_that_remain() -> None:
     table.ingest(_people([SECRET], 2), metadata="inline")
     done = erase(token="e")
     assert (done.version, done.counts["remaining_files"]) == (2, 1)
-    assert "1 row of the keys, in 1 file, came after version 2" in str(done.notes)
+    assert "1 row of the keys, in 1 file, came after the first call" in str(done.notes)
     assert table.read(where=f"name = '{SECRET}'").num_rows == 1
     erase(token="f")
     assert folders_with(table.storage, VALUES, SECRET) == {}
     assert erase(token="e").counts["remaining_files"] == 0
+
+
+def test_rows_that_came_after_an_erasure_of_nothing_are_files_that_remain() -> None:
+    table = _new_table(MemoryStorage())
+    table.ingest(_people(["anna", "bob"], 1), metadata="inline")
+    erase = partial(table.erase, f"name = '{SECRET}'", token="e", grace="0s")
+    assert erase().counts == {}
+    table.ingest(_people([SECRET], 2), metadata="inline")
+    done = erase()
+    assert (done.version, done.counts["remaining_files"]) == (None, 1)
 
 
 def test_rows_of_a_restore_that_has_expired_are_files_that_remain() -> None:
