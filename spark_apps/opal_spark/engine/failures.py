@@ -20,6 +20,7 @@ from pyspark.sql import Observation
 
 import opal_lake.errors
 from opal_lake.definition.conditions.condition import DIVIDES_BY_ZERO, GUARD, SOME_ROW
+from opal_lake.definition.schema import RESERVED_PREFIX
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
 
 # Errors that the caller's query or values cause
@@ -52,6 +53,7 @@ _PLAN_OR_STACK = re.compile(r";?\n\s*['+:]|\n\s*at |\nDriver stacktrace|\nJVM st
 _OTHER_FRAME = re.compile(
     r"\[(?:MISSING_ATTRIBUTES\.\w+|CANNOT_RESOLVE_DATAFRAME_COLUMN)\][^\"]*\"([^\"]+)\""
 )
+_SUGGESTED = re.compile(r"( Did you mean one of the following\? \[)([^\]]*)\]\.")
 _BAD_PATTERN = re.compile(r"PatternSyntaxException: ([^\n]*)")
 # The message that `opal_spark.engine.conditions` raises for a row in which a condition divides by 0
 _DIVIDED = re.compile(
@@ -243,4 +245,11 @@ def short_message(error: Exception) -> str:
     causes: list[str] = _JAVA_CAUSE.findall(str(error))
     text = causes[-1] if causes else str(error)
     message = _PLAN_OR_STACK.split(text, maxsplit=1)[0]
-    return " ".join(message.split())
+    return _SUGGESTED.sub(_own_suggestions, " ".join(message.split()))
+
+
+def _own_suggestions(match: re.Match[str]) -> str:
+    """Return Spark's suggestions of names without those of the format."""
+    hidden = f"`{RESERVED_PREFIX}"
+    names = [name for name in match[2].split(", ") if hidden not in name]
+    return f"{match[1]}{', '.join(names)}]." if names else ""

@@ -21,6 +21,7 @@ from opal_spark.engine.conditions import generated_value
 from opal_spark.engine.failures import OUTSIDE
 from opal_spark.engine.session import rows_from_arrow
 from opal_spark.engine.stored_values import stored_value
+from opal_spark.read.clause_scope import with_scope
 from opal_spark.read.reader import rows_with_ids
 from opal_spark.read.statement import (
     OF_SOURCE,
@@ -47,11 +48,13 @@ def region_statement_rows(spark: SparkSession, plan: StatementPlan) -> DataFrame
     """
     plan.check()
     if plan.source is None:
+        plan = with_scope(plan, None)
         rows = _rows_of_region(spark, plan).alias(plan.target)
         made = rows.select(made_row(plan, plan.of("matched"), rows, []).alias(DELETED))
         return made.select(f"{DELETED}.*")
     plan = with_frame(spark, plan)
     source = source_rows(plan)
+    plan = with_scope(plan, source.columns)
     rows = rows_of_pairs(plan, source, _overwritten(spark, plan, source))
     return _checked(spark, rows, plan)
 

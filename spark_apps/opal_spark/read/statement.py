@@ -1,4 +1,4 @@
-"""The rows of a statement on Spark: texts are expressions of Spark, and go to it unchanged.
+"""The rows of a statement on Spark: texts are expressions of Spark, which reads them.
 
 The rows of both sides are joined under internal names. Each kind of clause is evaluated among the
 columns of the sides that its rows have: clauses for pairs see both sides, an insert sees the
@@ -6,7 +6,6 @@ source, and a clause for rows without a source sees the table. Names without a s
 have are ambiguous, as in any join.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,6 +34,7 @@ from opal_spark.engine.columns import default_column, quoted, spark_field_type
 from opal_spark.engine.conditions import constant
 from opal_spark.engine.session import frame_of_arrow, rough_rows
 from opal_spark.engine.stored_values import stored_value
+from opal_spark.read.clause_scope import with_scope
 from opal_spark.read.rows_by_id import BY_IDS, IdLimits, TargetCondition, rows_where
 from opal_spark.read.statement_rows import LookUp, key_columns, rows_of_target
 from opal_spark.read.statement_text import (
@@ -42,6 +42,7 @@ from opal_spark.read.statement_text import (
     SqlText,
     evaluated,
     has_sql_texts,
+    in_format,
     plain_text,
 )
 from opal_spark.read.understood import understood
@@ -54,8 +55,6 @@ _SIDES: Mapping[When, tuple[bool, bool]] = {
     "not matched": (False, True),
     "not matched by source": (True, False),
 }
-# What stands for all columns in Spark, such as `t.*` or `struct(*)`
-_EVERY_COLUMN = re.compile(r"[.(,]\s*\*")
 
 
 def statement_rows(
@@ -67,9 +66,10 @@ def statement_rows(
     """
     plan.check()
     if plan.source is None:
-        return _rows_of_table(spark, plan, limits)
+        return _rows_of_table(spark, with_scope(plan, None), limits)
     plan = with_frame(spark, plan)
     source = source_rows(plan)
+    plan = with_scope(plan, source.columns)
     return rows_of_pairs(plan, source, _paired(spark, plan, source))
 
 
@@ -94,7 +94,7 @@ def _rows_of_table(spark: SparkSession, plan: StatementPlan, limits: IdLimits) -
     first = clauses[0].where if len(clauses) == 1 else None
     rows = _rows_where(spark, plan, first, limits)
     if has_sql_texts(clauses):
-        source = f"{{rows}} AS {_in_format(quoted(plan.target))}"
+        source = f"{{rows}} AS {in_format(quoted(plan.target))}"
         rows, clauses = evaluated(rows, source, clauses, _TEXTS)
         first = None
     rows = rows.alias(plan.target)
@@ -210,7 +210,7 @@ def _paired(spark: SparkSession, plan: StatementPlan, source: DataFrame) -> Pair
 def _joined(plan: StatementPlan, target: DataFrame, source: DataFrame) -> DataFrame:
     if not isinstance(plan.on, SqlText):
         return target.join(source, condition_column(plan.on), _join_of(plan))
-    sides = [_in_format(quoted(side)) for side in (plan.target, plan.other)]
+    sides = [in_format(quoted(side)) for side in (plan.target, plan.other)]
     builder = SqlBuilder()
     builder.add(f"SELECT * FROM {{target}} AS {sides[0]} ", target=target)
     builder.add(f"{_join_of(plan)} JOIN {{source}} AS {sides[1]} ON ", source=source)
@@ -251,10 +251,7 @@ def _target_fields(plan: StatementPlan) -> list[Field]:
         elif clause.action == "update":
             is_given = given if clause.values is not None else _folded(plan.source.columns)
             needed |= {f.name for f in plan.spec.schema.fields if f.name.casefold() not in is_given}
-    reads_all = any(
-        isinstance(text, Column) or (isinstance(text, str) and _EVERY_COLUMN.search(text))
-        for text in texts
-    )
+    reads_all = any(isinstance(text, Column) for text in texts)
     read = " ".join(text for text in texts if isinstance(text, str)).casefold()
     fields = []
     for field in plan.spec.schema.fields:
@@ -322,12 +319,7 @@ def _laterals(sides: Mapping[str, Mapping[str, str]]) -> str:
         if names:
             columns = ", ".join(f"{joined} AS {quoted(name)}" for joined, name in names.items())
             laterals.append(f", LATERAL (SELECT {columns}) AS {quoted(side)}")
-    return _in_format("".join(laterals))
-
-
-def _in_format(text: str) -> str:
-    """Return a text for `spark.sql` with frames, which reads single braces as names."""
-    return text.replace("{", "{{").replace("}", "}}")
+    return in_format("".join(laterals))
 
 
 def made_row(

@@ -49,6 +49,11 @@ def _texts_of(clause: Clause) -> list[Any]:
     return [clause.where, *(clause.values or {}).values()]
 
 
+def in_format(text: str) -> str:
+    """Return a text for `spark.sql` with frames, which reads single braces as names."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 class SqlBuilder:
     """A text for `spark.sql`, put together from pieces with values and tables."""
 
@@ -66,7 +71,7 @@ class SqlBuilder:
     def add_expression(self, given: Any) -> None:
         """Add an expression in parentheses: a text, or one with its values and tables."""
         if not isinstance(given, SqlText):
-            given = SqlText(text=str(given).replace("{", "{{").replace("}", "}}"))
+            given = SqlText(text=in_format(str(given)))
         if isinstance(given.args, dict):
             self._named |= given.args
         else:
@@ -89,8 +94,8 @@ def evaluated(
     the result has the columns of the rows alone. `chosen` is true for rows to which the clauses
     may apply. The new columns begin with `name`.
     """
-    spark, carried = rows.sparkSession, ", ".join(quoted(column) for column in rows.columns)
-    carried = carried.replace("{", "{{").replace("}", "}}")
+    spark = rows.sparkSession
+    carried = in_format(", ".join(map(quoted, rows.columns)))
     number = f"{name}_clause"
     builder = SqlBuilder()
     if len(clauses) == 1 and chosen == "TRUE" and clauses[0].where is not None:

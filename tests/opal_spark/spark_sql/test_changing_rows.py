@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from opal_lake.errors import ConflictError, InvalidInputError
 from opal_spark import OpalTable
@@ -136,6 +137,38 @@ def test_counts_and_tokens_are_those_of_the_first_run(shop: Lake) -> None:
         assert counts == {"affected_rows": 2, "updated_rows": 1, "inserted_rows": 2}
     assert ids(shop, table) == [1, 2, 3, 4, 5, 7]
     assert shop.counts(f"DELETE FROM {table}") == {"affected_rows": 6}
+
+
+def test_a_star_stands_for_the_columns_of_the_table(shop: Lake) -> None:
+    shop.sql("CREATE TABLE lake.shop.stars (id INT PRIMARY KEY, s STRING, n INT) USING opal")
+    table = "lake.shop.stars"
+    shop.sql(f"INSERT INTO {table} VALUES (1, 'a', 1), (2, 'b', 2), (3, NULL, 3)")
+    shop.sql(
+        f"UPDATE {table} SET s = to_json(struct(*)) "
+        'WHERE to_json(struct(*)) = \'{"id":1,"s":"a","n":1}\''
+    )
+    shop.sql(f"UPDATE {table} SET s = to_json(struct(stars.* EXCEPT (s))) WHERE id = ?", [2])
+    shop.sql(
+        f"MERGE INTO {table} t USING (SELECT 3 AS id, 4 AS `{{}}`) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET s = to_json(array(struct(*))) || :mark",
+        {"mark": "{"},
+    )
+    assert ids(shop, table, "s") == [
+        '{"id":1,"s":"a","n":1}',
+        '{"id":2,"n":2}',
+        '[{"id":3,"n":3,"id":3,"{}":4}]{',
+    ]
+    with pytest.raises(InvalidInputError, match="UNRESOLVED_COLUMN") as caught:
+        shop.sql(f"UPDATE {table} SET s = ids")
+    assert "one of the following? [`id`" in str(caught.value)
+    assert "_opal_" not in str(caught.value)
+    opened = OpalTable.for_path(shop.spark, f"{shop.root}/shop/stars")
+    for column in (F.to_json(F.struct("*")), F.to_json(F.struct(F.col("t.*"))), F.expr("f(1, *)")):
+        with pytest.raises(InvalidInputError, match="stands for all columns"):
+            opened.update({"s": column})
+    with pytest.raises(InvalidInputError, match="reserved for the format"):
+        opened.delete(F.col("_opal_offset") == 0)
+    assert opened.update({"n": F.col("n") * 2}, where=F.lit(3) * F.col("id") > 5).counts["updated"]
 
 
 # INSERT
@@ -329,6 +362,9 @@ def test_a_merge_takes_versions_views_and_new_columns(shop: Lake) -> None:
         ("UPDATE @ VERSION AS OF 1 SET total = 1", "an older version of a table cannot be changed"),
         ("UPDATE lake.shop.none SET total = 1", r"lake\.shop\.none: .* is not an Opal table"),
         ("DELETE FROM @ WHERE", "expected a condition"),
+        ("DELETE FROM @ WHERE _opal_offset = 0", "names that begin with '_opal_' are reserved"),
+        ("UPDATE @ SET total = :x + _opal_segment", "names that begin with '_opal_' are reserved"),
+        ("INSERT INTO @ REPLACE WHERE _opal_offset = 0 SELECT * FROM orders", "reserved|_opal_"),
         ("DELETE FROM @ WHERE id", "DATATYPE_MISMATCH|boolean|BOOLEAN"),
         ("DELETE FROM @ WHERE lake.pond.other.id = 1", "UNRESOLVED_COLUMN|cannot be resolved"),
         (
