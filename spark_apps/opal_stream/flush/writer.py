@@ -181,7 +181,8 @@ class Writer:
             )
         except InvalidInputError as error:
             raise BadMessageError(
-                f"the table refuses these messages, and none of them was committed: {error}"
+                "the table refuses these messages, and none of them was committed (with "
+                f"on_bad_message='quarantine' a stream puts bad ones aside): {error}"
             ) from error
 
     def _row_form_of(self, batch: Batch) -> JsonForm | None:

@@ -246,7 +246,9 @@ def reasons_of_rejected(table: Table) -> set[str]:
 
 def test_rows_read_before_a_constraint_follow_the_policy_of_the_stream() -> None:
     table = orders_table()
-    with pytest.raises(BadMessageError, match=r"2 rows cannot go into the table(.|\n)*few"):
+    with pytest.raises(
+        BadMessageError, match=r"'quarantine'.*2 rows cannot go into the table(.|\n)*few"
+    ):
         flushed(table, "fail")
     assert table.read().num_rows == 0
     table = orders_table()
