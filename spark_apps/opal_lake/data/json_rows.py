@@ -90,7 +90,7 @@ def _refuse_unknown(row: Mapping[str, Any], schema: Schema, earlier: Schema) -> 
             continue
         if schema.had(key):
             raise ValueError(
-                f"unknown key {key!r}{schema.fate(key)}; ingest the row again from its source, "
+                f"unknown key {key!r}{schema.past_of(key)}; ingest the row again from its source, "
                 "with the names of now"
             )
         raise ValueError(f"unknown key {key!r}; add a column {key!r} to the table, or drop the row")

@@ -173,14 +173,15 @@ class Schema:
         field = self.find(name)
         if field is None:
             known = ", ".join(map(repr, self.names))
-            raise InvalidInputError(f"no column {name!r}{self.fate(name)}; the table has {known}")
+            past = self.past_of(name)
+            raise InvalidInputError(f"no column {name!r}{past}; the table has {known}")
         return field
 
     def find(self, name: str) -> Field | None:
         """Return the column with a name, without regard to case; None if there is none."""
         return self._by_name.get(name) or self._by_folded_name.get(name.casefold())
 
-    def fate(self, name: str) -> str:
+    def past_of(self, name: str) -> str:
         """Return what became of a column that no longer has this name, for a message.
 
         The text is empty if no column had the name.

@@ -509,7 +509,7 @@ class CommitLog:
         uri = self.storage.uri
         head = base
         for lost in range(_MAX_LOST_RACES):
-            if lost > 0 or not proposal.at_once:
+            if lost > 0 or not proposal.skips_refresh:
                 head = self.refresh(head)
             if self.creates and base.version == 0 < head.version:
                 raise self._created_meanwhile()

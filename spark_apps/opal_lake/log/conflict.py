@@ -46,7 +46,7 @@ class Proposal:
 
     `build` makes the draft of the commit, and is called again after every lost race. Its arguments
     are the head, and the commits since the job's base if the job has to redo work because of them.
-    It returns None if nothing is left to do. A short job commits `at_once`: it refreshes the head
+    It returns None if nothing is left to do. A short job `skips_refresh`: the head is refreshed
     only if another writer took the next version. `started_us` is when the job began.
     """
 
@@ -59,7 +59,7 @@ class Proposal:
     positions: Mapping[str, Advance] = field(default_factory=dict)
     partition_key: str | None = None
     business_snapshot: str | None = None
-    at_once: bool = False
+    skips_refresh: bool = False
 
     def __post_init__(self) -> None:
         """Raise InvalidInputError for a name that no reader accepts."""

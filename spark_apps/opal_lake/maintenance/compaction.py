@@ -349,7 +349,11 @@ class Compaction:
 
         started_us = self.table.log.clock.now_us()
         proposal = Proposal(
-            operation="compact", number=number, build=build, started_us=started_us, at_once=True
+            operation="compact",
+            number=number,
+            build=build,
+            started_us=started_us,
+            skips_refresh=True,
         )
         self._count(self.table.log.commit(base, proposal))
 

@@ -19,8 +19,8 @@ class Erase(Job):
     A key is erased with its whole history if any of its stored rows meets `where`: a visible row,
     an older one, or a delete. Earlier versions of the table become unreadable. Once `grace` has
     passed since the erasure, a repeat of the call deletes the older files; by default that is a
-    day, and "0s" deletes at once and gives up running jobs. `remaining_files` in the counts is 0
-    when the erasure is complete. A dry run counts the rows, and names what keeps older versions.
+    day, and "0s" deletes immediately and gives up running jobs. `remaining_files` in the counts is
+    0 when the erasure is complete. A dry run counts the rows, and names what keeps older versions.
     """
 
     name: ClassVar[str] = "erase"

@@ -200,8 +200,3 @@ def region_rows_of_segments(
     rows = read_rows(plan, [*dict.fromkeys([*keys, *fields])], limit=limit if is_whole else None)
     sided = rows.rename_columns([f"{test.side}.{name}" for name in rows.column_names])
     return rows.filter(test.holds(sided)).select(keys).slice(0, limit)
-
-
-def partition_fields(spec: TableSpec, partitions: pa.Table) -> Sequence[Field]:
-    """Return the columns of partitions, in their order."""
-    return [spec.schema.field(name) for name in partitions.column_names]

@@ -106,16 +106,6 @@ class StatementPlan:
             if clause.action == "insert":
                 self._check_insert(clause)
 
-    def _refuse_unknown(self, columns: Sequence[str]) -> None:
-        schema = self.spec.schema
-        unknown = [name for name in columns if schema.find(name) is None]
-        if unknown:
-            names = ", ".join(f"{name!r}{schema.fate(name)}" for name in unknown)
-            raise InvalidInputError(
-                f"the rows have {names}, which the table does not have; leave the unknown columns "
-                "out, or add them to the table with alter"
-            )
-
     def check_source(self, columns: Sequence[str]) -> None:
         """Raise InvalidInputError if the source lacks columns that clauses need.
 
@@ -146,6 +136,16 @@ class StatementPlan:
                     f"{clause.action} of all columns needs the columns {', '.join(missing)} in the "
                     "source; add them, or name the columns to set"
                 )
+
+    def _refuse_unknown(self, columns: Sequence[str]) -> None:
+        schema = self.spec.schema
+        unknown = [name for name in columns if schema.find(name) is None]
+        if unknown:
+            names = ", ".join(f"{name!r}{schema.past_of(name)}" for name in unknown)
+            raise InvalidInputError(
+                f"the rows have {names}, which the table does not have; leave the unknown columns "
+                "out, or add them to the table with alter"
+            )
 
     def _check_commit_order(self) -> None:
         """Raise InvalidInputError for a delta that the built-in column does not allow."""

@@ -41,7 +41,7 @@ def statement_faults(new: Entries, ended: RowIds, stored: Sequence[Entries]) -> 
     """Return the faults of a statement's rows, in their order.
 
     `ended` has the row that each new row ends, or NO_ROW for an insert. `stored` must hold the
-    nearest entries around each new row. Several deletes may end the same row.
+    nearest entries around each new row.
     """
     ties = len(new.ties) // 2
     newest = _newest_of_keys(concat_entries([no_entries(ties), *stored]))
@@ -63,7 +63,7 @@ def statement_faults(new: Entries, ended: RowIds, stored: Sequence[Entries]) -> 
     position = np.empty(len(order), np.intp)
     position[order] = np.arange(len(order))
     own = position[len(newest) :]
-    repeated = _repeated(rows, is_new, ended_in_order)
+    repeated = _repeated(rows, is_new)
     return StatementFaults(
         repeated=repeated[own],
         existing=~ends & is_visible[own],
@@ -93,21 +93,12 @@ def _in_order_of(ended: RowIds, order: IndexArray, stored: int) -> RowIds:
     return RowIds(segment=segment, offset=offset).take(order)
 
 
-def _repeated(rows: Entries, is_new: BoolArray, ended: RowIds) -> BoolArray:
+def _repeated(rows: Entries, is_new: BoolArray) -> BoolArray:
     """Return which new rows have another new row of their key, in the order of `rows`."""
     has_next = same_as_next(rows, KEY_COLUMNS) & is_new
-    is_same_delete = has_next.copy()
-    is_same_delete[:-1] &= rows.deleted[:-1] & rows.deleted[1:] & _ends_row_of_next(ended)
-    clashes = has_next & ~is_same_delete
-    repeated = clashes.copy()
-    repeated[1:] |= clashes[:-1]
+    repeated = has_next.copy()
+    repeated[1:] |= has_next[:-1]
     return repeated
-
-
-def _ends_row_of_next(ended: RowIds) -> BoolArray:
-    """Return for each row but the last whether the next one ends the same row."""
-    is_same = (ended.segment[:-1] == ended.segment[1:]) & (ended.offset[:-1] == ended.offset[1:])
-    return np.asarray(is_same & ended.is_row[:-1], np.bool_)
 
 
 def _is_after(rows: Entries, positions: IndexArray, others: IndexArray) -> BoolArray:

@@ -349,9 +349,13 @@ def commit_ingest(
     counts = _counts(files, rejected, rule_outputs) | _ended_counts(run, outputs, files)
     look_ups = [output.look_ups for output in outputs if output.look_ups is not None]
     attempts = count()
+    # A race that is lost again costs only a look at the new winners
+    checked: set[int] = set()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
-        _check_winners(head, winners, run, files, rule_outputs)
+        fresh = [winner for winner in winners if winner.version not in checked]
+        _check_winners(head, fresh, run, files, rule_outputs)
+        checked.update(winner.version for winner in fresh)
         replaced = discarding(head, _discarded(head, asked))
         changes_table = files or rejected or asked.positions or replaced.discarded
         if not changes_table and not _is_named(asked):
@@ -402,7 +406,7 @@ def commit_ingest(
         positions=asked.positions or {},
         partition_key=asked.partition_key,
         business_snapshot=asked.business_snapshot,
-        at_once=is_inline and not begins_snapshot,
+        skips_refresh=is_inline and not begins_snapshot,
     )
     return log.commit(run.base, proposal)
 

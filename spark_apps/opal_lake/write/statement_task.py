@@ -74,10 +74,10 @@ def write_statement_slot(
     commit_us: int | None = None,
 ) -> StatementOutput:
     """Write the rows of a range of the key hash, and apply the rule to them."""
-    most_slots = MAX_TASKS - FIRST_TASK
-    if slots > most_slots:
+    max_slots = MAX_TASKS - FIRST_TASK
+    if slots > max_slots:
         raise InvalidInputError(
-            f"a statement has at most {most_slots:,} tasks, and its rows need {slots:,}; "
+            f"a statement has at most {max_slots:,} tasks, and its rows need {slots:,}; "
             "run it in parts, for example with a narrower where"
         )
     slot = Slot(

@@ -107,7 +107,7 @@ def _ids_where(
     """
     limits = where.limits
     scanned = sum(file.rows for file in read.files)
-    most = min(limits.ids, max(limits.few, int(limits.share * scanned)))
+    max_ids = min(limits.ids, max(limits.few, int(limits.share * scanned)))
     if is_safe and read.files:
         rows = stored_rows(spark, read)
     else:
@@ -117,8 +117,8 @@ def _ids_where(
         # Connect finds faults of the condition when it is asked for the columns
         assert ids.columns == [SEGMENT, OFFSET]
         return {}
-    collected = ids.limit(most + 1).toArrow()
-    if len(collected) > most:
+    collected = ids.limit(max_ids + 1).toArrow()
+    if len(collected) > max_ids:
         return None
     marks: Bitmaps = {}
     add_rows(marks, collected[SEGMENT].to_numpy(), collected[OFFSET].to_numpy())
@@ -139,8 +139,8 @@ def _rows_of_ids(
     schema = schema_with_ids({field.name: field for field in fields})
     rows = sum(map(len, ids.values()))
     size = sum(file.size for file in files)
-    most = limits.disk_bytes if is_local(read.snapshot.storage.uri) else limits.own_bytes
-    if rows <= limits.own_rows and size <= most:
+    max_bytes = limits.disk_bytes if is_local(read.snapshot.storage.uri) else limits.own_bytes
+    if rows <= limits.own_rows and size <= max_bytes:
         with ThreadPoolExecutor(readers(read.snapshot.storage, read.snapshot.spec)) as pool:
             parts = [*pool.map(work.rows, files)]
         nothing = RowIds(segment=np.empty(0, np.int64), offset=np.empty(0, np.int32))

@@ -85,8 +85,8 @@ def guess_statement_rows(plan: StatementPlan, rows: DataFrame) -> int | None:
         of_source = rough_rows(plan.source)
     if of_source is None:
         return guess
-    most = sum(file.rows for file in plan.snapshot.files.values()) + of_source
-    return most if guess is None else min(guess, most)
+    max_rows = sum(file.rows for file in plan.snapshot.files.values()) + of_source
+    return max_rows if guess is None else min(guess, max_rows)
 
 
 def _rows_of_table(spark: SparkSession, plan: StatementPlan, limits: IdLimits) -> DataFrame:

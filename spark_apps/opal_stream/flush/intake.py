@@ -253,7 +253,7 @@ def new_columns_error(
     `paths` are new members of nested columns, which no table can get. `schema` has the table's
     columns.
     """
-    text = new_columns_text(names, paths, schema.fate)
+    text = new_columns_text(names, paths, schema.past_of)
     remedy = (
         "Add the columns with on_new_columns='add' or by opal add-columns, leave them out with "
         "on_new_columns='ignore', or put such messages aside with on_new_columns='quarantine'"

@@ -33,7 +33,7 @@ def check_columns(columns: Mapping[str, str], schema: Schema, *, debezium: bool)
         if name not in known:
             names = ", ".join(map(repr, schema.names))
             raise InvalidInputError(
-                f"column {name!r} is not in the table{schema.fate(name)}; choose one of its "
+                f"column {name!r} is not in the table{schema.past_of(name)}; choose one of its "
                 f"columns: {names}"
             )
         is_of_message = path in PLAIN or path.startswith((KEY_MEMBER, HEADER))

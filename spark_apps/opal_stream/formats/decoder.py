@@ -331,8 +331,8 @@ class Decoder:
             # One schema at a time: once its columns are added, other messages may be bad
             new = new.of_first_message()
         if new is not None and self.options.on_new_columns == "quarantine":
-            fate = self.spec.schema.fate
-            wrong |= {position: new.text(position, fate) for position in new.positions}
+            past_of = self.spec.schema.past_of
+            wrong |= {position: new.text(position, past_of) for position in new.positions}
         return new, list(wrong.items())
 
     def _of_messages(

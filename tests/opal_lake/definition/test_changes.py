@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from opal_lake.definition.changes.apply import changed, changes_of, changes_to_json
+from opal_lake.definition.changes.apply import changed, changes_of
 from opal_lake.definition.changes.columns import AddColumn, MoveColumn, RenameColumn, WidenColumn
 from opal_lake.definition.changes.paths import path_of, path_text
 from opal_lake.definition.requested_spec import refuse_another_spec
@@ -77,7 +77,7 @@ def test_a_renamed_column_keeps_id_physical_name_and_its_uses() -> None:
     assert [field.name for field in made.keys] == ["key"]
     renamed = made.schema.field("kind of op")
     assert (renamed.id, renamed.physical) == (3, "op")
-    assert made.schema.fate("OP") == " (it was renamed to 'kind of op')"
+    assert made.schema.past_of("OP") == " (it was renamed to 'kind of op')"
     with pytest.raises(InvalidInputError, match=r"no column 'id' \(it was renamed to 'key'\)"):
         made.schema.field("id")
 
@@ -257,7 +257,7 @@ def test_changes_are_equal_after_a_round_trip_through_json() -> None:
         MoveColumn("a", first=True),
         WidenColumn("n", "bigint"),
     ]
-    data = changes_to_json(changes)
+    data = [change.to_json() for change in changes]
     assert data[0] == {"add": "a.b", "type": "ARRAY<INT>", "after": "c"}
     assert changes_of(data) == changes
 

@@ -159,7 +159,7 @@ def test_creation_of_a_removed_table_commits_nothing() -> None:
         number=None,
         build=lambda *_: Draft(actions=Actions(), result=JobResult(operation="create", table="")),
         started_us=0,
-        at_once=True,
+        skips_refresh=True,
     )
     with pytest.raises(ConflictError, match="was removed meanwhile"):
         late.log.commit(base, proposal)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from opal_lake.definition.changes.change import Change
 from opal_lake.definition.changes.columns import (
@@ -71,11 +70,6 @@ def _change_of(value: object) -> Change:
             f"write for example {RenameColumn.example}"
         )
     return kinds[0].from_json(value)
-
-
-def changes_to_json(changes: Sequence[Change]) -> list[dict[str, Any]]:
-    """Return changes as JSON objects, which `changes_of` reads."""
-    return [change.to_json() for change in changes]
 
 
 def changed(spec: TableSpec, changes: Sequence[Change]) -> tuple[TableSpec, list[Change]]:

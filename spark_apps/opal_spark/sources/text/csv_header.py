@@ -170,8 +170,8 @@ def _misfits(names: Sequence[str], spec: TableSpec, *, ignore: bool = False) -> 
 
 def _advice(name: str, spec: TableSpec) -> str:
     """Return what became of a column with this name, or a similar name."""
-    fate = spec.schema.fate(name)
-    if fate:
-        return fate
+    past = spec.schema.past_of(name)
+    if past:
+        return past
     close = get_close_matches(name, spec.schema.names, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

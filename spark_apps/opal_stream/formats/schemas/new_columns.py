@@ -24,10 +24,10 @@ class Member:
 
 
 Members = Mapping[int, tuple[Member, ...]]  # by position in a batch
-FateOf = Callable[[str], str]  # what became of a column that had a name, for a message
+PastOf = Callable[[str], str]  # what became of a column that had a name, for a message
 
 
-def no_fate(_: str) -> str:
+def no_past(_: str) -> str:
     """Return that nothing is known of a column."""
     return ""
 
@@ -106,9 +106,9 @@ class NewColumns:
         """Return the paths of the new members of a message."""
         return tuple(member.path for member in self.members.get(position, ()))
 
-    def text(self, position: int, fate: FateOf = no_fate) -> str:
+    def text(self, position: int, past_of: PastOf = no_past) -> str:
         """Return the message about the columns and members of a message."""
-        return new_columns_text(self.names.get(position, ()), self.paths(position), fate)
+        return new_columns_text(self.names.get(position, ()), self.paths(position), past_of)
 
 
 def _moved(by_position: Mapping[int, V], positions: "range | list[int]") -> dict[int, V]:
@@ -116,29 +116,29 @@ def _moved(by_position: Mapping[int, V], positions: "range | list[int]") -> dict
 
 
 def new_columns_text(
-    names: Sequence[str], paths: Sequence[str] = (), fate: FateOf = no_fate
+    names: Sequence[str], paths: Sequence[str] = (), past_of: PastOf = no_past
 ) -> str:
     """Return the message about columns and members that the table lacks.
 
-    It is short: a message may have thousands of them, of any length. `fate` returns what became of
-    a column that had a name.
+    It is short: a message may have thousands of them, of any length. `past_of` returns what became
+    of a column that had a name.
     """
     texts: list[str] = []
     if names:
-        texts.append(f"the table has no column{_shown(names, fate)}")
+        texts.append(f"the table has no column{_shown(names, past_of)}")
     if paths:
         texts.append(f"the table has no member{_shown(paths)}, and nested columns cannot get more")
     return "; ".join(texts)
 
 
-def _shown(names: Sequence[str], fate: FateOf = no_fate) -> str:
+def _shown(names: Sequence[str], past_of: PastOf = no_past) -> str:
     """Return names to stand behind a noun, with its plural s: `s 'a', 'b' and 3 more`."""
     shown: list[str] = []
     for name in names[:_SHOWN]:
         text = repr(name)
         if len(name) > _SHOWN_LETTERS:
             text = repr(f"{name[:_SHOWN_LETTERS]}...")
-        shown.append(f"{text}{fate(name)}")
+        shown.append(f"{text}{past_of(name)}")
     plural = "" if len(names) == 1 else "s"
     text = f"{plural} {', '.join(shown)}"
     if len(names) > _SHOWN:
