@@ -35,7 +35,7 @@ class Catalog:
                 f"{name!r} is not a name for a catalog; use letters, digits and _, and begin with "
                 "a letter, such as lake"
             )
-        if str(name).lower() in _RESERVED:
+        if is_reserved(str(name)):
             raise InvalidInputError(
                 f"{name!r} is a catalog of Spark; choose another name for the catalog at {root!r}"
             )
@@ -58,6 +58,16 @@ FindCatalog = Callable[[str], Catalog | None]  # by the first part of a name
 def is_catalog_name(name: str) -> bool:
     """Return whether a catalog may have this name."""
     return _CATALOG_NAME.fullmatch(name) is not None
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a folder of this name is hidden, and so holds no tables."""
+    return name.startswith((".", "_"))
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether Spark or Opal has a meaning of its own for a first part."""
+    return name.lower() in _RESERVED
 
 
 def uri_of_parts(parts: Names, find_catalog: FindCatalog) -> str | None:
@@ -92,7 +102,7 @@ def _check_part(name: str, of: Catalog) -> None:
         reason = "begins or ends with a space"
     elif _FORBIDDEN.search(name):
         reason = "has a slash, a backslash or a control character"
-    elif name.startswith((".", "_")):
+    elif is_hidden(name):
         reason = f"begins with {name[0]!r}, as hidden folders do"
     elif len(name.encode("utf-8", "surrogatepass")) > _MAX_BYTES:
         reason = f"is longer than {_MAX_BYTES} bytes"

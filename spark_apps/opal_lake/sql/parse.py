@@ -9,7 +9,8 @@ from typing import Any, Literal
 from opal_lake.errors import InvalidInputError
 from opal_lake.sql.cursor import Cursor, starts_query
 from opal_lake.sql.definitions import alter_table, create_table
-from opal_lake.sql.lexer import END, QUOTED, WORD, Token, error_at, tokens, words
+from opal_lake.sql.hints import NAMESPACES, hint_for
+from opal_lake.sql.lexer import END, WORD, Token, error_at, tokens, words
 from opal_lake.sql.references import START, scan
 from opal_lake.sql.statements import (
     Argument,
@@ -30,6 +31,7 @@ from opal_lake.sql.statements import (
     Reference,
     Restore,
     ShowCreateTable,
+    ShowNamespaces,
     ShowProperties,
     ShowTables,
     Slice,
@@ -46,15 +48,6 @@ _A_QUERY = "a query, which begins with SELECT, VALUES, TABLE, FROM, WITH or ("
 _DESCRIBED = words("FUNCTION DATABASE SCHEMA NAMESPACE CATALOG PROCEDURE DETAIL QUERY")
 # Words before the name of a table, whatever the statement
 _BEFORE_A_TABLE = words("TABLE INTO VIEW EXISTS OPTIMIZE VACUUM OVERWRITE")
-_NAMESPACES = words("SCHEMA SCHEMAS DATABASE DATABASES NAMESPACE NAMESPACES")
-_NAMESPACE_HINTS = {
-    "CREATE": "a namespace is a folder, which exists as soon as it has a table: create the table",
-    "DROP": "a namespace is a folder, which ends with its last table: write DROP TABLE for each",
-    "ALTER": "a namespace is a folder, and keeps no properties and no place of its own",
-    "SHOW": "a namespace is a folder; write SHOW TABLES IN its name",
-    "DESCRIBE": "a namespace is a folder; write SHOW TABLES IN its name",
-    "DESC": "a namespace is a folder; write SHOW TABLES IN its name",
-}
 # Statements that contain a query which may begin with FROM
 _AROUND_QUERIES = words("EXPLAIN DESCRIBE DESC CREATE CACHE FROM WITH")
 
@@ -509,13 +502,22 @@ def _show(cursor: Cursor) -> Statement | None:
             cursor.expect(")")
         return ShowProperties(text=text, table=table, key=key)
     if cursor.accept("SHOW", "TABLES"):
-        namespace = None
-        if cursor.accept("IN") or cursor.accept("FROM"):
-            namespace = cursor.table_name("the name of a namespace")
-        has_pattern = cursor.accept("LIKE") or cursor.token.kind != END
-        like = cursor.string("a pattern in quotes") if has_pattern else None
+        namespace, like = _listed(cursor)
         return ShowTables(text=text, namespace=namespace, like=like)
+    if any(cursor.accept("SHOW", word) for word in ("NAMESPACES", "SCHEMAS", "DATABASES")):
+        namespace, like = _listed(cursor)
+        return ShowNamespaces(text=text, namespace=namespace, like=like)
     return None
+
+
+def _listed(cursor: Cursor) -> tuple[TableName | None, str | None]:
+    """Read the namespace to list and the pattern of names: `IN lake.shop LIKE 'a*'`."""
+    namespace = None
+    if cursor.accept("IN") or cursor.accept("FROM"):
+        namespace = cursor.table_name("the name of a namespace")
+    has_pattern = cursor.accept("LIKE") or cursor.token.kind != END
+    like = cursor.string("a pattern in quotes") if has_pattern else None
+    return namespace, like
 
 
 def _describe(cursor: Cursor) -> Statement | None:
@@ -597,7 +599,8 @@ def _other(cursor: Cursor) -> Other:
         text=_whole(cursor),
         references=tuple(references),
         names=tuple(_names(cursor)),
-        hint=_hint(cursor),
+        hint=hint_for(cursor),
+        namespace=_namespace(cursor),
     )
 
 
@@ -613,6 +616,27 @@ def _first_query(cursor: Cursor) -> int | None:
             return index
         index = cursor.closers.get(index, index) + 1
     return None
+
+
+def _namespace(cursor: Cursor) -> TableName | None:
+    """Return the namespace that a USE names, or a SHOW after IN or FROM."""
+    cursor.index = 0
+    index = 1
+    if cursor.word == "SHOW":
+        while cursor.tokens[index].kind != END and cursor.tokens[index].value not in ("IN", "FROM"):
+            index += 1
+        index += 1
+    elif cursor.word != "USE":
+        return None
+    elif cursor.after().value in NAMESPACES and cursor.is_name(cursor.after(2)):
+        index = 2
+    if index >= len(cursor.tokens) or not cursor.is_name(cursor.tokens[index]):
+        return None
+    cursor.index = index
+    try:
+        return cursor.table_name()
+    except InvalidInputError:
+        return None
 
 
 def _names(cursor: Cursor) -> list[TableName]:
@@ -635,29 +659,6 @@ def _names(cursor: Cursor) -> list[TableName]:
             # `a.*` and `a.b.` are names of no table
             cursor.index += 1
     return names
-
-
-def _hint(cursor: Cursor) -> str | None:
-    cursor.index = 0
-    if cursor.word == "WITH":
-        return (
-            "write WITH after the verb: INSERT INTO t WITH ... SELECT, or"
-            " MERGE INTO t USING (WITH ... SELECT ...)"
-        )
-    if cursor.word == "FROM":
-        return "write one INSERT INTO t SELECT for each table"
-    if cursor.after().value in _NAMESPACES:
-        return _NAMESPACE_HINTS.get(cursor.word)
-    if cursor.word == "TRUNCATE":
-        return "write DELETE FROM t"
-    if cursor.at("ALTER", "TABLE") and cursor.after(2).kind in (WORD, QUOTED):
-        return (
-            "ALTER TABLE can ADD, DROP, RENAME and ALTER columns, ADD and DROP constraints, "
-            "SET and UNSET TBLPROPERTIES, and RENAME TO"
-        )
-    if cursor.word == "INSERT":
-        return "write INSERT INTO t, INSERT OVERWRITE t or INSERT INTO t REPLACE WHERE"
-    return None
 
 
 _READERS: dict[str, Callable[[Cursor], Statement | None]] = {

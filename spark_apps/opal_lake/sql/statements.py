@@ -372,6 +372,14 @@ class ShowTables(Statement):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShowNamespaces(Statement):
+    """`SHOW {NAMESPACES | SCHEMAS | DATABASES} [IN ns] [LIKE pattern]`."""
+
+    namespace: TableName | None = None
+    like: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShowCreateTable(Statement):
     """`SHOW CREATE TABLE t`."""
 
@@ -432,8 +440,10 @@ class Other(Statement):
     """A statement outside this list: only Spark can run it.
 
     `names` are the names of several parts in the text, and those that follow TABLE: if one of them
-    is an Opal table, the statement is not supported. `hint` says what to write instead, if known.
+    is an Opal table, the statement is not supported. `namespace` is the one of USE and SHOW. `hint`
+    says what to write instead, if known.
     """
 
     names: tuple[TableName, ...] = ()
+    namespace: TableName | None = None
     hint: str | None = None

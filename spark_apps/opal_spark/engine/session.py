@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
@@ -51,6 +52,10 @@ _WEIGHTS = {
     "binary": 100,
     "void": 1,
 }
+_PARSE_PLACE = re.compile(
+    r"(?:\s*\[\w+\] )?(?P<message>[\s\S]*?)\.?"
+    r"(?: SQLSTATE: \w+)? \(line (?P<line>\d+), pos (?P<column>\d+)\)"
+)
 _lock = Lock()
 # By session and setting: the session's own value, and the values that threads want now
 _wanted_values: dict[tuple[object, str], tuple[str | None, list[Any]]] = {}
@@ -393,6 +398,47 @@ def text_with_causes(error: Exception) -> str:
 
 def is_connect(spark: "SparkSession") -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntaxFault:
+    """A fault that Spark's parser finds: its line from 1 on, its column from 0 on."""
+
+    message: str
+    line: int
+    column: int
+
+
+def syntax_fault(spark: "SparkSession", text: str, *, is_known: bool) -> SyntaxFault | None:
+    """Return the fault that Spark's parser finds in a text, or None; run nothing.
+
+    Over Connect only EXPLAIN parses a text without running it, and it does not take the statements
+    that an extension of Spark adds. So there a statement that is not known to be Spark's own counts
+    as readable.
+    """
+    from pyspark.errors import ParseException, PySparkException
+
+    before = ""
+    try:
+        if not is_connect(spark):
+            spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001  # no public parser
+        elif is_known:
+            before = "EXPLAIN "
+            spark.sql(f"{before}{text}")
+    except ParseException as error:
+        match = _PARSE_PLACE.search(str(error))
+        # The values of parameters are not known here
+        if match is None or "PARAMETER" in (error.getCondition() or ""):
+            return None
+        line, column = int(match["line"]), int(match["column"])
+        if line == 1:
+            column -= len(before)
+        message = " ".join(match["message"].split())
+        return SyntaxFault(message=f"Spark's parser: {message}", line=line, column=column)
+    except PySparkException:
+        # The text is parsed: what is wrong with it depends on what runs before it
+        return None
+    return None
 
 
 def task_counts(spark: "SparkSession") -> tuple[int, int]:

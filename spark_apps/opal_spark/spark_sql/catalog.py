@@ -7,7 +7,7 @@ well.
 from pyspark.sql import SparkSession
 
 from opal_lake.errors import InvalidInputError, NotFoundError
-from opal_lake.sql.names import Catalog, is_catalog_name, name_parts, uri_of_parts
+from opal_lake.sql.names import Catalog, is_catalog_name, is_reserved, name_parts, uri_of_parts
 from opal_lake.sql.statements import Names, TableName
 from opal_spark.engine.versions import check_session
 from opal_spark.spark_sql.arguments import Arguments, constant
@@ -57,6 +57,32 @@ def table_uri(spark: SparkSession, name: TableName, args: Arguments) -> str | No
     """
     parts = name.parts or _computed_parts(spark, name, args)
     return uri_of_parts(parts, lambda first: _catalog_named(spark, first))
+
+
+def refuse_unknown_catalog(spark: SparkSession, name: TableName, parts_of_spark: int) -> None:
+    """Raise InvalidInputError for a longer name than Spark's own catalog has.
+
+    Its first part has to be a catalog then, of Opal or of Spark.
+    """
+    parts = name.parts
+    if len(parts) <= parts_of_spark or is_reserved(parts[0]):
+        return
+    first = parts[0]
+    is_of_spark = spark.conf.get(f"spark.sql.catalog.{first}", None) is not None
+    if is_of_spark or _catalog_named(spark, first) is not None:
+        return
+    if spark.catalog.currentCatalog() != "spark_catalog":
+        # The catalog may have namespaces within namespaces
+        return
+    known = ", ".join(_known_catalogs(spark)) or "none"
+    raise InvalidInputError(
+        f"{shown_name(name)}: this session has no catalog {first!r}; its catalogs of Opal tables: "
+        f"{known}. Write opal_spark.catalog(spark, {first!r}, root=..), or --catalog {first}=ROOT"
+    )
+
+
+def _known_catalogs(spark: SparkSession) -> list[str]:
+    return sorted(key.removeprefix(SETTING) for key in spark.conf.getAll if key.startswith(SETTING))
 
 
 def open_table(spark: SparkSession, name: TableName, uri: str) -> OpalTable:

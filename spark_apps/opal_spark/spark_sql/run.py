@@ -13,6 +13,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.sql.names import OPAL
 from opal_lake.sql.parse import parse
 from opal_lake.sql.statements import (
+    Call,
     CreateTable,
     Delete,
     InsertInto,
@@ -25,9 +26,10 @@ from opal_lake.sql.statements import (
     TableName,
     Update,
 )
+from opal_spark.engine.session import syntax_fault
 from opal_spark.engine.versions import check_session
 from opal_spark.spark_sql.arguments import Arguments, Given
-from opal_spark.spark_sql.catalog import catalog_of, table_uri
+from opal_spark.spark_sql.catalog import catalog_of, refuse_unknown_catalog, table_uri
 from opal_spark.spark_sql.reads import Reads
 from opal_spark.spark_sql.run_rows import (
     run_delete,
@@ -66,38 +68,70 @@ def sql(spark: SparkSession, text: str, args: Given = None, token: str | None = 
 
 def run(spark: SparkSession, statement: Statement, args: Arguments, token: str | None) -> DataFrame:
     """Run a statement that is parsed already."""
+    check_runnable(spark, statement, args)
     changes_opal = is_on_opal(spark, statement, args)
-    references = [reference.table for reference in statement.references]
-    if not changes_opal and not _any_opal(spark, references, args):
+    if not changes_opal and not _reads_opal(spark, statement, args):
         return _by_spark(spark, statement, args, token)
     _check_settings(spark, statement.text.text)
-    runner = RUNNERS.get(type(statement))
     if isinstance(statement, Query):
         return run_query(spark, statement, args, token)
     if not changes_opal:
-        _check_readable(statement)
         return _by_spark(spark, statement, args, token)
-    if runner is None:
-        raise _unsupported(statement)
-    return runner(spark, statement, args, token)
+    return RUNNERS[type(statement)](spark, statement, args, token)
+
+
+def check_runnable(spark: SparkSession, statement: Statement, args: Arguments) -> None:
+    """Raise InvalidInputError for a statement that nothing can run; read no table."""
+    _refuse_unknown_catalogs(spark, statement)
+    if isinstance(statement, Query):
+        return
+    if is_on_opal(spark, statement, args):
+        if type(statement) not in RUNNERS:
+            raise _unsupported(spark, statement)
+    elif _reads_opal(spark, statement, args) and _keeps_its_query(statement):
+        raise _unsupported(spark, statement)
+
+
+def _reads_opal(spark: SparkSession, statement: Statement, args: Arguments) -> bool:
+    return _any_opal(spark, [reference.table for reference in statement.references], args)
+
+
+def _refuse_unknown_catalogs(spark: SparkSession, statement: Statement) -> None:
+    """Raise InvalidInputError for a name in an unknown catalog.
+
+    Spark would read the first part as a database.
+    """
+    names = [reference.table for reference in statement.references]
+    if not isinstance(statement, Other):
+        # A name in another statement may be one of a setting or a column
+        names += _tables_of(statement)
+    for name in names:
+        refuse_unknown_catalog(spark, name, parts_of_spark=2)
+    if isinstance(statement, Call):
+        refuse_unknown_catalog(spark, statement.procedure, parts_of_spark=2)
+    namespace = getattr(statement, "namespace", None)
+    if namespace is not None:
+        refuse_unknown_catalog(spark, namespace, parts_of_spark=1)
 
 
 def is_on_opal(spark: SparkSession, statement: Statement, args: Arguments) -> bool:
     """Return whether a statement changes or describes something of Opal."""
-    tables: list[TableName] = []
-    if isinstance(statement, Other):
-        read = {reference.slice.offset for reference in statement.references}
-        tables += [name for name in statement.names if name.slice.offset not in read]
-    elif hasattr(statement, "target"):
-        tables.append(statement.target.table)
-    elif hasattr(statement, "table"):
-        tables.append(statement.table)
     if isinstance(statement, CreateTable) and (statement.provider or "").lower() == OPAL:
         return True
-    if _any_opal(spark, tables, args):
+    if _any_opal(spark, _tables_of(statement), args):
         return True
     others = [getattr(statement, name, None) for name in ("namespace", "procedure")]
     return any(other and catalog_of(spark, other.parts) for other in others)
+
+
+def _tables_of(statement: Statement) -> list[TableName]:
+    """Return the tables that a statement changes or describes."""
+    if isinstance(statement, Other):
+        read = {reference.slice.offset for reference in statement.references}
+        return [name for name in statement.names if name.slice.offset not in read]
+    if hasattr(statement, "target"):
+        return [statement.target.table]
+    return [statement.table] if hasattr(statement, "table") else []
 
 
 def _any_opal(spark: SparkSession, names: Iterable[TableName], args: Arguments) -> bool:
@@ -116,20 +150,31 @@ def _by_spark(
     return Reads(spark, statement, args).piece(statement.text).rows(spark)
 
 
-def _check_readable(statement: Statement) -> None:
-    """Raise InvalidInputError if Spark would keep the text of a query on Opal tables."""
+def _keeps_its_query(statement: Statement) -> bool:
+    """Return whether Spark would keep the text of a query, as a view does.
+
+    It cannot read that text later, in which Opal tables have other names.
+    """
     if not isinstance(statement, Other):
-        return
-    if not statement.text.text.lstrip("( \n\t").upper().startswith(("EXPLAIN", "DESC")):
-        raise _unsupported(statement)
+        return False
+    first_words = " ".join(statement.text.text.lstrip("( \n\t").upper().split()[:4])
+    return not first_words.startswith(_READ_ONCE)
 
 
-def _unsupported(statement: Statement) -> InvalidInputError:
-    hint = getattr(statement, "hint", None) or _VIEW_HINT
-    text = " ".join(statement.text.text.split())
-    if len(text) > _SHOWN:
-        text = f"{text[:_SHOWN]}..."
-    return InvalidInputError(f"{text} is not supported on Opal tables; {hint}")
+def _unsupported(spark: SparkSession, statement: Statement) -> InvalidInputError:
+    hint = getattr(statement, "hint", None)
+    text = statement.text
+    if hint is None:
+        # A word that has no hint may be a slip
+        fault = syntax_fault(spark, text.text, is_known=False)
+        if fault is not None:
+            return InvalidInputError(
+                f"SQL, line {fault.line}, column {fault.column + 1}: {fault.message}"
+            )
+    shown = " ".join(text.text.split())
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}..."
+    return InvalidInputError(f"{shown} is not supported on Opal tables; {hint or _SUPPORTED}")
 
 
 def _may_name_opal(spark: SparkSession, text: str) -> bool:
@@ -159,10 +204,15 @@ RUNNERS: Mapping[type[Statement], Runner] = {
 }
 _FIRST_PART = re.compile(r"(\w+)`?\s*\.")
 _SHOWN = 60  # characters of a statement that an error shows
-_VIEW_HINT = (
-    "for a view, write opal_spark.sql(spark, 'SELECT ...').createOrReplaceTempView('name'), which "
-    "reads the version of now"
+# Statements that read the tables of their query once
+_READ_ONCE = (
+    "EXPLAIN",
+    "DESC",
+    "CREATE TABLE",
+    "INSERT OVERWRITE DIRECTORY",
+    "INSERT OVERWRITE LOCAL DIRECTORY",
 )
+_SUPPORTED = "the page SQL of the reference lists the statements that are"
 _READ_DIFFERENTLY = {
     "spark.sql.ansi.doubleQuotedIdentifiers": ['"'],
     "spark.sql.parser.escapedStringLiterals": ["\\"],

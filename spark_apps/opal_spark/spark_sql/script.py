@@ -18,7 +18,8 @@ from opal_spark.engine.versions import check_session
 from opal_spark.spark_sql.arguments import Arguments, Given
 from opal_spark.spark_sql.catalog import catalog_of
 from opal_spark.spark_sql.results import job_frame
-from opal_spark.spark_sql.run import is_on_opal, run
+from opal_spark.spark_sql.run import check_runnable, is_on_opal, run
+from opal_spark.spark_sql.syntax import check_syntax
 from opal_spark.table import OpalTable
 
 _RAN_BEFORE = "it ran in an earlier run of the script"
@@ -55,6 +56,9 @@ def run_script(
     if token is not None:
         for step in steps:
             _refuse_without_token(spark, step, given)
+    for step in steps[1:]:
+        # The first one is read when it runs, before it changes anything
+        _check(spark, step, given, text)
     with spark_errors():
         ran_before = _ran_before(spark, steps, given or {}, token)
     for step in steps:
@@ -85,6 +89,27 @@ def _token(step: ScriptStep, token: str | None) -> str | None:
     if token is None or not operations_of_step(step):
         return None
     return step.token_in(token)
+
+
+def _check(spark: SparkSession, step: ScriptStep, args: Given, text: str) -> None:
+    """Raise InvalidInputError for a statement that cannot run in any case."""
+    statement = step.statement
+    arguments = Arguments(args, statement.text)
+    try:
+        with spark_errors():
+            changes_opal = is_on_opal(spark, statement, arguments)
+    except InvalidInputError:
+        # An earlier statement may define what the name needs; the run reports what is wrong
+        return
+    try:
+        check_runnable(spark, statement, arguments)
+        check_syntax(spark, statement, text, is_on_opal=changes_opal)
+    except InvalidInputError as error:
+        error.add_note(
+            f"It is statement {step.number} of {step.total}, at line {step.line}: "
+            f"{step.first_line}\nAll statements are read first, so that none has run."
+        )
+        raise
 
 
 def _refuse_without_token(spark: SparkSession, step: ScriptStep, args: Given) -> None:

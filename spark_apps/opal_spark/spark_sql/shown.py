@@ -1,7 +1,7 @@
 """SHOW and DESCRIBE: what a table and a catalog are."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -9,12 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.definition.changes.paths import path_text, target_of
 from opal_lake.definition.schema import type_name
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.inspect.tables import folders_of, is_table
+from opal_lake.sql.names import is_hidden
 from opal_lake.sql.statements import (
     DescribeHistory,
     DescribeTable,
     ShowCreateTable,
+    ShowNamespaces,
     ShowProperties,
     ShowTables,
     TableName,
@@ -23,7 +25,12 @@ from opal_lake.storage import open_storage
 from opal_spark.engine.session import storage_options
 from opal_spark.spark_sql.arguments import Arguments
 from opal_spark.spark_sql.catalog import catalog_of, open_table, table_uri
-from opal_spark.spark_sql.definition_text import create_text, shown_properties, shown_property
+from opal_spark.spark_sql.definition_text import (
+    create_text,
+    name_text,
+    shown_properties,
+    shown_property,
+)
 from opal_spark.spark_sql.literals import is_in_utc
 from opal_spark.spark_sql.results import text_frame
 from opal_spark.table import OpalTable
@@ -55,17 +62,40 @@ def show_tables(
 ) -> DataFrame:
     """List the tables of a namespace."""
     refuse_token(token)
+    namespace, folders = _folders(spark, statement)
+    rows = [(namespace, name, False) for name, has_table in folders if has_table]
+    return spark.createDataFrame(rows, "namespace STRING, tableName STRING, isTemporary BOOLEAN")
+
+
+def show_namespaces(
+    spark: SparkSession, statement: ShowNamespaces, _: Arguments, token: str | None
+) -> DataFrame:
+    """List the namespaces within another: the folders that are not tables."""
+    refuse_token(token)
+    within, folders = _folders(spark, statement)
+    names = [name for name, has_table in folders if not has_table]
+    rows = [(f"{within}.{name_text(name)}",) for name in names if not is_hidden(name)]
+    return spark.createDataFrame(rows, "namespace STRING")
+
+
+def _folders(
+    spark: SparkSession, statement: ShowTables | ShowNamespaces
+) -> tuple[str, Iterator[tuple[str, bool]]]:
+    """Return the name of a namespace, and its folders with whether they are tables."""
     assert statement.namespace is not None
     parts = statement.namespace.parts
     catalog = catalog_of(spark, parts)
     assert catalog is not None
     uri = catalog.uri(parts[1:])
     storage = open_storage(uri, storage_options(spark, uri))
-    matches = _matcher(statement.like)
-    folders = filter(matches, folders_of(storage))
-    tables = [folder for folder in folders if is_table(storage, f"{folder}/")]
-    rows = [(path_text(parts), name, False) for name in tables]
-    return spark.createDataFrame(rows, "namespace STRING, tableName STRING, isTemporary BOOLEAN")
+    if next(iter(storage.list("")), None) is None:
+        raise NotFoundError(
+            f"{statement.namespace}: {uri} does not exist, or is empty; correct the name or the "
+            "root of the catalog. A namespace exists as soon as it has a table"
+        )
+    names = filter(_matcher(statement.like), folders_of(storage))
+    shown = ".".join(name_text(part) for part in parts)
+    return shown, ((name, is_table(storage, f"{name}/")) for name in names)
 
 
 def _matcher(pattern: str | None) -> Any:

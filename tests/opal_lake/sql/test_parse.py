@@ -190,13 +190,19 @@ KINDS = [
         "Other",
         {
             "names": ("t",),
-            "hint": "ALTER TABLE can ADD, DROP, RENAME and ALTER columns, ADD and DROP "
-            "constraints, SET and UNSET TBLPROPERTIES, and RENAME TO",
+            "hint": "a partition exists as soon as it has rows; leave the statement out",
         },
     ),
-    ("OPTIMIZE lake.t", "Other", {"names": ("lake.t",)}),
-    ("CREATE TABLE t (a INT) USING parquet", "Other", {"names": ("t",)}),
-    ("CREATE VIEW v AS SELECT * FROM lake.t", "Other", {"names": ("v", "lake.t")}),
+    (
+        "OPTIMIZE lake.t",
+        "Other",
+        {"names": ("lake.t",), "hint": "write CALL lake.system.compact('t')"},
+    ),
+    (
+        "SHOW SCHEMAS FROM lake.shop LIKE 'a*'",
+        "ShowNamespaces",
+        {"namespace": "lake.shop", "like": "a*"},
+    ),
     ("SET a.b = 1", "Other", {"names": ("a.b",)}),
 ]
 
@@ -208,6 +214,48 @@ def test_statement_and_its_parts(text: str, kind: str, parts: dict[str, Any], en
     assert type(statement).__name__ == kind
     assert plain(statement) == parts
     assert statement.text == Slice(text=text, offset=0)
+
+
+@pytest.mark.parametrize(
+    "text, hint",
+    [
+        ("OPTIMIZE opal.`/lake/t` ZORDER BY (a)", "CALL lake.system.zorder('opal.`/lake/t`'"),
+        ("OPTIMIZE lake.`my shop`.t WHERE a = 1", "CALL lake.system.compact('`my shop`.t')"),
+        ("VACUUM lake.a.t RETAIN 168 HOURS", "CALL lake.system.retain('a.t'), which"),
+        ("REORG TABLE lake.a.t APPLY (PURGE)", "CALL lake.system.compact('a.t')"),
+        ("DESCRIBE DETAIL lake.a.t", "DESCRIBE EXTENDED"),
+        ("SHOW PARTITIONS lake.a.t", "SELECT DISTINCT"),
+        ("SHOW COLUMNS IN lake.a.t", "DESCRIBE t"),
+        ("SHOW VIEWS IN lake.a", "SHOW TABLES IN"),
+        ("SHOW TABLE EXTENDED IN lake.a LIKE 't'", "DESCRIBE EXTENDED"),
+        ("USE lake.a", "whole names"),
+        ("USE SCHEMA lake.a", "whole names"),
+        ("DROP SCHEMA lake.a", "a namespace is a folder"),
+        ("CREATE TABLE lake.u LIKE lake.t", "SHOW CREATE TABLE"),
+        ("CREATE OR REPLACE TABLE lake.u SHALLOW CLONE lake.t", "AS SELECT * FROM"),
+        ("CREATE TABLE lake.u (a INT) USING delta", "write USING opal"),
+        ("CREATE OR REPLACE TEMP VIEW v AS SELECT * FROM lake.t", "createOrReplaceTempView"),
+        ("MSCK REPAIR TABLE lake.t", "leave the statement out"),
+        ("REFRESH TABLE lake.t", "newest version"),
+        ("COMMENT ON TABLE lake.t IS 'x'", "no comments"),
+        ("CACHE TABLE lake.t", ".cache()"),
+        ("COPY INTO lake.t FROM 's3://b/k'", "parquet.`path`"),
+        ("ALTER TABLE lake.a.t DROP PARTITION (d = 1)", "DELETE FROM lake.a.t WHERE"),
+        ("ALTER TABLE lake.a.t DROP IF EXISTS PARTITION (d = 1)", "system.drop_partition('a.t', "),
+        ("ALTER TABLE lake.t SET LOCATION 'x'", "not moved"),
+        ("ALTER TABLE lake.t CLUSTER BY (a)", "CALL lake.system.zorder('t'"),
+        ("ALTER TABLE lake.t REPLACE COLUMNS (a INT)", "CREATE OR REPLACE TABLE"),
+        ("ALTER TABLE lake.t SET SERDE 'x'", "and SET and UNSET TBLPROPERTIES"),
+        ("SELEC 1", None),
+    ],
+)
+def test_statement_that_is_not_supported_has_a_hint(text: str, hint: str | None) -> None:
+    statement = parse(text)
+    assert isinstance(statement, Other)
+    if hint is None:
+        assert statement.hint is None
+    else:
+        assert hint in (statement.hint or "")
 
 
 def test_create_table_has_its_columns_constraints_and_clauses() -> None:

@@ -310,6 +310,8 @@ def test_a_setting_in_a_where_is_replaced_as_by_spark(shop: Lake) -> None:
         ("SELECT * FROM lake.shop.orders WITH ('a' = 'b')", "no options in SQL"),
         ("SELECT * FROM STREAM lake.shop.orders", "readStream"),
         ("CREATE VIEW v AS SELECT * FROM lake.shop.orders", "createOrReplaceTempView"),
+        ("SELEC * FROM lake.shop.orders", "line 1, column 1: Spark's parser: Syntax error"),
+        ("GRANT SELECT ON lake.shop.orders TO u", "the page SQL of the reference"),
         ("CACHE TABLE lake.shop.orders", "not supported on Opal tables"),
         ("ANALYZE TABLE lake.shop.orders COMPUTE STATISTICS", "not supported on Opal tables"),
         ("TRUNCATE TABLE lake.shop.orders", "write DELETE FROM t"),
@@ -328,6 +330,41 @@ def test_a_setting_in_a_where_is_replaced_as_by_spark(shop: Lake) -> None:
 def test_a_query_that_cannot_run_says_why(shop: Lake, text: str, message: str) -> None:
     with pytest.raises(Exception, match=message):
         shop.sql(text).collect()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM pond.shop.t",
+        "INSERT INTO lake.shop.orders SELECT * FROM pond.shop.t",
+        "DELETE FROM pond.shop.t",
+        "CREATE TABLE pond.shop.t (id INT) USING opal",
+        "DROP TABLE IF EXISTS pond.shop.t",
+        "DESCRIBE HISTORY pond.shop.t",
+        "RESTORE pond.shop.t TO VERSION AS OF 1",
+        "CALL pond.system.compact('t')",
+        "SHOW TABLES IN pond.shop",
+    ],
+)
+def test_name_in_an_unknown_catalog_says_how_to_add_it(shop: Lake, text: str) -> None:
+    message = "no catalog 'pond'; its catalogs of Opal tables: lake. Write opal_spark.catalog"
+    with pytest.raises(InvalidInputError, match=message):
+        shop.sql(text)
+
+
+def test_rows_go_into_tables_and_files_of_spark(shop: Lake, tmp_path: Path) -> None:
+    shop.sql("CREATE TABLE copied USING parquet AS SELECT id, name FROM lake.shop.orders")
+    try:
+        given, expected = (
+            shop.rows("SELECT * FROM copied"),
+            shop.rows("SELECT id, name FROM orders"),
+        )
+        assert given == expected
+    finally:
+        shop.spark.sql("DROP TABLE copied")
+    folder = tmp_path / "exported"
+    shop.sql(f"INSERT OVERWRITE DIRECTORY '{folder}' USING parquet SELECT id FROM lake.shop.orders")
+    assert shop.spark.read.parquet(str(folder)).count() == 6
 
 
 @pytest.mark.parametrize(

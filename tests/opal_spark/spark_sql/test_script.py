@@ -58,6 +58,57 @@ def test_repeat_with_a_token_goes_on_where_it_stopped(lake: Lake) -> None:
     assert lake.table("t").describe()["version"] == version + 2
 
 
+@pytest.mark.parametrize(
+    "second, message",
+    [
+        ("SELEC 1", "line 2, column 1: Spark's parser: Syntax error at or near 'SELEC'"),
+        ("SELECT *\nFORM t", "line 3, column 6: Spark's parser: Syntax error at or near 't'"),
+        ("SELECT a b c FROM lake.t CHANGES FROM VERSION 0", "line 2, column 12: "),
+        ("SELECT a FROM lake.t\nVERSION AS OF 1 WHERE a b", "line 3, column 25: "),
+        ("UPDATE lake.t SET name = 1 2", "line 2, column 28: Spark's parser: "),
+        ("DELETE FROM lake.t WHERE id b = 1", "line 2, column 29: "),
+        ("INSERT INTO lake.t SELECT 1 2", "line 2, column 29: "),
+        ("CREATE TABLE lake.u USING opal AS SELECT 1 2", "line 2, column 44: "),
+        (
+            "MERGE INTO lake.t USING lake.t s ON t.id s.id WHEN MATCHED THEN DELETE",
+            "line 2, column 43: ",
+        ),
+        ("MERGE INTO lake.t USING (SELECT 1 2) s ON true WHEN MATCHED THEN DELETE", "column 35"),
+        ("OPTIMIZE lake.t", r"write CALL lake.system.compact\('t'\)"),
+        ("CREATE VIEW v AS SELECT * FROM lake.t", "for a view"),
+        ("SELECT * FROM pond.shop.t", "no catalog 'pond'"),
+    ],
+)
+def test_nothing_runs_if_a_later_statement_cannot_be_read(
+    lake: Lake, second: str, message: str
+) -> None:
+    lake.sql("CREATE TABLE lake.t (id INT PRIMARY KEY, name STRING) USING opal")
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        results(lake.spark, f"INSERT INTO lake.t VALUES (1, 'a');\n{second}")
+    [note] = caught.value.__notes__
+    assert note == (
+        f"It is statement 2 of 2, at line 2: {second.splitlines()[0]}\n"
+        "All statements are read first, so that none has run."
+    )
+    assert lake.table("t").describe()["version"] == 0
+
+
+def test_later_statements_are_read_without_their_values_and_tables(lake: Lake) -> None:
+    script = """
+        CREATE TABLE lake.t (id INT PRIMARY KEY) USING opal;
+        INSERT INTO lake.t SELECT CAST(:id AS INT);
+        SELECT id FROM IDENTIFIER(:table) LIMIT 5;
+        CREATE OR REPLACE TEMP VIEW few AS SELECT 1 AS one;
+        SELECT one FROM few;
+        SET spark.opal.unused = a b;
+        MERGE INTO lake.t USING (SELECT 7 AS id) s ON t.id = s.id
+        WHEN NOT MATCHED THEN INSERT * WHEN MATCHED THEN DELETE;
+        SELECT _change_type FROM lake.t CHANGES FROM VERSION 2;
+    """
+    *_, changes = results(lake.spark, script, {"id": "3", "table": "lake.t"})
+    assert changes == [("insert",)]
+
+
 STAGED = """
 CREATE TABLE lake.t (id INT PRIMARY KEY) USING opal;
 CREATE TABLE lake.new (id INT PRIMARY KEY) USING opal;

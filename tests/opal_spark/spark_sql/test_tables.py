@@ -545,8 +545,22 @@ def test_show_tables_lists_the_tables_of_a_namespace(lake: Lake) -> None:
     assert shown("IN lake") == ["top"]
     assert shown("FROM lake.shop.deep") == ["nested"]
     assert shown("IN lake.shop LIKE 'o*|X*'") == ["orders", "x y"]
-    assert shown("IN lake.none") == []
     assert lake.sql("SHOW TABLES IN lake.shop 'users'") == [("lake.shop", "users", False)]
+    for text in ("TABLES IN lake.none", "NAMESPACES IN lake.none"):
+        with pytest.raises(NotFoundError, match=r"lake\.none: .*/none does not exist, or is empty"):
+            lake.sql(f"SHOW {text}")
+
+
+def test_show_namespaces_lists_the_folders_that_are_no_tables(lake: Lake) -> None:
+    for name in ("shop.orders", "top", "`my shop`.deep.t"):
+        lake.sql(f"CREATE TABLE lake.{name} (id INT PRIMARY KEY) USING opal")
+    (lake.root / "_hidden").mkdir()
+    (lake.root / "_hidden" / "file").touch()
+    assert lake.sql("SHOW NAMESPACES IN lake") == [("lake.`my shop`",), ("lake.shop",)]
+    assert lake.sql("SHOW SCHEMAS FROM lake LIKE 's*'") == [("lake.shop",)]
+    assert lake.sql("SHOW DATABASES IN lake.`my shop`") == [("lake.`my shop`.deep",)]
+    assert lake.sql("SHOW NAMESPACES IN lake.shop") == []
+    assert ("default",) in lake.sql("SHOW NAMESPACES")
 
 
 def test_show_create_table_makes_an_equal_table(lake: Lake) -> None:

@@ -45,6 +45,14 @@ except Exception as error:
     assert "DIVIDE_BY_ZERO" in str(error), error
 else:
     raise AssertionError("a failed query made a table")
+broken = "DROP TABLE lake.shop.a;\\nSELECT id FROM lake.shop.a x y"
+try:
+    list(run_script(spark, broken))
+except Exception as error:
+    assert "line 2, column 30: Spark's parser" in str(error), error
+    assert len(opal_spark.sql(spark, "SHOW TABLES IN lake.shop").collect()) == 1
+else:
+    raise AssertionError("a script with a syntax error ran")
 print("all well")
 spark.stop()
 """
