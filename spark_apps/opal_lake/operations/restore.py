@@ -51,9 +51,15 @@ class Restore(Job):
 
     def run(self, table: "OpenTable") -> JobResult:
         """Commit the version that shows the older one."""
+        from opal_lake.engine.results import find_result
         from opal_lake.savepoints.restore import restore
         from opal_lake.savepoints.savepoint import savepoint_version
 
+        if not self.dry_run:
+            # Before the version is looked up: since then it may have expired
+            earlier = find_result(table.log, table.log.head(), self.name, self.token)
+            if earlier is not None:
+                return earlier
         version = self.version
         if self.savepoint is not None:
             version = savepoint_version(table.log.head(), self.savepoint)

@@ -14,7 +14,7 @@ from opal_lake.definition.business_snapshots import BusinessSnapshots
 from opal_lake.definition.changes.constraints import new_constraints
 from opal_lake.engine.executor import Executor
 from opal_lake.engine.open_table import OpenTable
-from opal_lake.engine.results import find_result, keep_result
+from opal_lake.engine.results import keep_result
 from opal_lake.errors import InvalidInputError, NotFoundError, count_text
 from opal_lake.ids import segment_part
 from opal_lake.log.checkpoint import ensure_checkpoint, list_items
@@ -61,10 +61,6 @@ def restore(
     """
     log = table.log
     started_us, base = log.clock.now_us(), log.head()
-    if not dry_run:
-        earlier = find_result(log, base, OPERATION, token)
-        if earlier is not None:
-            return earlier
     changes_business = business_snapshots and _changes_business(base, state)
     if _shows_the_same(base, state) and not changes_business:
         note = f"the newest version already shows the same rows as version {state.version}"

@@ -149,6 +149,22 @@ def test_a_retry_restores_once_and_a_retry_of_an_undone_ingest_ingests_nothing(
     assert content(table) == latest([*BATCHES, [("elk", 6, 60)]])
 
 
+def test_a_retry_needs_neither_the_savepoint_nor_the_version_any_more(table: Table) -> None:
+    table.savepoint("good", 2)
+    by_name = table.restore(savepoint="good", token="by name")
+    by_number = table.restore(version=3, token="by number")
+    table.release("good")
+    table.ingest(*rows([("elk", 6, 60)]), metadata="inline")
+    table.retain(window="0s", grace="0s")
+    assert table.log.head().root.oldest_version > 3
+    again = table.restore(savepoint="good", token="by name")
+    assert (again.version, again.repeated) == (by_name.version, True)
+    again = table.restore(version=3, token="by number")
+    assert (again.version, again.repeated) == (by_number.version, True)
+    with pytest.raises(NotFoundError, match="has no savepoint 'good'"):
+        table.restore(savepoint="good", token="by name", dry_run=True)
+
+
 def test_a_repeat_of_an_undone_ingest_has_a_note(table: Table) -> None:
     first = table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="dye")
     table.restore(version=4)
