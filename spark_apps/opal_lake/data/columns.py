@@ -239,6 +239,21 @@ def to_physical(table: pa.Table, spec: TableSpec) -> pa.Table:
     return pa.table(columns)
 
 
+def source_column(rows: pa.Table, field: Field, spec: TableSpec) -> pa.ChunkedArray:
+    """Return a column of a source in the type that the field of the table has.
+
+    Raises InvalidInputError for another type. A column without a type has nulls.
+    """
+    direction = _Direction(
+        name_of=lambda field: field.name,
+        type_of=arrow_type,
+        convert=_normalise,
+        is_optional=spec.schema.is_added,
+        error=InvalidInputError,
+    )
+    return _convert_column(rows, field, direction)
+
+
 def to_logical(table: pa.Table, spec: TableSpec, columns: Sequence[str] | None = None) -> pa.Table:
     """Convert a data file's rows to the named logical columns, by default all.
 

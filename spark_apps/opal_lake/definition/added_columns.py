@@ -68,7 +68,7 @@ def unknown_columns(schema: Schema, columns: pa.Schema) -> pa.Schema:
     """
     existing = {name.casefold() for name in schema.names}
     unknown = [field for field in columns if field.name.casefold() not in existing]
-    return pa.schema([_plain(field) for field in unknown])
+    return pa.schema([plain_field(field) for field in unknown])
 
 
 def refuse_former(schema: Schema, names: Iterable[str], *, dropped: bool = True) -> None:
@@ -96,7 +96,8 @@ def former_name(name: str, current: str) -> str:
     )
 
 
-def _plain(field: pa.Field) -> pa.Field:
+def plain_field(field: pa.Field) -> pa.Field:
+    """Return a field of a source with the type of its values."""
     # A dictionary is an encoding of a source's column, and no type of a table
     if pa.types.is_dictionary(field.type):
         return pa.field(field.name, field.type.value_type)

@@ -179,6 +179,16 @@ class TableSpec:
         return [self.by_id(number) for number in self.tie_break_ids]
 
     @property
+    def key_types(self) -> list[Atomic]:
+        """The types of the key columns."""
+        return [field.type for field in self.keys if isinstance(field.type, Atomic)]
+
+    @property
+    def ordering(self) -> list[Field]:
+        """The columns that a row needs for its place in the order of its key."""
+        return [*dict.fromkeys([*self.keys, self.delta, *self.tie_break])]
+
+    @property
     def partition_by(self) -> list[Field]:
         return [self.by_id(number) for number in self.partition_ids]
 

@@ -10,14 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.data.columns import with_defaults
+from opal_lake.data.fitted_rows import new_columns_of, whole_rows
 from opal_lake.data.rejects import BAD
-from opal_lake.definition.added_columns import refuse_former, unknown_columns
-from opal_lake.definition.schema import DELETED, RESERVED_PREFIX, arrow_type, type_name
-from opal_lake.definition.table_spec import (
-    TableSpec,
-    delete_condition,
-    refuse_commit_column,
-)
+from opal_lake.definition.schema import DELETED, arrow_type, type_name
+from opal_lake.definition.table_spec import TableSpec, delete_condition
 from opal_lake.engine.executor import ReadAs
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.source import Files, Jdbc
@@ -48,9 +44,7 @@ class ArrowRows:
 
     def new_columns(self, spec: TableSpec) -> pa.Schema:
         """Return the columns that the table lacks."""
-        schema = self._table(spec).schema
-        own = [field for field in schema if not field.name.startswith(RESERVED_PREFIX)]
-        return unknown_columns(spec.schema, pa.schema(own))
+        return new_columns_of(self._table(spec).schema, spec)
 
     def rows(self, spec: TableSpec, number: int = 0) -> pa.Table:
         """Return the rows with the table's columns and, if any delete, the delete marker.
@@ -83,23 +77,9 @@ class ArrowRows:
         Raises InvalidInputError for columns that the table does not have, and for missing ones.
         """
         rows = self._table(spec)
-        if self.given:
-            refuse_commit_column(spec, rows.column_names)
-        names = spec.schema.names
-        if self.ignores_new_columns:
-            new_names = self.new_columns(spec).names
-            refuse_former(spec.schema, new_names, dropped=False)
-            rows = rows.drop_columns(new_names)
-        given = frozenset(rows.column_names)
-        _refuse_other_case(given, names)
-        unknown = given - {DELETED, *names}
-        _refuse_reserved(unknown)
-        absent = [field for field in spec.schema.fields if field.name not in given]
-        missing = [field.name for field in absent if not spec.schema.is_optional(field)]
-        if unknown or missing:
-            refuse_former(spec.schema, sorted(unknown))
-            raise InvalidInputError(_misfit(sorted(unknown), missing))
-        return with_defaults(rows, absent)
+        if not isinstance(self.given, pa.Table) and not self.given:
+            return rows
+        return whole_rows(rows, spec, ignores_new_columns=self.ignores_new_columns)
 
     def _table(self, spec: TableSpec) -> pa.Table:
         """Return the given rows as one table."""
@@ -207,32 +187,6 @@ def _refuse_doubled(names: Sequence[str]) -> None:
             )
 
 
-def _refuse_other_case(given: Collection[str], names: Sequence[str]) -> None:
-    """Raise InvalidInputError for a name that differs from a column's in case only."""
-    own = {name.casefold(): name for name in names}
-    for name in sorted(given):
-        known = own.get(name.casefold(), name)
-        if known == name:
-            continue
-        advice = f"rename it to {known!r}"
-        if known in given:
-            advice = "the rows have both columns, so leave one of them out"
-        raise InvalidInputError(
-            f"column {name!r} of the rows differs in case only from column {known!r} of the "
-            f"table; {advice}"
-        )
-
-
-def _refuse_reserved(names: Collection[str]) -> None:
-    """Raise InvalidInputError for a name that is reserved for the format."""
-    reserved = sorted(name for name in names if name.casefold().startswith(RESERVED_PREFIX))
-    if reserved:
-        raise InvalidInputError(
-            f"column {reserved[0]!r} of the rows: names that begin with {RESERVED_PREFIX!r} are "
-            "reserved for the format; rename it or drop it"
-        )
-
-
 def _marker(deleted: Any, rows: int) -> pa.Array | pa.ChunkedArray:
     """Return booleans, one for each row: whether the row deletes its key.
 
@@ -282,16 +236,3 @@ def _not_rows(rows: object, member: object = None) -> str:
     return (
         f"rows are of type {name}, but an ingest takes a pyarrow.Table or record batches; {advice}"
     )
-
-
-def _misfit(unknown: Sequence[str], missing: Sequence[str]) -> str:
-    """Return the message for columns that the table lacks, or that the rows lack."""
-    faults: list[str] = []
-    steps: list[str] = []
-    if missing:
-        faults.append(f"no column {', '.join(map(repr, missing))}")
-        steps.append("add the missing columns")
-    if unknown:
-        faults.append(f"{', '.join(map(repr, unknown))}, which the table does not have")
-        steps.append("leave the unknown columns out, or pass on_new_columns='add' or 'ignore'")
-    return f"the rows have {' and '.join(faults)}; {', and '.join(steps)}"

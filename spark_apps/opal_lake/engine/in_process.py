@@ -16,7 +16,7 @@ from opal_lake.data.segment import DataFile
 from opal_lake.data.z_value import interleave, plan_curve
 from opal_lake.definition.added_columns import NewColumns
 from opal_lake.definition.key_hash import hash_keys
-from opal_lake.definition.schema import OFFSET, Atomic, arrow_schema
+from opal_lake.definition.schema import OFFSET, arrow_schema
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.arrow_rows import ArrowRows
 from opal_lake.engine.executor import (
@@ -269,8 +269,7 @@ def _slots_of_keys(rows: pa.Table, spec: TableSpec, slots: int) -> npt.NDArray[n
     keys = [rows[field.name] for field in spec.keys]
     has_key = np.logical_and.reduce([pc.is_valid(column).to_numpy() for column in keys])
     valid_keys = [column.filter(pa.array(has_key)) for column in keys]
-    types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
-    hashes = hash_keys(valid_keys, types)
+    hashes = hash_keys(valid_keys, spec.key_types)
     slot_of_row = np.zeros(rows.num_rows, np.int64)
     slot_of_row[has_key] = slots_of(hashes[:, 0], slots)
     return slot_of_row

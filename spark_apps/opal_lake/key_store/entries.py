@@ -139,6 +139,20 @@ def sorted_entries(entries: Entries) -> Entries:
     return entries.take(sort_order(entries))
 
 
+def has_key_of(rows: Entries, others: Entries) -> npt.NDArray[np.bool_]:
+    """Return which rows have the key of one of the others."""
+    high = np.concatenate([rows.high, others.high])
+    low = np.concatenate([rows.low, others.low])
+    order = np.lexsort((low, high))
+    is_next_key = np.zeros(len(order), np.intp)
+    is_next_key[1:] = np.diff(high[order]).astype(np.bool_) | np.diff(low[order]).astype(np.bool_)
+    key_numbers = np.empty(len(order), np.intp)
+    key_numbers[order] = np.cumsum(is_next_key)
+    is_of_others = np.zeros(len(order), np.bool_)
+    is_of_others[key_numbers[len(rows) :]] = True
+    return is_of_others[key_numbers[: len(rows)]]
+
+
 def same_as_next(entries: Entries, columns: int) -> npt.NDArray[np.bool_]:
     """Return for each sorted entry whether the next one has equal columns.
 

@@ -51,7 +51,7 @@ def get_rows(
     """Return the visible rows of keys, in the keys' order; a key may have none."""
     spec = snapshot.spec
     given = _given(keys, spec)
-    hashes = hash_keys([given[field.physical] for field in spec.keys], _key_types(spec))
+    hashes = hash_keys([given[field.physical] for field in spec.keys], spec.key_types)
     newest = _newest(snapshot, cache, _distinct(hashes), as_of)
     newest = newest.take(by_keys(newest, hashes))
     fields = chosen_fields(spec, columns)
@@ -133,7 +133,7 @@ def hashes_of_keys(keys: Any, spec: TableSpec) -> Hashes:
 def hashed_keys(keys: Any, spec: TableSpec) -> tuple[Hashes, dict[str, pa.Array]]:
     """Return the hashes of keys that a user gives, and their values by key column."""
     given = _given(keys, spec)
-    hashes = hash_keys([*given.values()], _key_types(spec))
+    hashes = hash_keys([*given.values()], spec.key_types)
     values = {field.name: given[field.physical] for field in spec.keys}
     return hashes, values
 
@@ -152,7 +152,7 @@ def _given(keys: Any, spec: TableSpec) -> dict[str, pa.Array]:
         if not isinstance(key, Mapping) or key.keys() != columns:
             raise InvalidInputError(_keys_advice(names, key))
     values = [_in_order(key, names) for key in keys]
-    given = given_keys(values, _key_types(spec), names)
+    given = given_keys(values, spec.key_types, names)
     return {field.physical: column for field, column in zip(spec.keys, given, strict=True)}
 
 
@@ -172,10 +172,6 @@ def _keys_advice(names: Sequence[str], wrong: Any) -> str:
             if isinstance(name, str) and name not in names and name.casefold() in folded:
                 return f"{advice}; {name!r} differs in case only"
     return advice
-
-
-def _key_types(spec: TableSpec) -> list[Atomic]:
-    return [field.type for field in spec.keys if isinstance(field.type, Atomic)]
 
 
 def _is_as_stored(given: Mapping[str, pa.Array], field: Field, spec: TableSpec) -> bool:

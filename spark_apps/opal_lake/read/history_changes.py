@@ -20,7 +20,7 @@ from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.data_file import existing_names
 from opal_lake.data.segment import DataFile
 from opal_lake.definition.key_hash import hash_keys
-from opal_lake.definition.schema import SEGMENT, Atomic, Field
+from opal_lake.definition.schema import SEGMENT, Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.events.segment_log import row_words
 from opal_lake.key_store.cache.protocol import RunCache
@@ -207,8 +207,7 @@ def _hashes_of(snapshot: Snapshot, segments: frozenset[int]) -> Hashes:
     # A file may also hold rows of other segments
     is_of_segments = np.isin(rows[SEGMENT].to_numpy(), [*segments])
     rows = rows.filter(pa.array(is_of_segments))
-    types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
-    keys = hash_keys([rows[field.physical] for field in spec.keys], types)
+    keys = hash_keys([rows[field.physical] for field in spec.keys], spec.key_types)
     return np.unique(keys, axis=0)
 
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 from opal_lake.data.columns import value_codes
 from opal_lake.data.prune import And, Comparable, In, IsNull, Or, Predicate
 from opal_lake.definition.conditions.condition import Condition
-from opal_lake.definition.generated import GeneratedColumn
 from opal_lake.definition.key_hash import given_values
 from opal_lake.definition.ordering import INTEGER_TYPES, of_order, to_order
 from opal_lake.definition.schema import Atomic, Field, arrow_type
@@ -154,20 +153,6 @@ def require_partitions(spec: TableSpec) -> None:
             "partitions='dynamic' replaces the partitions of the new rows, and the table has no "
             "partition columns; use where=..., or leave partitions out to replace all rows"
         )
-
-
-def generated_partitions(spec: TableSpec) -> list[GeneratedColumn]:
-    """Return the partition columns that are generated."""
-    ids = {field.id for field in spec.partition_by}
-    return [column for column in spec.generated if column.field.id in ids]
-
-
-def partition_sources(spec: TableSpec) -> list[Field]:
-    """Return the partition columns, and those of which generated ones are computed."""
-    fields = [*spec.partition_by]
-    for column in generated_partitions(spec):
-        fields += [spec.schema.field(name) for name in column.expression.column_names]
-    return [*dict.fromkeys(fields)]
 
 
 def outside_region(where: str, rows: str, keys: Sequence[str]) -> InvalidInputError:

@@ -10,33 +10,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opal_lake.arrays import BoolArray
 from opal_lake.data.rejects import EXAMPLES, json_texts
 from opal_lake.definition.key_hash import hash_keys
-from opal_lake.definition.ordering import to_order
 from opal_lake.definition.schema import (
     DELETED,
     ENDED_OFFSET,
     ENDED_SEGMENT,
     OFFSET,
     SEGMENT,
-    Atomic,
     Field,
     arrow_type,
 )
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
-from opal_lake.key_store.entries import Entries, concat_entries, same_as_next, sort_order
+from opal_lake.key_store.entries import (
+    Entries,
+    concat_entries,
+    has_key_of,
+    same_as_next,
+    sort_order,
+)
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.read import plan_read, read_rows
 from opal_lake.read.view import View
+from opal_lake.rule.metagen import order_words, tie_words
 
 _LAST = np.iinfo(np.int64).max
-
-
-def ordering_fields(spec: TableSpec) -> list[Field]:
-    """Return the columns that a row needs for its place in the order of its key."""
-    return [*dict.fromkeys([*spec.keys, spec.delta, *spec.tie_break])]
 
 
 def with_ended(rows: pa.Table, view: View) -> pa.Table:
@@ -50,14 +49,14 @@ def with_ended(rows: pa.Table, view: View) -> pa.Table:
     spec = view.snapshot.spec
     invalid = view.narrowed(invalid_rows(view.snapshot, None))
     plan = plan_read(view.snapshot, None, None, invalid)
-    fields = ordering_fields(spec)
+    fields = spec.ordering
     stored = read_rows(plan, [field.name for field in fields], with_ids=True)
     has_key = np.ones(rows.num_rows, np.bool_)
     for field in spec.keys:
         has_key &= pc.is_valid(rows[field.name]).to_numpy()
     known = rows.select([field.name for field in fields]).filter(pa.array(has_key))
     own, new = _entries(stored, spec), _entries(known, spec)
-    has_new = _has_key_of(own, new)
+    has_new = has_key_of(own, new)
     if not spec.orders_by_commit:
         new = new.take(pc.is_valid(known[spec.delta.name]).to_numpy())
     mixed = concat_entries([own, new])
@@ -65,7 +64,7 @@ def with_ended(rows: pa.Table, view: View) -> pa.Table:
     is_last = ~same_as_next(mixed.take(order), 2)
     is_newest = np.zeros(len(mixed), np.bool_)
     is_newest[order] = is_last
-    outlasting = is_newest[: len(own)] & _has_key_of(own, new)
+    outlasting = is_newest[: len(own)] & has_key_of(own, new)
     if outlasting.any():
         first = np.flatnonzero(outlasting)[:EXAMPLES]
         keys = stored.select([key.name for key in spec.keys]).take(pa.array(first))
@@ -85,50 +84,32 @@ def outlasted(keys: Sequence[str]) -> InvalidInputError:
 def _entries(rows: pa.Table, spec: TableSpec) -> Entries:
     """Return rows as entries; those of a source come after all stored ones."""
     count = rows.num_rows
-    types = [key.type for key in spec.keys if isinstance(key.type, Atomic)]
-    hashes = hash_keys([rows[key.name] for key in spec.keys], types)
-    ties = []
-    for field in spec.tie_break:
-        values, is_valid = _order_words(rows, field)
-        # A null is the least value of a tie-break
-        ties += [is_valid.astype(np.int64), np.where(is_valid, values, 0)]
+    hashes = hash_keys([rows[key.name] for key in spec.keys], spec.key_types)
     is_stored = SEGMENT in rows.column_names
     delta = np.full(count, _LAST)
     if is_stored or not spec.orders_by_commit:
-        delta, _ = _order_words(rows, spec.delta)
+        delta, _ = order_words(_typed(rows, spec.delta), spec.delta)
     segment = rows[SEGMENT].to_numpy() if is_stored else np.full(count, _LAST)
     return Entries(
         high=np.ascontiguousarray(hashes[:, 0]),
         low=np.ascontiguousarray(hashes[:, 1]),
         delta=delta,
-        ties=tuple(ties),
+        ties=tie_words(spec, [_typed(rows, field) for field in spec.tie_break]),
         segment=segment.astype(np.int64),
         offset=rows[OFFSET].to_numpy() if is_stored else np.zeros(count, np.int32),
         deleted=np.zeros(count, np.bool_),
     )
 
 
-def _order_words(rows: pa.Table, field: Field) -> tuple[np.ndarray, np.ndarray]:
-    assert isinstance(field.type, Atomic)
-    return to_order(rows[field.name].cast(arrow_type(field.type)), field.type)
-
-
-def _has_key_of(rows: Entries, others: Entries) -> BoolArray:
-    """Return which rows have the key of one of the others."""
-    keys = pa.table([pa.array(others.high), pa.array(others.low)], names=["high", "low"])
-    places = pa.array(np.arange(len(rows)))
-    own = pa.table([pa.array(rows.high), pa.array(rows.low), places], names=["high", "low", "at"])
-    shared = own.join(keys, keys=["high", "low"], join_type="left semi")
-    has_key = np.zeros(len(rows), np.bool_)
-    has_key[shared["at"].to_numpy()] = True
-    return has_key
+def _typed(rows: pa.Table, field: Field) -> pa.ChunkedArray:
+    return rows[field.name].cast(arrow_type(field.type))
 
 
 def _with_deletes(rows: pa.Table, ended: pa.Table, spec: TableSpec) -> pa.Table:
     """Return the rows, and deletes of the ended ones."""
     if DELETED not in rows.column_names:
         rows = rows.append_column(DELETED, pa.repeat(False, rows.num_rows))
-    ordering = [field.name for field in ordering_fields(spec)]
+    ordering = [field.name for field in spec.ordering]
     columns = {name: ended[name] for name in ordering}
     if spec.orders_by_commit:
         # The job fills the column in all its rows

@@ -6,11 +6,11 @@ clauses for a row or pair, the first whose condition is true applies.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from opal_lake.definition.conditions.condition import Condition, bound_condition
-from opal_lake.definition.conditions.expression import VALUE, Expression, expression
+from opal_lake.definition.conditions.expression import Expression, expression
 from opal_lake.definition.conditions.faults import WHERE, FaultError, Use
 from opal_lake.definition.conditions.nodes import Read
 from opal_lake.definition.conditions.parser import parse
@@ -107,30 +107,24 @@ class StatementPlan:
                 self._check_insert(clause)
 
     def check_source(self, columns: Sequence[str]) -> None:
-        """Raise InvalidInputError if the source lacks columns that clauses need.
+        """Raise InvalidInputError if a merge's source lacks columns of its clauses.
 
-        The source of an insert or an overwrite has no further columns, as its rows are whole rows
-        of the table; that of a merge may have some, for its conditions.
+        The source may have further columns, for its conditions. That of an insert or an overwrite
+        has whole rows of the table, which are fitted as those of an ingest.
         """
         given = {name.casefold() for name in columns}
-        repeated = repeated_name(columns)
-        if repeated is not None:
-            raise InvalidInputError(
-                f"the source has more than one column {repeated!r}; select or rename its columns"
-            )
+        refuse_repeated(columns)
         refuse_commit_column(self.spec, given)
-        if self.on is None:
-            self._refuse_unknown(columns)
         for clause in self.clauses:
             if clause.values is not None or clause.action == "delete" or self.evolves:
                 continue
             missing = []
-            for field in self.spec.schema.own_fields:
+            for column in self.spec.schema.own_fields:
                 # An inserted row gets the default, an updated one has a value already
-                has_default = clause.action == "insert" and field.write is not None
-                is_filled = has_default or field.generated is not None
-                if field.name.casefold() not in given and not is_filled:
-                    missing.append(field.name)
+                has_default = clause.action == "insert" and column.write is not None
+                is_filled = has_default or column.generated is not None
+                if column.name.casefold() not in given and not is_filled:
+                    missing.append(column.name)
             if missing:
                 raise InvalidInputError(
                     f"{clause.action} of all columns needs the columns {', '.join(missing)} in the "
@@ -181,33 +175,52 @@ class SidedColumns(Columns):
     """Columns of joined rows: those of the table, and those of the source.
 
     In the joined rows a column has its side in front of its name, such as `t.amount`. A text may
-    leave the side out where only one side has the column.
+    leave the side out where only one side has the column. `faults` says why no text can read a
+    column, by its name in joined rows in lower case.
     """
 
     sides: Mapping[str, Sequence[Field]]
+    faults: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, sides: Mapping[str, Sequence[Field]], use: Use) -> "SidedColumns":
+    def of(
+        cls,
+        sides: Mapping[str, Sequence[Field]],
+        use: Use,
+        faults: Mapping[str, str] | None = None,
+    ) -> "SidedColumns":
         """Return the columns of the given sides, by the sides' names."""
         fields: list[Field] = []
         for side, columns in sides.items():
             fields += [sided(field, side) for field in columns]
-        return cls(fields=fields, use=use, sides=sides)
+        return cls(fields=fields, use=use, sides=sides, faults=faults or {})
 
     def read(self, column: Column) -> Read:
+        joined = self._joined(column)
+        fault = self.faults.get(joined.path[0].casefold())
+        if fault is not None:
+            raise FaultError(column.at, fault)
+        return Columns.read(self, joined)
+
+    def _joined(self, column: Column) -> Column:
+        """Return a column by its name in joined rows."""
         first, *rest = column.path
         for side in self.sides:
             if rest and first.casefold() == side.casefold():
                 path = (side_name(side, rest[0]), *rest[1:])
-                return Columns.read(self, Column(path=path, at=column.at))
-        having = [side for side, fields in self.sides.items() if _has(fields, first)]
+                return Column(path=path, at=column.at)
+        having = [side for side in self.sides if self._has(side, first)]
         if len(having) > 1:
             shown = " or ".join(repr(side_name(side, first)) for side in having)
             raise FaultError(column.at, f"column {first!r} is ambiguous; write {shown}")
         if not having:
             having = list(self.sides)[:1]
-        path = (side_name(having[0], first), *rest)
-        return Columns.read(self, Column(path=path, at=column.at))
+        return Column(path=(side_name(having[0], first), *rest), at=column.at)
+
+    def _has(self, side: str, name: str) -> bool:
+        if side_name(side, name).casefold() in self.faults:
+            return True
+        return any(field.name.casefold() == name.casefold() for field in self.sides[side])
 
     def named(self, fields: Sequence[Field], name: str, column: Column) -> Field:
         try:
@@ -247,6 +260,15 @@ def sided(field: Field, side: str) -> Field:
     )
 
 
+def refuse_repeated(columns: Sequence[str]) -> None:
+    """Raise InvalidInputError for columns of a source that have one name."""
+    repeated = repeated_name(columns)
+    if repeated is not None:
+        raise InvalidInputError(
+            f"the source has more than one column {repeated!r}; select or rename its columns"
+        )
+
+
 def repeated_name(names: Iterable[str]) -> str | None:
     """Return a name that appears again, maybe in another case; None if none does."""
     known: set[str] = set()
@@ -255,10 +277,6 @@ def repeated_name(names: Iterable[str]) -> str | None:
             return name
         known.add(name.casefold())
     return None
-
-
-def _has(fields: Sequence[Field], name: str) -> bool:
-    return any(field.name.casefold() == name.casefold() for field in fields)
 
 
 def text_only(given: Any, what: str) -> str:
@@ -282,10 +300,9 @@ def target_condition(text: str, plan: StatementPlan) -> Condition:
 
 
 def values_of(
-    values: Mapping[str, Any], spec: TableSpec, sides: Mapping[str, Sequence[Field]]
+    values: Mapping[str, Any], spec: TableSpec, columns: SidedColumns
 ) -> dict[str, Expression]:
     """Return the expressions of a clause over joined rows, by column."""
-    columns = SidedColumns.of(sides, VALUE)
     fields = {field.name.casefold(): field for field in spec.schema.fields}
     expressions: dict[str, Expression] = {}
     for name, given in values.items():

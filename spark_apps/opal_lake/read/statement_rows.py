@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from opal_lake.data.columns import source_column
 from opal_lake.data.prune import Predicate
 from opal_lake.definition.conditions.condition import Condition
-from opal_lake.definition.conditions.expression import Expression
+from opal_lake.definition.conditions.expression import VALUE, Expression
 from opal_lake.definition.conditions.faults import WHERE
 from opal_lake.definition.ordering import encode_order, of_order
 from opal_lake.definition.schema import (
@@ -24,7 +25,6 @@ from opal_lake.definition.schema import (
     arrow_schema,
     arrow_type,
     default_array,
-    type_name,
 )
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
@@ -56,26 +56,25 @@ class BoundClause:
     condition: Condition | None
     values: Mapping[str, "Expression | SourceColumn"]
 
-    def target_columns(self, plan: StatementPlan) -> set[str]:
-        """Return the table's columns that the clause reads, as joined rows name them."""
-        names: list[str] = []
-        if self.condition is not None:
-            names += self.condition.column_names
+    @property
+    def column_names(self) -> list[str]:
+        """The columns that the clause reads, as joined rows name them."""
+        names = [] if self.condition is None else [*self.condition.column_names]
         for value in self.values.values():
             names += value.column_names
+        return names
+
+    def target_columns(self, plan: StatementPlan) -> set[str]:
+        """Return the table's columns that the clause reads, as joined rows name them."""
+        names = self.column_names
         if self.clause.action == "delete":
-            names += [side_name(plan.target, field.name) for field in _ordered_by(plan.spec)]
+            names += [side_name(plan.target, field.name) for field in plan.spec.ordering]
         if self.clause.action == "update":
             for field in plan.spec.schema.fields:
                 if field.name not in self.values and field.generated is None:
                     names.append(side_name(plan.target, field.name))
         sides = {side_name(plan.target, name) for name in plan.spec.schema.names}
         return sides & set(names)
-
-
-def _ordered_by(spec: TableSpec) -> list[Field]:
-    """Return the columns that a row needs for its place in the order of its key."""
-    return [*spec.keys, spec.delta, *spec.tie_break]
 
 
 def rows_of_table(plan: StatementPlan) -> pa.Table:
@@ -97,16 +96,24 @@ def rows_of_table(plan: StatementPlan) -> pa.Table:
     return concatenated(plan.spec, applied(plan, clauses, rows))
 
 
-def bound(clause: Clause, plan: StatementPlan, sides: Mapping[str, Sequence[Field]]) -> BoundClause:
-    """Bind a clause to the columns of the sides that its rows have."""
+def bound(
+    clause: Clause,
+    plan: StatementPlan,
+    sides: Mapping[str, Sequence[Field]],
+    faults: Mapping[str, str] | None = None,
+) -> BoundClause:
+    """Bind a clause to the columns of the sides that its rows have.
+
+    `faults` are those of `SidedColumns`.
+    """
     condition = None
     if clause.where is not None:
-        condition = condition_of(clause.where, SidedColumns.of(sides, WHERE))
+        condition = condition_of(clause.where, SidedColumns.of(sides, WHERE, faults))
     values: Mapping[str, Expression | SourceColumn] = {}
     if clause.values is not None:
-        values = values_of(clause.values, plan.spec, sides)
+        values = values_of(clause.values, plan.spec, SidedColumns.of(sides, VALUE, faults))
     elif clause.action != "delete":
-        values = _source_columns(plan, sides[plan.other])
+        values = _source_columns(plan, faults or {})
     return BoundClause(clause=clause, condition=condition, values=values)
 
 
@@ -116,6 +123,7 @@ class SourceColumn:
 
     name: str
     target: Field
+    spec: TableSpec
 
     @property
     def column_names(self) -> list[str]:
@@ -124,17 +132,20 @@ class SourceColumn:
 
     def values(self, rows: pa.Table) -> pa.ChunkedArray:
         """Return the column in the type of the target column."""
-        return cast_column(rows[self.name], self.target)
+        given = pa.table({self.target.name: rows[self.name]})
+        return source_column(given, self.target, self.spec)
 
 
-def _source_columns(plan: StatementPlan, fields: Sequence[Field]) -> dict[str, SourceColumn]:
+def _source_columns(plan: StatementPlan, faults: Mapping[str, str]) -> dict[str, SourceColumn]:
     """Return the values of a clause for all columns that the source has."""
-    given = {field.name.casefold(): field.name for field in fields}
     columns: dict[str, SourceColumn] = {}
     for field in plan.spec.schema.fields:
-        name = given.get(field.name.casefold())
-        if name is not None:
-            columns[field.name] = SourceColumn(name=side_name(plan.other, name), target=field)
+        if field.name not in plan.source.column_names:
+            continue
+        name = side_name(plan.other, field.name)
+        if name.casefold() in faults:
+            raise InvalidInputError(faults[name.casefold()])
+        columns[field.name] = SourceColumn(name=name, target=field, spec=plan.spec)
     return columns
 
 
@@ -261,7 +272,7 @@ def _value(plan: StatementPlan, clause: BoundClause, field: Field, rows: pa.Tabl
     """Return the values of a column in the rows that a clause makes."""
     kind = arrow_type(field.type)
     if clause.clause.action == "delete":
-        if field not in _ordered_by(plan.spec):
+        if field not in plan.spec.ordering:
             return pa.nulls(rows.num_rows, kind)
         return rows[side_name(plan.target, field.name)]
     if field.name in clause.values:
@@ -272,20 +283,6 @@ def _value(plan: StatementPlan, clause: BoundClause, field: Field, rows: pa.Tabl
         # The task that writes the rows computes it of their new values
         return pa.nulls(rows.num_rows, kind)
     return rows[side_name(plan.target, field.name)]
-
-
-def cast_column(values: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
-    """Return a column of the source in the table's type; raise if it cannot."""
-    kind = arrow_type(field.type)
-    if values.type == kind:
-        return values
-    try:
-        return values.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidInputError(
-            f"column {field.name!r} of the source is {type_name(values.type)}, and a value does "
-            f"not fit the table's {type_name(field.type)}: {error}; cast it before the statement"
-        ) from error
 
 
 def concatenated(spec: TableSpec, parts: Iterable[pa.Table]) -> pa.Table:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opal_lake.arrays import BoolArray, Int64Array
 from opal_lake.definition.key_hash import hash_keys
 from opal_lake.definition.ordering import to_order
 from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
@@ -72,24 +73,20 @@ def entries_of_rows(table: pa.Table, spec: TableSpec, hashes: Hashes | None = No
     """
     if hashes is None:
         key_columns = [table[field.physical] for field in spec.keys]
-        hashes = hash_keys(key_columns, [_atomic(field) for field in spec.keys])
-    delta, valid = to_order(table[spec.delta.physical], _atomic(spec.delta))
+        hashes = hash_keys(key_columns, spec.key_types)
+    delta, valid = order_words(table[spec.delta.physical], spec.delta)
     if not valid.all():
         # I14: an ingest rejects rows without a delta
         raise InvalidInputError(
             f"{int((~valid).sum())} rows of a data file have no value in the delta column "
             f"{spec.delta.name!r}, so no ingest wrote the file; run `opal check`"
         )
-    ties: list[npt.NDArray[np.int64]] = []
-    for field in spec.tie_break:
-        values, valid = to_order(table[field.physical], _atomic(field))
-        # A null is the least value of a tie-break
-        ties += [valid.astype(np.int64), np.where(valid, values, 0)]
+    ties = tie_words(spec, [table[field.physical] for field in spec.tie_break])
     return Entries(
         high=np.ascontiguousarray(hashes[:, 0]),
         low=np.ascontiguousarray(hashes[:, 1]),
         delta=delta,
-        ties=tuple(ties),
+        ties=ties,
         segment=table[SEGMENT].to_numpy().astype(np.int64, copy=False),
         offset=table[OFFSET].to_numpy().astype(np.int32, copy=False),
         deleted=_deleted(table),
@@ -104,9 +101,20 @@ def _deleted(table: pa.Table) -> npt.NDArray[np.bool_]:
     return np.asarray(marker.to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _atomic(field: Field) -> Atomic:
+def order_words(values: pa.ChunkedArray, field: Field) -> tuple[Int64Array, BoolArray]:
+    """Return values of a column that orders rows as numbers, and which are not null."""
     assert isinstance(field.type, Atomic)
-    return field.type
+    return to_order(values, field.type)
+
+
+def tie_words(spec: TableSpec, columns: Sequence[pa.ChunkedArray]) -> tuple[Int64Array, ...]:
+    """Return two numbers for each tie-break: whether it is not null, and its value."""
+    ties: list[Int64Array] = []
+    for field, column in zip(spec.tie_break, columns, strict=True):
+        values, is_valid = order_words(column, field)
+        # A null is the least value of a tie-break
+        ties += [is_valid.astype(np.int64), np.where(is_valid, values, 0)]
+    return tuple(ties)
 
 
 def apply_rule(new: Entries, stored: Sequence[Entries], *, piece_rows: int = PIECE_ROWS) -> Ruling:

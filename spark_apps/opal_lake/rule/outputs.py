@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from opal_lake import layout
-from opal_lake.arrays import BoolArray
 from opal_lake.data.segment import DataFile, RunFile
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.events.segment_log import Events, concat_events, least_events
 from opal_lake.ids import SEQUENCE_BITS
 from opal_lake.key_store.cache.protocol import RunCache
-from opal_lake.key_store.entries import Entries, concat_entries, no_entries
+from opal_lake.key_store.entries import Entries, concat_entries, has_key_of, no_entries
 from opal_lake.key_store.merge import plan_merge
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.snapshot import Snapshot
@@ -171,20 +170,8 @@ def rows_touched(own: Sequence[RunFile], winner: Commit, writer: SlotWriter) -> 
             for neighbours in writer.cache.neighbours(near, theirs):
                 is_own = neighbours.segment >> SEQUENCE_BITS == writer.number
                 mine = neighbours.take(is_own)
-                touched.append(mine.take(_has_key_of(mine, theirs)))
+                touched.append(mine.take(has_key_of(mine, theirs)))
     return concat_entries(touched)
-
-
-def _has_key_of(rows: Entries, others: Entries) -> BoolArray:
-    """Return which rows have the key of one of the others."""
-    has_key = np.isin(rows.high, others.high)
-    # Few rows are left, so that they may be compared one by one
-    positions = np.flatnonzero(has_key)
-    near = others.take(np.isin(others.high, rows.high[positions]))
-    keys = set(zip(near.high.tolist(), near.low.tolist(), strict=True))
-    for position in positions.tolist():
-        has_key[position] = (int(rows.high[position]), int(rows.low[position])) in keys
-    return has_key
 
 
 def _overlap(run: RunFile, other: RunFile) -> bool:

@@ -21,7 +21,7 @@ from opal_lake.data.columns import to_fields, to_physical
 from opal_lake.data.rejects import BAD, NOTES, ROW, UNCHANGED, json_texts
 from opal_lake.data.spool import room_errors, spool
 from opal_lake.definition.key_hash import hash_keys, hashes_from_bytes
-from opal_lake.definition.schema import OFFSET, RESERVED_PREFIX, SEGMENT, Atomic, Field
+from opal_lake.definition.schema import OFFSET, RESERVED_PREFIX, SEGMENT, Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import HASH, Batches
 from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
@@ -242,8 +242,7 @@ def _hashes(rows: pa.Table, spec: TableSpec) -> npt.NDArray[np.uint64]:
     """Return the key hash of each row."""
     if HASH in rows.column_names:
         return hashes_from_bytes(rows[HASH])
-    types = [key.type for key in spec.keys if isinstance(key.type, Atomic)]
-    return hash_keys([rows[key.name] for key in spec.keys], types)
+    return hash_keys([rows[key.name] for key in spec.keys], spec.key_types)
 
 
 def _own_rows(rows: pa.Table, spec: TableSpec, number: int) -> pa.Table:

@@ -21,9 +21,9 @@ from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestRun, start_ingest
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
 from opal_lake.write.written_segments import commit_inline
+from opal_spark.engine.assign import fields_given
 from opal_spark.engine.columns import spark_schema, spark_type_name
 from opal_spark.engine.tasks import forget_archives, this_attempt
-from opal_spark.sources.assign import fields_given
 from opal_spark.sources.columnar_files import refuse_reserved
 
 

@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 
 from opal_lake.data.segment import DataFile
 from opal_lake.definition.key_hash import hashes_from_bytes
-from opal_lake.definition.schema import Atomic
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import HASH, Attempt, Batches, EntryTask, T
 from opal_lake.key_store.entries import Entries, no_entries
@@ -66,7 +65,7 @@ def source_by_key(rows: DataFrame, spec: TableSpec, slots: int) -> DataFrame:
     """
     names = rows.columns
     keys = [f"_{names.index(field.name)}" for field in spec.keys]
-    key_hash_text = key_hash_sql(keys, _key_types(spec), "parquet")
+    key_hash_text = key_hash_sql(keys, spec.key_types, "parquet")
     # A row without a key has no hash: it gets zeros here, and the task refuses the row
     hashed = f"coalesce({key_hash_text}, unhex(repeat('0', 32))) AS {HASH}"
     with_hash = plainly_named(rows).selectExpr("*", hashed)
@@ -103,12 +102,8 @@ def _hashed_rows(spark: SparkSession, base: Snapshot, files: Sequence[DataFile])
     # A key column that also orders the rows is needed next to the hash
     ordering = {field.physical for field in (spec.delta, *spec.tie_break)}
     columns = [name for name in rule_columns(spec) if name not in keys or name in ordering]
-    hashed = key_hash(keys, _key_types(spec), spec.file_format).alias(HASH)
+    hashed = key_hash(keys, spec.key_types, spec.file_format).alias(HASH)
     return rows.select(hashed, *columns)
-
-
-def _key_types(spec: TableSpec) -> list[Atomic]:
-    return [field.type for field in spec.keys if isinstance(field.type, Atomic)]
 
 
 def on_entries(

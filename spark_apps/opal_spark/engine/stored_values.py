@@ -65,6 +65,10 @@ def stored_value(value: Column, given: T.DataType, field: Field, where: str) -> 
         is_lost = original.isNotNull() & converted.isNull()
         if _may_cut_digits(given, expected):
             is_lost |= converted.try_cast(given) != original
+        if isinstance(given, T.DoubleType) and isinstance(expected, T.FloatType):
+            # A CAST of 1e300 gives infinity
+            infinity = F.lit(float("inf"))
+            is_lost |= (F.abs(converted) == infinity) & (F.abs(original) < infinity)
         return F.when(is_lost, F.raise_error(text).cast(expected)).otherwise(converted)
 
     # Within the array a value is computed once, even if it is random

@@ -4,23 +4,20 @@ The rows of the source's keys are looked up in the key store, and the region's r
 two are joined by row id: a row of the region that no row of the source replaces is deleted.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from opal_lake.definition.generated import GeneratedColumn
 from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, arrow_type
 from opal_lake.errors import InvalidInputError
-from opal_lake.read.region import RegionTest, generated_partitions, partition_sources
+from opal_lake.read.region import RegionTest
 from opal_lake.read.statement import StatementPlan, region_test
-from opal_spark.engine.columns import quoted, spark_field_type
-from opal_spark.engine.conditions import generated_value
+from opal_spark.engine.columns import columns_named, quoted
 from opal_spark.engine.failures import OUTSIDE
 from opal_spark.engine.session import rows_from_arrow
-from opal_spark.engine.stored_values import stored_value
 from opal_spark.read.clause_scope import with_scope
 from opal_spark.read.reader import rows_with_ids
 from opal_spark.read.statement import (
@@ -29,11 +26,10 @@ from opal_spark.read.statement import (
     condition_column,
     made_row,
     rows_of_pairs,
-    side_column,
     source_rows,
     with_frame,
 )
-from opal_spark.read.statement_rows import LookUp, key_columns, rows_of_target
+from opal_spark.read.statement_rows import LookUp, rows_of_target
 from opal_spark.read.understood import understood
 
 MAX_PARTITIONS = 100_000  # of one overwrite: this process holds their values
@@ -62,19 +58,7 @@ def region_statement_rows(spark: SparkSession, plan: StatementPlan) -> DataFrame
 def touched_partitions(spark: SparkSession, plan: StatementPlan) -> pa.Table:
     """Return the partitions of the source's rows, in this process."""
     source = source_rows(with_frame(spark, plan))
-    names = {name.casefold(): name for name in source.columns}
-    columns: list[Column] = []
-    for field in partition_sources(plan.spec):
-        name = names.get(field.name.casefold())
-        if name is None:
-            # Only a generated column may be absent
-            value = F.lit(None).cast(spark_field_type(field))
-        else:
-            what = f"column {name!r} of the source"
-            value = stored_value(F.col(quoted(name)), source.schema[name].dataType, field, what)
-        columns.append(value.alias(field.name))
-    complete = _with_generated(source.select(*columns), generated_partitions(plan.spec))
-    partitions = complete.select(*[quoted(field.name) for field in plan.spec.partition_by])
+    partitions = source.select(*columns_named(field.name for field in plan.spec.partition_by))
     rows = partitions.distinct().limit(MAX_PARTITIONS + 1).toArrow()
     if rows.num_rows > MAX_PARTITIONS:
         raise InvalidInputError(
@@ -83,13 +67,6 @@ def touched_partitions(spark: SparkSession, plan: StatementPlan) -> pa.Table:
         )
     types = [(field.name, arrow_type(field.type)) for field in plan.spec.partition_by]
     return rows.cast(pa.schema(types))
-
-
-def _with_generated(rows: DataFrame, generated: Iterable[GeneratedColumn]) -> DataFrame:
-    """Return rows with the values of generated columns where they are null."""
-    values = {column.field.name: generated_value(column) for column in generated}
-    columns = [values.get(name, F.col(quoted(name))).alias(name) for name in rows.columns]
-    return rows.select(*columns)
 
 
 def spark_region_test(plan: StatementPlan) -> RegionTest | None:
@@ -105,15 +82,14 @@ def _overwritten(spark: SparkSession, plan: StatementPlan, source: DataFrame) ->
     """Return pairs of the source's rows, and the other rows of the region."""
     of_source = {f"_opal_s{index}": name for index, name in enumerate(source.columns)}
     spec = plan.spec
-    fields = dict.fromkeys([*spec.keys, spec.delta, *spec.tie_break])
-    of_target = {f"_opal_t{index}": field.name for index, field in enumerate(fields)}
+    of_target = {f"_opal_t{index}": field.name for index, field in enumerate(spec.ordering)}
     columns = [F.col(quoted(name)).alias(joined) for joined, name in of_target.items()]
     ids = [F.col(SEGMENT).alias(_REGION_SEGMENT), F.col(OFFSET).alias(_REGION_OFFSET)]
     region = _rows_of_region(spark, plan).select(*columns, *ids)
     is_same = F.col(SEGMENT) == F.col(_REGION_SEGMENT)
     is_same &= F.col(OFFSET) == F.col(_REGION_OFFSET)
     # One join, so that the source is read once: two reads of it could differ
-    joined = _with_ended(spark, plan, source, of_source).join(region, is_same, "full")
+    joined = _with_ended(plan, source, of_source).join(region, is_same, "full")
     rows = joined.select(
         *of_target,
         *of_source,
@@ -124,24 +100,11 @@ def _overwritten(spark: SparkSession, plan: StatementPlan, source: DataFrame) ->
     return Pairs(rows=rows, target=of_target, source=of_source)
 
 
-def _with_ended(
-    spark: SparkSession, plan: StatementPlan, source: DataFrame, of_source: Mapping[str, str]
-) -> DataFrame:
+def _with_ended(plan: StatementPlan, source: DataFrame, of_source: Mapping[str, str]) -> DataFrame:
     """Return the source's rows, each with the id of the row of its key or with nulls."""
-    keys = key_columns(source, plan.spec)
-    if keys is not None:
-        rows = LookUp(plan=plan, source=of_source, target={}).rows(source, keys)
-        return rows.withColumn(OF_SOURCE, F.lit(True))
-    # A key of the source may be equal to a key of another type: only Spark knows which ones are
-    target = rows_of_target(spark, plan, None).alias(plan.target)
-    others = source.withColumn(OF_SOURCE, F.lit(True)).alias(plan.other)
-    names = {name.casefold(): name for name in source.columns}
-    is_same = F.lit(True)
-    for key in plan.spec.keys:
-        own_name = names[key.name.casefold()]
-        is_same &= side_column(plan.target, key.name) == side_column(plan.other, own_name)
-    columns = [side_column(plan.other, name).alias(joined) for joined, name in of_source.items()]
-    return others.join(target, is_same, "left").select(*columns, SEGMENT, OFFSET, OF_SOURCE)
+    keys = columns_named(key.name for key in plan.spec.keys)
+    rows = LookUp(plan=plan, source=of_source, target={}).rows(source, keys)
+    return rows.withColumn(OF_SOURCE, F.lit(True))
 
 
 def _rows_of_region(spark: SparkSession, plan: StatementPlan) -> DataFrame:
@@ -176,8 +139,6 @@ def _checked(spark: SparkSession, rows: DataFrame, plan: StatementPlan) -> DataF
     """Return the rows, of which a new one outside of the region is an error."""
     assert plan.region is not None
     columns = rows.columns
-    # The task that writes the rows would compute generated columns only later
-    rows = _with_generated(rows, plan.spec.generated)
     if plan.region.partitions is not None:
         # A partition that was not found before shows that the source changes from read to read
         values, is_same = _among(spark, rows, plan.region.partitions)

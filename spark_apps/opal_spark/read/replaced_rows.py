@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 from opal_lake.definition.schema import DELETED, ENDED_OFFSET, ENDED_SEGMENT, OFFSET, SEGMENT
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.read.read import plan_read
-from opal_lake.read.replaced_rows import ordering_fields
 from opal_lake.read.view import View
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import OUTLASTED
@@ -54,7 +53,7 @@ def _deletes(rows: DataFrame, stored: DataFrame, spec: TableSpec) -> DataFrame:
     last = rows.select(*named, _order_of(spec).alias(_ORDER))
     hidden = [f"_opal_k{index}" for index in range(len(keys))]
     last = last.groupBy(*hidden).agg(F.max(_ORDER).alias(_NEW), F.lit(True).alias(_IS_NEW))
-    fields = ordering_fields(spec)
+    fields = spec.ordering
     own = stored.select(
         *[quoted(field.name) for field in fields],
         SEGMENT,

@@ -29,8 +29,9 @@ from opal_lake.definition.schema import (
     Field,
 )
 from opal_lake.errors import InvalidInputError
-from opal_lake.read.statement import Clause, StatementPlan, When, is_on_keys
-from opal_spark.engine.columns import default_column, quoted, spark_field_type
+from opal_lake.read.statement import Clause, StatementPlan, When, is_on_keys, refuse_repeated
+from opal_spark.engine.assign import whole_rows
+from opal_spark.engine.columns import columns_named, default_column, quoted, spark_field_type
 from opal_spark.engine.conditions import constant
 from opal_spark.engine.session import frame_of_arrow, rough_rows
 from opal_spark.engine.stored_values import stored_value
@@ -126,7 +127,10 @@ def with_frame(spark: SparkSession, plan: StatementPlan) -> StatementPlan:
 
 
 def source_rows(plan: StatementPlan) -> DataFrame:
-    """Return the source of a merge, with the columns that clauses need."""
+    """Return the source of a statement, with the columns that clauses need.
+
+    That of an insert or an overwrite has whole rows of the table.
+    """
     source = plan.source
     if not isinstance(source, DataFrame):
         raise InvalidInputError(
@@ -139,34 +143,41 @@ def source_rows(plan: StatementPlan) -> DataFrame:
                 f"the source has the column {name!r}: names that begin with {RESERVED_PREFIX!r} "
                 "are reserved for the format; drop or rename it"
             )
+    refuse_repeated(source.columns)
+    if plan.on is None:
+        return whole_rows(source, plan.spec)
     plan.check_source(source.columns)
     return _latest(source, plan) if plan.latest else source
 
 
 def _latest(source: DataFrame, plan: StatementPlan) -> DataFrame:
-    """Return the latest row of each key, by delta, tie-breaks and place."""
+    """Return the latest row of each key, by delta, tie-breaks and place.
+
+    Rows without a key all remain.
+    """
     spec = plan.spec
     given = {field.name.casefold(): field for field in source.schema.fields}
-    needed = [*spec.keys, spec.delta, *spec.tie_break]
-    missing = [field.name for field in needed if field.name.casefold() not in given]
+    missing = [field.name for field in spec.ordering if field.name.casefold() not in given]
     if missing:
         raise InvalidInputError(
             f"duplicates='latest' needs the columns {', '.join(missing)} in the source; add them, "
             "or leave one row of each key in the source"
         )
-    columns = []
-    for field in needed:
+    keys = columns_named(given[key.name.casefold()].name for key in spec.keys)
+    order: list[Column] = []
+    for field in (spec.delta, *spec.tie_break):
         own = given[field.name.casefold()]
-        value = F.col(quoted(own.name))
         what = f"column {own.name!r} of the source"
-        columns.append(stored_value(value, own.dataType, field, what))
-    keys, order = columns[: len(spec.keys)], columns[len(spec.keys) :]
+        order.append(stored_value(F.col(quoted(own.name)), own.dataType, field, what))
     # The place of a row decides between equal ones
     placed = source.withColumn(_PLACE, F.monotonically_increasing_id())
     newest_first = [column.desc_nulls_last() for column in [*order, F.col(_PLACE)]]
     window = Window.partitionBy(*keys).orderBy(*newest_first)
     ranked = placed.withColumn(_LATEST, F.row_number().over(window))
-    return ranked.where(F.col(_LATEST) == 1).drop(_LATEST, _PLACE)
+    remains = F.col(_LATEST) == 1
+    for key in keys:
+        remains |= key.isNull()
+    return ranked.where(remains).drop(_LATEST, _PLACE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,8 +257,7 @@ def _target_fields(plan: StatementPlan) -> list[Field]:
         given_texts = [clause.where, *(clause.values or {}).values()]
         texts += [text.text if isinstance(text, SqlText) else text for text in given_texts]
         if clause.action == "delete":
-            needed |= {field.name for field in (*plan.spec.keys, plan.spec.delta)}
-            needed |= {field.name for field in plan.spec.tie_break}
+            needed |= {field.name for field in plan.spec.ordering}
         elif clause.action == "update":
             is_given = given if clause.values is not None else _folded(plan.source.columns)
             needed |= {f.name for f in plan.spec.schema.fields if f.name.casefold() not in is_given}
@@ -382,7 +392,6 @@ def _stored(
 def _row(plan: StatementPlan, clause: Clause, values: Mapping[str, Column]) -> Column:
     """Return the row that a clause makes, as a struct."""
     spec = plan.spec
-    ordered_by = [*spec.keys, spec.delta, *spec.tie_break]
     columns: list[Column] = []
     for field in spec.schema.fields:
         kind = spark_field_type(field)
@@ -394,7 +403,7 @@ def _row(plan: StatementPlan, clause: Clause, values: Mapping[str, Column]) -> C
         elif clause.action == "update" and field.generated is not None:
             # The task that writes the rows computes it of their new values
             value = F.lit(None).cast(kind)
-        elif clause.action == "update" or (clause.action == "delete" and field in ordered_by):
+        elif clause.action == "update" or (clause.action == "delete" and field in spec.ordering):
             value = side_column(plan.target, field.name)
         columns.append(value.alias(field.name))
     is_insert = clause.action == "insert"

@@ -20,7 +20,6 @@ from opal_lake.definition.key_hash import hash_bytes, hashes_from_bytes
 from opal_lake.definition.schema import (
     OFFSET,
     SEGMENT,
-    Atomic,
     Field,
     arrow_type,
     schema_of_arrow,
@@ -144,9 +143,9 @@ class LookUp:
         columns = [F.col(quoted(name)).alias(joined) for joined, name in self.source.items()]
         key_names = [f"{_KEY}{index}" for index in range(len(keys))]
         named_keys = [key.alias(name) for key, name in zip(keys, key_names, strict=True)]
-        types = [key.type for key in spec.keys if isinstance(key.type, Atomic)]
         # A row without a key gets a hash that no key has
-        hashed = f"coalesce({key_hash_sql(key_names, types, 'parquet')}, unhex(repeat('0', 32)))"
+        hash_text = key_hash_sql(key_names, spec.key_types, "parquet")
+        hashed = f"coalesce({hash_text}, unhex(repeat('0', 32)))"
         with_keys = source.select(*columns, *named_keys)
         rows = with_keys.selectExpr(*self.source, *key_names, f"{hashed} AS {HASH}")
         slots = guess_slots(rough_rows(rows), 0, parallelism(spark))

@@ -9,7 +9,7 @@ from opal_lake.definition.schema import RESERVED_PREFIX
 from opal_lake.definition.table_spec import TableSpec, refuse_commit_column
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
-from opal_spark.sources.assign import assigned_columns
+from opal_spark.engine.assign import assigned_columns
 from opal_spark.sources.marks import file_column, file_name, mark
 from opal_spark.sources.paths import open_files
 

@@ -8,9 +8,9 @@ from pyspark.sql import functions as F
 from opal_lake.data.rejects import NOTES
 from opal_lake.definition.schema import DELETED
 from opal_lake.definition.table_spec import TableSpec, delete_condition
+from opal_spark.engine.assign import assigned_columns
 from opal_spark.engine.columns import columns_named
 from opal_spark.engine.conditions import holds
-from opal_spark.sources.assign import assigned_columns
 
 
 def fitting(

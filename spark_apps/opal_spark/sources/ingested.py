@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import ReadAs
 from opal_lake.source import Files, Jdbc
+from opal_spark.engine.assign import unknown_fields
 from opal_spark.engine.columns import arrow_of_spark
-from opal_spark.sources.assign import unknown_fields
 from opal_spark.sources.columnar_files import refuse_reserved
 from opal_spark.sources.fitting import fitting
 from opal_spark.sources.read import source_rows

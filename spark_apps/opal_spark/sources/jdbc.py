@@ -24,9 +24,9 @@ from opal_lake.definition.schema import (
 )
 from opal_lake.definition.table_spec import TableSpec, refuse_commit_column
 from opal_lake.source import Jdbc
+from opal_spark.engine.assign import assigned_columns, unknown_fields
 from opal_spark.engine.columns import arrow_of_spark, quoted
 from opal_spark.engine.stored_values import fits
-from opal_spark.sources.assign import assigned_columns, unknown_fields
 from opal_spark.sources.cells import parse_text, wrong_type
 from opal_spark.sources.connection import connection_options, database, partition_column, relation
 from opal_spark.sources.marks import fault_of, mark

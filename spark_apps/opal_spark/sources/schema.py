@@ -5,7 +5,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.source import Files, Jdbc, Source
-from opal_spark.sources.assign import unknown_fields
+from opal_spark.engine.assign import unknown_fields
 from opal_spark.sources.connection import connection_options, relation
 from opal_spark.sources.named.parts import without_deletes
 from opal_spark.sources.paths import open_files

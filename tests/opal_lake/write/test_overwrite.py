@@ -174,7 +174,7 @@ REFUSED: list[tuple[Callable[[Table], Any], str]] = [
     (lambda t: t.overwrite(rows_of((1, 9, A, "x"))), r'1 row .*lower delta.*\{"id": 1\}'),
     (lambda t: t.overwrite(rows_of((9, 1, A, "x"), (9, 2, A, "x"))), r'2 rows.*\{"id": 9\}'),
     (lambda t: t.overwrite(rows_of((1, 10, A, "x")), at=9), "lower delta"),
-    (lambda t: t.overwrite(rows_of().drop_columns(["shop"])), "needs the columns shop"),
+    (lambda t: t.overwrite(rows_of().drop_columns(["shop"])), "the rows have no column 'shop'"),
     (lambda t: t.overwrite(rows_of(), partitions="all"), "partitions='all' is unknown"),
     (lambda t: t.overwrite(rows_of(), partitions="dynamic", where="id = 1"), "exclude each other"),
     (lambda t: t.overwrite(rows_of(), where="days = 1"), "no column 'days'"),

@@ -64,10 +64,10 @@ def test_a_condition_may_be_a_column_or_a_text_of_spark(
     assert table.check() == []
 
 
-def test_keys_and_partitions_of_other_types_are_stored_as_the_tables(
+def test_keys_and_columns_of_narrower_types_are_stored_as_the_tables(
     spark: SparkSession, table: OpalTable
 ) -> None:
-    rows = spark.sql("SELECT 1 AS ID, 1 AS at, TIMESTAMP_NTZ '2026-01-01 00:00:00' AS Day, 5 value")
+    rows = spark.sql("SELECT 1 AS ID, 1S AS at, DATE '2026-01-01' AS Day, 5Y value")
     counts = table.overwrite(rows, partitions="dynamic").counts
     assert (counts["inserted"], counts["updated"], counts["deleted"]) == (0, 1, 1)
     assert content(table) == [(1, 1, "2026-01-01", 5), (3, 1, "None", 3)]

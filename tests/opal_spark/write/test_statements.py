@@ -186,7 +186,7 @@ def test_values_that_a_column_cannot_hold_are_errors(spark: SparkSession, table:
 def test_keys_of_other_types_match_as_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     schema = spark.createDataFrame([], "id INT, at BIGINT, name STRING").schema
     table = OpalTable.create(spark, str(tmp_path / "t"), schema, keys=["id"], delta="at")
-    table.insert(changes(spark, (1, 1, "a"), (2, 1, "b"), ddl="id BIGINT, at INT, name STRING"))
+    table.insert(changes(spark, (1, 1, "a"), (2, 1, "b"), ddl="id SMALLINT, at INT, name STRING"))
     wide = changes(spark, (1, 2, "A"), (2**40, 2, "far"), ddl="id BIGINT, at INT, name STRING")
     table.merge(wide, on="t.id = s.id").when_matched_update_all().execute()
     text = changes(spark, ("02", 2, "B"), ddl="id STRING, at INT, name STRING")

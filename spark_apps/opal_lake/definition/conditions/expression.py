@@ -61,12 +61,22 @@ class Expression:
 
     def _converted(self, array: pa.Array, kind: pa.DataType) -> pa.Array:
         try:
-            return array.cast(kind)
+            converted = array.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidInputError(
-                f"{VALUE.name} {quote(self.text)} has a value that column {self.target.name!r} "
-                f"of type {type_name(self.target.type)} cannot hold: {error}"
-            ) from error
+            raise self._misfit(str(error)) from error
+        if pa.types.is_float32(kind) and pa.types.is_float64(array.type):
+            # A cast of 1e300 gives infinity
+            is_lost = pc.and_(pc.is_inf(converted), pc.invert(pc.is_inf(array)))
+            if pc.any(is_lost).as_py():
+                largest = pc.max(pc.abs(array.filter(is_lost))).as_py()
+                raise self._misfit(f"{largest!r} is out of range")
+        return converted
+
+    def _misfit(self, reason: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"{VALUE.name} {quote(self.text)} has a value that column {self.target.name!r} "
+            f"of type {type_name(self.target.type)} cannot hold: {reason}"
+        )
 
 
 def expression(given: object, target: Field, columns: Columns) -> Expression:

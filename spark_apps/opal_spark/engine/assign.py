@@ -2,7 +2,7 @@
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import NullType, StructField, StructType
 
 from opal_lake.definition.added_columns import refuse_former
 from opal_lake.definition.schema import (
@@ -10,10 +10,22 @@ from opal_lake.definition.schema import (
     schema_of_arrow,
     type_name,
 )
-from opal_lake.definition.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec, refuse_commit_column
 from opal_lake.errors import InvalidInputError
 from opal_spark.engine.columns import arrow_of_spark, quoted, spark_schema, write_default
+from opal_spark.engine.conditions import generated_value
 from opal_spark.engine.stored_values import misfit
+
+
+def whole_rows(rows: DataFrame, spec: TableSpec) -> DataFrame:
+    """Return rows of a source as rows of the table, with generated columns."""
+    refuse_commit_column(spec, rows.columns)
+    complete = rows.select(*assigned_columns(rows, spec))
+    values = {column.field.name: generated_value(column) for column in spec.generated}
+    if not values:
+        return complete
+    columns = [values.get(name, F.col(quoted(name))).alias(name) for name in complete.columns]
+    return complete.select(*columns)
 
 
 def assigned_columns(
@@ -60,7 +72,9 @@ def fields_given(
         own = [field for field in own if field.name not in left_out]
     given = {field.name.casefold(): field for field in own}
     expected = {field.name.casefold(): field for field in spec.schema.fields}
-    given_schema = schema_of_arrow(arrow_of_spark(StructType(own)))
+    # Nulls without a type fit every column
+    typed = [field for field in own if not isinstance(field.dataType, NullType)]
+    given_schema = schema_of_arrow(arrow_of_spark(StructType(typed)))
     types = {field.name.casefold(): field.type for field in given_schema.fields}
     unknown = [field.name for name, field in given.items() if name not in expected]
     missing, losing = [], []
@@ -69,7 +83,7 @@ def fields_given(
             loss = misfit(types[name], field.type, field.name)
             if loss is not None:
                 losing.append(loss)
-        elif not spec.schema.is_optional(field):
+        elif name not in given and not spec.schema.is_optional(field):
             missing.append(field.name)
     problems = [f"unknown column {name!r}" for name in unknown]
     problems += [f"missing column {name!r}" for name in missing]
