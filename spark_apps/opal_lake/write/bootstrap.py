@@ -288,9 +288,13 @@ def done_batches(storage: Storage, name: str) -> dict[int, JobResult]:
 
 
 def keep_batch(storage: Storage, name: str, batch: int, result: JobResult) -> None:
-    """Store the result of a finished batch."""
+    """Store the result of a finished batch, without its examples of rejected rows.
+
+    I34: the record is never deleted, so it may not hold values of rows.
+    """
     path = layout.bootstrap_batch_path(name, batch)
-    storage.put_if_absent(path, seal(canonical_json(result.to_dict())))
+    record = replace(result, examples=())
+    storage.put_if_absent(path, seal(canonical_json(record.to_dict())))
 
 
 def keep_result(storage: Storage, name: str, result: JobResult) -> None:

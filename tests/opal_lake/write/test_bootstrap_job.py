@@ -144,3 +144,7 @@ def test_bad_rows_fail_a_batch_or_are_put_aside() -> None:
         bootstrap(table, Bad())
     assert bootstrap(table, Bad(), on_bad_rows="quarantine").counts["rejected"] == 3
     assert content(table) == latest([batch[1:] for batch in BATCHES])
+    assert any(commit.result["examples"] for commit in table.commits())
+    # An erasure does not reach the records, so they hold no rows
+    records = done_batches(table.storage, SOURCE.name)
+    assert [record.examples for record in records.values()] == [()] * 3
