@@ -175,8 +175,8 @@ def statements(spark: SparkSession, folder: Path) -> None:
 
 
 def sql_tables(spark: SparkSession, folder: Path) -> None:
-    places = {"/lake/sql": str(folder / "sql")}
-    (folder / "nightly.sql").write_text("DESCRIBE lake.shop.countries;")
+    places = {"/lake": str(folder / "lake")}
+    (folder / "nightly.sql").write_text("DESCRIBE lake.mart.countries;")
     try:
         run_page("docs/how-to/sql-tables.md", places, {})
         run_console("docs/how-to/sql-tables.md", places)

@@ -147,8 +147,12 @@ def _readable(description: Mapping[str, Any]) -> str:
 
 
 def _contract_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
+    # The help of opal needs no Arrow
+    from opal_lake.definition.table_spec import NO_DELETES
+
     deletes = "none"
-    if description["deletes"]:
+    # The first DELETE of a table without a delete condition gives it one that no row meets
+    if description["deletes"] not in (None, NO_DELETES):
         deletes = f"rows with {escaped(description['deletes'])}"
     lines = [("deletes", deletes)]
     if description["partition_by"]:

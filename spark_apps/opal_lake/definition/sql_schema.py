@@ -8,14 +8,13 @@ import re
 import pyarrow as pa
 
 from opal_lake.definition.added_columns import arrow_of_columns
+from opal_lake.definition.sql_types import refuse_lengths
 from opal_lake.errors import InvalidInputError
 
 _COLUMN = re.compile(
     r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>\w+))\s*:?\s+(?P<type>\S.*)", re.DOTALL
 )
 _QUOTED_OR_SIGN = re.compile(r"`[^`]*`|[<>(),]")
-_QUOTED = re.compile(r"`[^`]*`|'(?:[^'\\]|\\.)*'")  # names, and comments of columns
-_WITH_LENGTH = re.compile(r"\b(?:VARCHAR|CHAR|CHARACTER)\b\s*\([\s\d]*\)", re.IGNORECASE)
 
 
 def arrow_of_sql(text: str) -> pa.Schema:
@@ -23,7 +22,7 @@ def arrow_of_sql(text: str) -> pa.Schema:
 
     Raises InvalidInputError for columns with constraints or comments.
     """
-    refuse_lengths(text)
+    refuse_lengths("schema", text)
     columns: dict[str, str] = {}
     for part in _columns_of(text):
         match = _COLUMN.match(part)
@@ -58,13 +57,3 @@ def _columns_of(text: str) -> list[str]:
             parts.append(text[start : match.start()])
             start = match.end()
     return [*parts, text[start:]]
-
-
-def refuse_lengths(text: str) -> None:
-    """Raise InvalidInputError for a text type with a length, which no table keeps."""
-    match = _WITH_LENGTH.search(_QUOTED.sub("", text))
-    if match is not None:
-        raise InvalidInputError(
-            f"schema: {match[0].upper()} is not a type of a table, whose texts have no length "
-            "limit; write STRING, and check lengths before the ingest"
-        )

@@ -26,6 +26,8 @@ _ALIASES = {
     "varchar": "string",
 }
 _DEFAULT_DECIMAL = "decimal(10,0)"  # SQL's, where no digits are given
+_QUOTED = re.compile(r"`[^`]*`|'(?:[^'\\]|\\.)*'")  # names, and comments of columns
+_WITH_LENGTH = re.compile(r"\b(?:VARCHAR|CHAR|CHARACTER)\b\s*\([\s\d]*\)", re.IGNORECASE)
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|([<>(),:]))")
 # Types from data may nest without bound; no column nests deeper than this (FORMAT, section 2)
 _MAX_LEVELS = 64
@@ -41,6 +43,7 @@ def arrow_of_type(column: str, text: str) -> pa.DataType:
         kind = _type(tokens, 0)
         tokens.end()
     except _NotATypeError:
+        refuse_lengths(f"column {column!r}", text)
         known = ", ".join(map(atomic_type_name, ATOMIC_TYPES))
         raise InvalidInputError(
             f"column {column!r}: {text!r} is not a type; use one of {known}, DECIMAL(p,s), "
@@ -174,3 +177,16 @@ def _decimal_name(arguments: list[str]) -> str:
     if not 0 < precision <= 38 or scale > precision:
         raise _NotATypeError
     return name
+
+
+def refuse_lengths(what: str, text: str) -> None:
+    """Raise InvalidInputError for a text type with a length, which no table keeps.
+
+    `what` says what the text is, for the message.
+    """
+    match = _WITH_LENGTH.search(_QUOTED.sub("", text))
+    if match is not None:
+        raise InvalidInputError(
+            f"{what}: {match[0].upper()} is not a type of a table, whose texts have no length "
+            "limit; write STRING, and check lengths before the ingest"
+        )

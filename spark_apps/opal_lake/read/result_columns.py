@@ -52,6 +52,10 @@ def chosen_fields(spec: TableSpec, columns: Sequence[Any] | None) -> tuple[Field
     return tuple(spec.schema.field(name) for name in columns)
 
 
+# SQL has no argument for the columns of a feed, but can rename
+_RENAME = "rename it with alter, or ALTER TABLE ... RENAME COLUMN"
+
+
 def fields_beside(
     own: Collection[str], spec: TableSpec, columns: Sequence[str] | None, noun: str
 ) -> tuple[Field, ...]:
@@ -65,13 +69,13 @@ def fields_beside(
         if is_named(field, own):
             raise InvalidInputError(
                 f"the key column {field.name} has the name of a column of {noun}, so that this "
-                f"table cannot have {noun}; create a table with another name of the key column"
+                f"table cannot have {noun}; {_RENAME}"
             )
     for field in fields:
         if is_named(field, own):
             raise InvalidInputError(
-                f"column {field.name} of the table has the name of a column of {noun}; name the "
-                f"columns that you want by columns=, without {field.name}"
+                f"column {field.name} of the table has the name of a column of {noun}; {_RENAME}, "
+                f"or name the columns that you want by columns=, without {field.name}"
             )
     return fields
 

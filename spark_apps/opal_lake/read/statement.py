@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from opal_lake.definition.conditions.condition import Condition, bound_condition
 from opal_lake.definition.conditions.expression import Expression, expression
-from opal_lake.definition.conditions.faults import WHERE, FaultError, Use
+from opal_lake.definition.conditions.faults import ROWS_WHERE, FaultError, Use
 from opal_lake.definition.conditions.nodes import Read
 from opal_lake.definition.conditions.parser import parse
 from opal_lake.definition.conditions.tree import And, Column, Compare, In, Node
@@ -296,7 +296,7 @@ def condition_of(given: Any, columns: SidedColumns) -> Condition:
 def target_condition(text: str, plan: StatementPlan) -> Condition:
     """Return a condition over the table's own rows, which have no side in their names."""
     fields = plan.spec.schema.fields
-    return bound_condition(text, TargetColumns(fields=fields, use=WHERE, side=plan.target))
+    return bound_condition(text, TargetColumns(fields=fields, use=ROWS_WHERE, side=plan.target))
 
 
 def values_of(
@@ -380,7 +380,7 @@ def keys_of_condition(where: Any, spec: TableSpec, target: str) -> list[dict[str
     if not isinstance(where, str):
         return None
     try:
-        parts = conjuncts(parse(where, WHERE))
+        parts = conjuncts(parse(where, ROWS_WHERE))
     except InvalidInputError:
         return None
     names = {field.name.casefold(): field.name for field in spec.keys}

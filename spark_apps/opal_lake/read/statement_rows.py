@@ -12,7 +12,7 @@ from opal_lake.data.columns import source_column
 from opal_lake.data.prune import Predicate
 from opal_lake.definition.conditions.condition import Condition
 from opal_lake.definition.conditions.expression import VALUE, Expression
-from opal_lake.definition.conditions.faults import WHERE
+from opal_lake.definition.conditions.faults import ROWS_WHERE
 from opal_lake.definition.ordering import encode_order, of_order
 from opal_lake.definition.schema import (
     DELETED,
@@ -108,7 +108,7 @@ def bound(
     """
     condition = None
     if clause.where is not None:
-        condition = condition_of(clause.where, SidedColumns.of(sides, WHERE, faults))
+        condition = condition_of(clause.where, SidedColumns.of(sides, ROWS_WHERE, faults))
     values: Mapping[str, Expression | SourceColumn] = {}
     if clause.values is not None:
         values = values_of(clause.values, plan.spec, SidedColumns.of(sides, VALUE, faults))
@@ -183,7 +183,7 @@ def arrow_region_test(plan: StatementPlan) -> RegionTest:
     condition = None
     if plan.region is not None and plan.region.where is not None:
         sides = {plan.target: plan.spec.schema.fields}
-        condition = condition_of(plan.region.where, SidedColumns.of(sides, WHERE))
+        condition = condition_of(plan.region.where, SidedColumns.of(sides, ROWS_WHERE))
     return region_test(plan, condition)
 
 

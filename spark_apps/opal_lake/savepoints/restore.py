@@ -193,9 +193,10 @@ def _check_constraints(head: Snapshot, state: Snapshot, executor: Executor) -> N
     added = new_constraints(state.spec, head.spec)
     violations = stored_violations(state, added, executor, CheckedFiles())
     if violations is not None:
+        verb = "violates" if violations.rows == 1 else "violate"
         raise InvalidInputError(
             f"{head.storage.uri}: {count_text(violations.rows, 'row')} of version {state.version} "
-            f"violate constraints that were added later:\n{violations.text}\n"
+            f"{verb} constraints that were added later:\n{violations.text}\n"
             "Drop these constraints first, then restore again"
         )
 

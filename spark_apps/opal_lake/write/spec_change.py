@@ -141,8 +141,9 @@ def _check_rows(head: Snapshot, spec: TableSpec, executor: Executor, checked: Ch
     pending_hint = ""
     if head.pending:
         pending_hint = ", or discard those that are pending (`opal discard`)"
+    verb = "violates" if violations.rows == 1 else "violate"
     raise InvalidInputError(
-        f"{count_text(violations.rows, 'row')} of {head.storage.uri} violate the new constraints, "
+        f"{count_text(violations.rows, 'row')} of {head.storage.uri} {verb} the new constraints, "
         f"so nothing was changed:\n{violations.text}\n"
         f"Correct or delete these rows first{pending_hint}"
     )

@@ -137,7 +137,7 @@ def _run_on(
         rule_outputs=rule_outputs,
     )
     if run.changes_nothing:
-        return keep_result(table.storage, _result(table, run, version=base.version))
+        return keep_result(table.storage, _result(table, run))
     result = _commit(table, run)
     fold_if_due(table.log, base, result.version)
     return result
@@ -268,7 +268,7 @@ def _spec_on(head: Snapshot, run: _Run) -> TableSpec:
     return replace(head.spec, schema=own.schema, deletes=deletes)
 
 
-def _result(table: OpenTable, run: _Run, version: int | None = None) -> JobResult:
+def _result(table: OpenTable, run: _Run) -> JobResult:
     counts: Counter[str] = Counter()
     for output in run.outputs:
         counts.update(output.counts)
@@ -286,7 +286,6 @@ def _result(table: OpenTable, run: _Run, version: int | None = None) -> JobResul
     return JobResult(
         operation=run.statement.operation,
         table=table.uri,
-        version=version,
         token=run.statement.token,
         counts=written,
         notes=tuple(_column_notes(run)),

@@ -26,7 +26,7 @@ from opal_lake.definition.schema import (
     schema_of_arrow,
     type_name,
 )
-from opal_lake.definition.sql_schema import refuse_lengths
+from opal_lake.definition.sql_types import refuse_lengths
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_spark.engine.failures import spark_errors
@@ -181,7 +181,7 @@ def parsed_columns(spark: SparkSession, schema: str) -> pa.Schema:
 
     Settings of the session say what some types mean, such as TIMESTAMP.
     """
-    refuse_lengths(schema)
+    refuse_lengths("schema", schema)
     with spark_errors():
         parsed = spark.createDataFrame([], schema).schema
     return arrow_of_spark(parsed)

@@ -32,7 +32,8 @@ def catalog(spark: SparkSession, name: str, root: str) -> Catalog:
     if known is not None and known.root != made.root:
         raise InvalidInputError(
             f"the catalog {name!r} of this session is at {known.root}; choose another name for "
-            f"{made.root}, so that each table has one name"
+            f"{made.root}, so that each table has one name, or remove the earlier catalog by "
+            f"spark.conf.unset({SETTING + made.name!r})"
         )
     spark.conf.set(SETTING + made.name, made.root)
     return made

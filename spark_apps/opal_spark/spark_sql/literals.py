@@ -21,14 +21,14 @@ def default_literal(spark: SparkSession, default: Slice, args: Arguments) -> str
     """Return a default as a literal of conditions; None for NULL.
 
     Spark reads the value, as it reads other texts of the statement. Raises InvalidInputError for
-    what is not a literal: its value would be that of the day on which the column was added.
+    what is not a constant: its value would be that of the day on which the column was added.
     """
     in_default = tokens(default.text)
     for index, token in enumerate(in_default):
         is_parameter = index > 0 and in_default[index - 1].value == ":"
         if token.kind == WORD and token.value.upper() not in _WORDS and not is_parameter:
             raise InvalidInputError(
-                f"DEFAULT {default} is not a literal; write a value such as 1, 'new' or "
+                f"DEFAULT {default} is not a constant; write a value such as 1, 'new' or "
                 "DATE '2026-01-01'"
             )
     # The line break ends a comment at the end of the value

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from opal_lake.definition.schema import Field, type_name
 from opal_lake.definition.table_spec import TableSpec
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.operations.statements import TRIES, with_columns_of
 from opal_lake.read.region import Region, partitions_of_values
@@ -441,7 +441,7 @@ def _inserted(
         names = list(statement.columns or others)
         if len(names) != len(rows.columns):
             raise InvalidInputError(
-                f"the query has {len(rows.columns)} columns, and the INSERT needs "
+                f"the query has {count_text(len(rows.columns), 'column')}, and the INSERT needs "
                 f"{len(names)}: {', '.join(names)}; name the columns after the table, or write "
                 "BY NAME"
             )

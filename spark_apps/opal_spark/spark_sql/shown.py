@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.definition.changes.paths import path_text, target_of
 from opal_lake.definition.schema import type_name
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.inspect.tables import folders_of, is_table
 from opal_lake.sql.names import is_hidden
@@ -28,6 +29,7 @@ from opal_spark.spark_sql.catalog import catalog_of, open_table, table_uri
 from opal_spark.spark_sql.definition_text import (
     create_text,
     name_text,
+    shown_default,
     shown_properties,
     shown_property,
 )
@@ -150,10 +152,39 @@ def describe_table(
         rows.append(("# col_name", "data_type", "comment"))
         for column in spec.partition_by:
             rows.append((column.name, type_name(column.type, str.lower), None))
+    rows += _rules(spec)
     if statement.extended:
         rows += [("", "", ""), ("# Detailed Table Information", "", "")]
         rows += _details(table.describe(), shown_properties(spec))
     return text_frame(spark, ["col_name", "data_type", "comment"], rows)
+
+
+def _rules(spec: TableSpec) -> list[tuple[str, str, str | None]]:
+    """Return defaults, generated columns and constraints, each under a heading."""
+    defaults: list[tuple[str, str, str | None]] = []
+    generated: list[tuple[str, str, str | None]] = []
+    for column in spec.schema.own_fields:
+        kind = type_name(column.type, str.lower)
+        default = shown_default(column)
+        if default is not None:
+            defaults.append((column.name, kind, default))
+        if column.generated is not None:
+            generated.append((column.name, kind, column.generated))
+    constraints: list[tuple[str, str, str | None]] = [
+        (column.name, "NOT NULL", "") for column in spec.not_null
+    ]
+    for name, condition in spec.constraints.items():
+        constraints.append((name, f"CHECK ({condition})", ""))
+    rows: list[tuple[str, str, str | None]] = []
+    sections = {
+        "# Column Default Values": defaults,
+        "# Generated Columns": generated,
+        "# Constraints": constraints,
+    }
+    for heading, section in sections.items():
+        if section:
+            rows += [(heading, "", ""), *section]
+    return rows
 
 
 def _details(

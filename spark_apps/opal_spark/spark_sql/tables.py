@@ -260,8 +260,9 @@ def _refuse_in_type(name: Names, data_type: Slice) -> None:
         is_not_null = (word.value, following.value) == ("NOT", "NULL")
         is_comment = word.value == "COMMENT" and following.kind == STRING
         if is_not_null or is_comment or (word.value == "COLLATE" and following.kind != END):
+            lost = "NOT NULL" if is_not_null else word.value
             raise InvalidInputError(
-                f"column {path_text(name)!r}: a table does not keep {word.value} within the type "
+                f"column {path_text(name)!r}: a table does not keep {lost} within the type "
                 f"{data_type}; leave it out"
             )
 

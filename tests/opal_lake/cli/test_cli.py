@@ -115,6 +115,16 @@ def test_describe_for_people(uri: str, capsys: pytest.CaptureFixture[str]) -> No
     assert re.search(r"^  at +timestamp +delta$", shown, re.MULTILINE)
 
 
+def test_table_without_a_delete_condition_shows_none_after_a_delete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Table.create(str(tmp_path / "t"), SCHEMA, keys=["id"], delta="_commit")
+    table.upsert(pa.table([[1], [None], ["a"]], schema=SCHEMA))
+    table.delete(where="id = 1")
+    assert main(["describe", table.uri]) == OK
+    assert re.search(r"^ *deletes +none$", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_rows_with_times_out_of_pythons_years_are_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -179,6 +179,8 @@ def test_a_column_with_the_name_of_a_feed_column_is_refused(storage: Storage) ->
     ):
         table.changes(0)
     assert table.changes(0, columns=["id"]).column("_change_type").to_pylist() == ["insert"]
+    table.alter([{"rename": "_CHANGE_type", "to": "kind"}])
+    assert table.changes(0, 1).column("kind").to_pylist() == ["mine"]
 
 
 def test_keys_need_not_be_among_the_columns(storage: Storage) -> None:

@@ -62,7 +62,7 @@ def test_a_column_with_the_name_of_a_view_column_is_refused(storage: Storage) ->
     table.ingest(pa.table([[1], [1], [False]], schema=schema), [False], metadata="inline")
     with pytest.raises(
         InvalidInputError,
-        match="column deleted of the table has the name of a column of a history view; name the",
+        match="column deleted of the table has the name of a column of a history view; rename it",
     ):
         table.history_view()
     assert table.history_view(columns=["id"]).column("deleted").to_pylist() == [False]

@@ -207,7 +207,9 @@ def test_a_restore_of_rows_that_violate_a_later_constraint_is_refused() -> None:
     table.ingest(rows((1, 1, "I", -1.0, "a")), metadata="inline")
     table.ingest(rows((1, 2, "I", 1.0, "a")), metadata="inline")
     commit_spec(table, constraints=POSITIVE)
-    with pytest.raises(InvalidInputError, match="1 row of version 1 violate constraints that were"):
+    with pytest.raises(
+        InvalidInputError, match="1 row of version 1 violates constraints that were"
+    ):
         table.restore(version=1)
     commit_spec(table, constraints={})
     table.restore(version=1)
@@ -278,7 +280,7 @@ def test_alter_refuses_a_constraint_that_rows_violate() -> None:
     table.ingest(rows((1, 1, "I", -1.0, "a")), metadata="inline")
     with pytest.raises(InvalidInputError) as refused:
         table.alter([{"add_constraint": "positive", "check": "amount > 0"}])
-    assert "1 row of memory://unnamed violate the new constraints" in str(refused.value)
+    assert "1 row of memory://unnamed violates the new constraints" in str(refused.value)
     assert '{"id": 1, "amount": -1.0}' in str(refused.value)
     assert table.snapshot_at().version == 1
     with pytest.raises(InvalidInputError, match="column 'new' is null, but it is declared NOT"):

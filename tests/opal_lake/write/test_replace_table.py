@@ -144,7 +144,7 @@ def test_without_rows_the_table_is_empty(table: Table) -> None:
     assert not next(iter(table.commits())).changes_view
     # And now nothing at all
     same = replaced(table, "id BIGINT, at BIGINT, note INT")
-    assert (same.version, len([*table.commits()])) == (3, 4)
+    assert (same.version, len([*table.commits()])) == (None, 4)
     table.upsert(rows_of("id BIGINT, at BIGINT, note INT", (1, 10, 4)))
     assert content(table) == [(1, 10, 4)]
     assert check_table(table) == []
@@ -157,7 +157,7 @@ def test_a_generated_column_is_new_and_computed(tmp_path: Path) -> None:
     replaced(created, columns, (1, 10, None), (2, 11, 22), generated={"twice": "at * 2"})
     assert content(created) == [(1, 10, 20), (2, 11, 22)]
     # The column of the old row is another one, which a restored row would not have computed
-    with pytest.raises(InvalidInputError, match="violate constraints that were added later"):
+    with pytest.raises(InvalidInputError, match=r"violates? constraints that were added later"):
         created.restore(version=1)
     replaced(created, columns, (1, 10, 5))
     created.restore(version=2)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,48 @@ def test_several_source_rows_for_one_row_are_an_error_that_names_the_key(table: 
     assert content(table)[1] == (2, 21, "two", 2.0)
 
 
+def test_statement_that_changes_no_row_has_no_version(table: Table) -> None:
+    before = table.snapshot_at().version
+    source = rows_of((2, 20, "new", 9.0))
+    done = [
+        table.update({"name": "'x'"}, where="id = 99"),
+        table.delete(where="id = 99"),
+        table.insert(source.slice(0, 0)),
+        table.overwrite(source.slice(0, 0), where="id = 99"),
+        table.merge(source.slice(0, 0), on="t.id = s.id").when_matched_update_all().execute(),
+    ]
+    assert {result.version for result in done} == {None}
+    assert table.snapshot_at().version == before
+
+
+FAULTS: list[tuple[Callable[[Table], Any], str]] = [
+    (
+        lambda table: table.delete(where="year(id) = 1"),
+        "write the condition without it, or run the statement on Spark",
+    ),
+    (
+        lambda table: table.update({"name": datetime.fromisoformat("2026-01-01")}),
+        r"^the expression datetime.datetime\(2026, 1, 1, 0, 0\): the TIMESTAMP_NTZ",
+    ),
+    (
+        lambda table: table.alter([{"add": "note", "type": "varchar(10)"}]),
+        r"column 'note': VARCHAR\(10\) is not a type of a table.*write STRING",
+    ),
+    (
+        lambda table: table.alter([{"add_constraint": "first", "check": "id < 3"}]),
+        "^1 row of .* violates the new constraints",
+    ),
+]
+
+
+@pytest.mark.parametrize("call, message", FAULTS)
+def test_fault_is_named_with_what_to_do(
+    table: Table, call: Callable[[Table], Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        call(table)
+
+
 def test_merge_fills_a_default_only_where_it_inserts(table: Table) -> None:
     table.alter([{"add": "stock", "type": "bigint", "default": 7}])
     merge = table.merge(rows_of((2, 20, "new", 9.0), (9, 20, "dye", 8.0)), on="t.id = s.id")
@@ -269,7 +312,7 @@ def test_a_refused_merge_adds_no_column(table: Table) -> None:
     with pytest.raises(InvalidInputError, match="lower delta"):
         merge.when_matched_update_all().execute()
     nothing = merge.when_matched_update_all(where="s.stock = 6").execute()
-    assert (nothing.version, nothing.notes) == (before.version, ())
+    assert (nothing.version, nothing.notes) == (None, ())
     assert table.snapshot_at().spec == before.spec
 
 

@@ -162,7 +162,10 @@ def test_token_makes_a_repeated_creation_harmless(lake: Lake) -> None:
         ("lake.t (id INT PRIMARY KEY COMMENT 'x') USING opal", "keeps no COMMENT"),
         ("lake.t (id INT PRIMARY KEY) USING opal COMMENT 'x'", "keeps no COMMENT"),
         ("lake.t (id INT, CONSTRAINT p PRIMARY KEY (id)) USING opal", "without CONSTRAINT p"),
-        ("lake.t (id INT PRIMARY KEY, a STRUCT<b: INT NOT NULL>) USING opal", "does not keep NOT"),
+        (
+            "lake.t (id INT PRIMARY KEY, a STRUCT<b: INT NOT NULL>) USING opal",
+            "keep NOT NULL",
+        ),
         ("lake.t (id INT PRIMARY KEY, a STRING COLLATE UTF8_LCASE) USING opal", "keep COLLATE"),
         ("lake.t (id VARCHAR(9) PRIMARY KEY) USING opal", "write STRING"),
         (
@@ -395,7 +398,7 @@ def test_properties_are_set_and_unset(lake: Lake) -> None:
         ("ADD COLUMN total INT", "exists already"),
         ("ADD COLUMN a INT, b", "a type"),
         ("ADD COLUMN a INT DEFAULT 'x'", "the default of column 'a' of type INT"),
-        ("ADD COLUMN a DATE DEFAULT current_date()", "is not a literal"),
+        ("ADD COLUMN a DATE DEFAULT current_date()", "is not a constant"),
         ("ADD COLUMN a INT COMMENT 'x'", "keeps no COMMENT"),
         ("ADD COLUMN a INTERVAL DAY", "column 'a': type INTERVAL DAY is not supported in a table"),
         ("ADD COLUMN a NOTHING", "NOTHING"),
@@ -455,7 +458,7 @@ def test_a_default_may_be_a_parameter_but_no_function(lake: Lake) -> None:
     lake.sql("INSERT INTO lake.t (id) VALUES (1)")
     assert lake.sql("SELECT n FROM lake.t") == [(7,)]
     add = "ALTER TABLE lake.t ADD COLUMN a STRING DEFAULT concat(':', current_user())"
-    with pytest.raises(InvalidInputError, match="is not a literal"):
+    with pytest.raises(InvalidInputError, match="is not a constant"):
         lake.sql(add, {"n": 7})
 
 
@@ -616,6 +619,19 @@ def test_describe(lake: Lake) -> None:
     extended = {row[0]: row[1] for row in lake.sql("DESCRIBE EXTENDED lake.t")}
     assert extended["Location"] == str(lake.root / "t")
     assert extended["Table Properties"] == "[delta=_commit, file_format=parquet, keys=id]"
+    lake.sql(
+        "CREATE TABLE lake.rules (id INT PRIMARY KEY, a STRING NOT NULL DEFAULT 'x', at TIMESTAMP, "
+        "day DATE GENERATED ALWAYS AS (date(at)), CONSTRAINT positive CHECK (id > 0)) USING opal"
+    )
+    assert lake.sql("DESCRIBE lake.rules")[4:] == [
+        ("# Column Default Values", "", ""),
+        ("a", "string", "'x'"),
+        ("# Generated Columns", "", ""),
+        ("day", "date", "date(at)"),
+        ("# Constraints", "", ""),
+        ("a", "NOT NULL", ""),
+        ("positive", "CHECK (id > 0)", ""),
+    ]
     with pytest.raises(InvalidInputError, match="no column 'no'"):
         lake.sql("DESCRIBE lake.t no")
     with pytest.raises(NotFoundError, match=r"lake\.none"):

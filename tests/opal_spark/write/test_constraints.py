@@ -39,7 +39,7 @@ def test_spark_rejects_rows_that_violate_constraints(spark: SparkSession, tmp_pa
     merge = table.merge(spark.createDataFrame(BAD[:2], DDL), on="t.sku = s.sku")
     with pytest.raises(InvalidInputError, match="column 'label' is null"):
         merge.when_not_matched_insert_all(where="s.price > 0").execute()
-    with pytest.raises(InvalidInputError, match=r"1 row .* violate the new constraints"):
+    with pytest.raises(InvalidInputError, match=r"1 row .* violates the new constraints"):
         table.alter([{"set_not_null": "price"}])
     assert table.delete(where="price IS NULL").counts["deleted"] == 1
     table.alter([{"set_not_null": "price"}])

@@ -1,6 +1,7 @@
 """Expressions: texts such as `amount * 2` that give a column its new values."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -93,6 +94,8 @@ def expression(given: object, target: Field, columns: Columns) -> Expression:
         typed = bind_value(tree, columns)
         _check_fits(typed, target)
     except FaultError as fault:
+        if not isinstance(given, str):
+            raise InvalidInputError(f"{VALUE.name} {text}: {fault.text}") from None
         raise invalid(VALUE, text, fault) from None
     return Expression(text=text, target=target, typed=typed)
 
@@ -126,8 +129,13 @@ def _misfit(typed: Typed, target: Field) -> FaultError:
     what = f"a value of type {typed.kind.shown}"
     if isinstance(typed, Constant):
         what = f"the {typed.kind.shown} {typed.value!r}"
+    advice = "write a value of that type"
+    if isinstance(typed, Constant) and isinstance(typed.value, datetime):
+        wants_zone = target.type == Atomic(name="timestamp")
+        has_zone = typed.value.tzinfo is not None
+        if wants_zone and not has_zone:
+            advice = "give it a time zone, such as tzinfo=UTC"
     return FaultError(
         0,
-        f"{what} does not fit column {target.name!r} of type {type_name(target.type)}; "
-        "write a value of that type",
+        f"{what} does not fit column {target.name!r} of type {type_name(target.type)}; {advice}",
     )

@@ -36,6 +36,9 @@ DELETES = Use(
     max_characters=MAX_CHARACTERS,
 )
 WHERE = Use(name="where", instead="filter the rows that are returned")
+ROWS_WHERE = Use(
+    name="where", instead="write the condition without it, or run the statement on Spark"
+)
 FILES_WHERE = Use(name="files_where", instead="leave it to the filter of the query")
 
 
