@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.data.columns import to_fields, to_physical
-from opal_lake.data.rejects import BAD, NOTES, ROW, UNCHANGED, json_texts
+from opal_lake.data.rejects import BAD, NOTES, ROW, UNCHANGED, json_texts, with_generated
 from opal_lake.data.spool import room_errors, spool
 from opal_lake.definition.key_hash import hash_keys, hashes_from_bytes
 from opal_lake.definition.schema import OFFSET, RESERVED_PREFIX, SEGMENT, Field
@@ -169,7 +169,9 @@ def _layers(
     """
     order = sort_order(own)
     ordered = own.take(order)
-    codes = partition_codes(rows.take(pa.array(positions[order])), spec)
+    partitioned = [column for column in spec.generated if column.field in spec.partition_by]
+    near = with_generated(rows.take(pa.array(positions[order])), partitioned)
+    codes = partition_codes(near, spec)
     # In the order of the rule. 3 columns are the halves of the key hash, and the delta
     equals_next = same_as_next(ordered, 3 + len(own.ties))
     equals_previous = np.append(False, equals_next[:-1])[: len(own)]

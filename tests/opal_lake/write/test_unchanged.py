@@ -48,6 +48,30 @@ def test_as_many_layers_as_allowed_keep_the_last_row(table: Table) -> None:
     ]
 
 
+def test_equal_rows_of_a_generated_partition_keep_the_last_row() -> None:
+    storage = MemoryStorage()
+    schema = SCHEMA.append(pa.field("upper", pa.string()))
+    layout = TableLayout(
+        keys=["id"], delta="at", partition_by=["upper"], generated={"upper": "upper(status)"}
+    )
+    create_on(storage, plan_spec(schema, layout))
+    rows = pa.table(
+        {
+            "id": [7, 7, 7],
+            "at": [5, 5, 5],
+            "status": ["b", "a", "b"],
+            "big": ["x", None, None],
+            "upper": pa.nulls(3, pa.string()),
+            "_opal_unchanged": [None, '["big"]', '["big"]'],
+        },
+        schema=schema.append(pa.field("_opal_unchanged", pa.string())),
+    )
+    table = table_on(storage)
+    ingest(table, lambda spec, number: rows, Ingest([], metadata="inline"))
+    (row,) = table.read().to_pylist()
+    assert (row["status"], row["big"]) == ("b", "x")
+
+
 def test_one_layer_more_is_an_error_that_names_the_delta_and_the_tie_break(table: Table) -> None:
     says = (
         r'equal in their delta \(\{"id": 7, "at": 5\}\), change between partitions of '
