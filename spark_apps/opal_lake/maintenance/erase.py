@@ -171,14 +171,17 @@ class Erasure:
             "run erase again when fewer jobs write"
         )
 
-    def _plan(self, base: Snapshot, since: int = 0) -> _Plan:
+    def _plan(self, base: Snapshot, since: int | None = None) -> _Plan:
         """Plan from the files of a version or, if none has the rows, from older files.
 
-        Only files that some version from `since` on names are searched.
+        Only files that some version from `since` on names are searched, by default from the last
+        erasure on: its cut deletes older files.
         """
         plan = self._search(base, [*base.files.values()])
         if plan.rows_by_file:
             return plan
+        if since is None:
+            since = _last_erasure(self.table, base) or 0
         return self._search(base, _replaced_files(self.table, base, since))
 
     def _search(self, base: Snapshot, files: Sequence[DataFile]) -> _Plan:

@@ -210,6 +210,16 @@ def test_older_files_stay_until_the_grace_has_passed() -> None:
     assert content(table) == [("bow", 1, 20)]
 
 
+def test_a_repeat_without_a_token_finishes_the_erasure() -> None:
+    table = shop.create(MemoryStorage())
+    table.ingest(*rows([("ax", 1, 10), ("bow", 1, 20)]), metadata="inline")
+    table.erase("sku = 'ax'")
+    assert table.erase("sku = 'ax'").counts["remaining_files"] > 0
+    assert table.snapshot_at().version == 2
+    assert table.erase("sku = 'ax'", grace="0s").counts["remaining_files"] == 0
+    assert folders_with(table.storage, (), "ax") == {}
+
+
 def test_an_erasure_of_nothing_changes_nothing() -> None:
     table = shop.create(MemoryStorage())
     table.ingest(*rows([("ax", 1, 10)]), metadata="inline")
