@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.errors import InvalidInputError
@@ -40,6 +41,7 @@ from opal_spark.spark_sql.run_rows import (
     run_replace_where,
     run_update,
 )
+from opal_spark.spark_sql.syntax import check_syntax
 from opal_spark.spark_sql.tables import TABLE_RUNNERS
 
 # What runs a statement that names an Opal table
@@ -63,11 +65,26 @@ def sql(spark: SparkSession, text: str, args: Given = None, token: str | None = 
             raise
         # Spark may know more of its own language
         return spark.sql(text, args)
-    return run(spark, statement, Arguments(args, statement.text), token)
+    return run(spark, statement, Arguments(args, statement.text), token, text)
 
 
-def run(spark: SparkSession, statement: Statement, args: Arguments, token: str | None) -> DataFrame:
-    """Run a statement that is parsed already."""
+def run(
+    spark: SparkSession, statement: Statement, args: Arguments, token: str | None, whole: str
+) -> DataFrame:
+    """Run a statement of the text `whole` that is parsed already."""
+    try:
+        return _run(spark, statement, args, token)
+    except ParseException:
+        changes_opal = is_on_opal(spark, statement, args)
+        if changes_opal or _reads_opal(spark, statement, args):
+            # Spark's error shows a text in which tables have other names
+            check_syntax(spark, statement, whole, is_on_opal=changes_opal)
+        raise
+
+
+def _run(
+    spark: SparkSession, statement: Statement, args: Arguments, token: str | None
+) -> DataFrame:
     check_runnable(spark, statement, args)
     changes_opal = is_on_opal(spark, statement, args)
     if not changes_opal and not _reads_opal(spark, statement, args):

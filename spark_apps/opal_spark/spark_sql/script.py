@@ -72,7 +72,7 @@ def run_script(
                     rows = job_frame(spark, earlier)
                 else:
                     arguments = Arguments(given, statement.text)
-                    rows = run(spark, statement, arguments, _token(step, token))
+                    rows = run(spark, statement, arguments, _token(step, token), text)
                 yield Step(
                     number=step.number, total=step.total, statement=statement.text, rows=rows
                 )

@@ -311,6 +311,10 @@ def test_a_setting_in_a_where_is_replaced_as_by_spark(shop: Lake) -> None:
         ("SELECT * FROM STREAM lake.shop.orders", "readStream"),
         ("CREATE VIEW v AS SELECT * FROM lake.shop.orders", "createOrReplaceTempView"),
         ("SELEC * FROM lake.shop.orders", "line 1, column 1: Spark's parser: Syntax error"),
+        (
+            "SELECT *\nFROM lake.shop.orders WHERE id = = 1",
+            "line 2, column 34: Spark's parser: Syntax error at or near '='",
+        ),
         ("GRANT SELECT ON lake.shop.orders TO u", "the page SQL of the reference"),
         ("CACHE TABLE lake.shop.orders", "not supported on Opal tables"),
         ("ANALYZE TABLE lake.shop.orders COMPUTE STATISTICS", "not supported on Opal tables"),
