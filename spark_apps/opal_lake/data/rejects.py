@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -153,8 +153,16 @@ def rejects_text(counts: Counter[str], examples: Iterable[object]) -> str:
     """Return the lines of a message: the number of rows for each reason, and examples."""
     lines = [f"  {count_text(number, 'row')}: {reason}" for reason, number in counts.most_common()]
     lines.append("for example:")
-    lines.extend(f"  {example}" for example in examples)
+    lines.extend(f"  {_example_text(example)}" for example in examples)
     return "\n".join(lines)
+
+
+def _example_text(example: object) -> str:
+    """Return a rejected row in one line: its values, its source and the reason."""
+    if not isinstance(example, Mapping):
+        return str(example)
+    source = f" of {example['source']}" if example.get("source") else ""
+    return f"{example['row']}{source}: {example['reason']}"
 
 
 def _row_texts(rows: pa.Table, keys: Sequence[str]) -> list[Any]:

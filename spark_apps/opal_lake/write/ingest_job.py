@@ -667,7 +667,7 @@ def _too_many(
 
 def _refusal(run: IngestRun, rejected: Counter[str], examples: Sequence[object]) -> str:
     if run.can_quarantine:
-        remedy = "use on_bad_rows='quarantine' (`opal ingest --quarantine`)"
+        remedy = "ingest the rows with on_bad_rows='quarantine' (`opal ingest --quarantine`)"
     else:
         remedy = "ingest the rows by OpalTable.ingest(rows, on_bad_rows='quarantine')"
     return (

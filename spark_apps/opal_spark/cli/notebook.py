@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHOWN_ROWS = 20
-_USAGE = "%%opal [-o NAME] [--arg NAME=EXPRESSION] [--limit N]"
+_USAGE = "%%opal [-o NAME] [--arg NAME=EXPRESSION] [--limit N] [--token TOKEN]"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -60,9 +60,10 @@ def _run_cell(ipython: Any, line: str, cell: str) -> None:
     parser.add_argument("-o", "--output")
     parser.add_argument("--arg", action="append", default=[])
     parser.add_argument("--limit", type=int, default=SHOWN_ROWS)
+    parser.add_argument("--token")
     options = parser.parse_args(shlex.split(line))
     arguments = _arguments(ipython, options.arg)
-    for step in run_script(_session(), cell, arguments):
+    for step in run_script(_session(), cell, arguments, options.token):
         if step.number == step.total and options.output is not None:
             ipython.user_ns[options.output] = step.rows
         else:

@@ -14,6 +14,14 @@ from opal_spark.spark_sql.arguments import Arguments, constant
 from opal_spark.table import OpalTable, SparkPlace
 
 SETTING = "spark.opal.catalog."
+# By the names of Iceberg's metadata tables
+_READ_INSTEAD = {
+    "history": "DESCRIBE HISTORY {catalog}.{table}",
+    "snapshots": "DESCRIBE HISTORY {catalog}.{table}",
+    "changes": "SELECT * FROM {catalog}.{table} CHANGES FROM VERSION 1",
+    "files": "CALL {catalog}.system.files('{table}')",
+    "partitions": "CALL {catalog}.system.files('{table}')",
+}
 
 
 def catalog(spark: SparkSession, name: str, root: str) -> Catalog:
@@ -107,6 +115,11 @@ def shown_name(name: TableName) -> str:
 def _hint(name: TableName) -> str:
     if name.path is not None:
         return ""
+    read_instead = _READ_INSTEAD.get(name.parts[-1].lower()) if len(name.parts) > 2 else None
+    if read_instead is not None:
+        catalog, *within = name.slice.text.split(".")[:-1]
+        table = ".".join(within)
+        return f". Of a table, write {read_instead.format(catalog=catalog, table=table)}"
     return ". Names of tables are folders, so that upper and lower case differ"
 
 

@@ -106,6 +106,12 @@ class Reads:
         if uri is None:
             return None
         name = reference.slice.text
+        after = reference.slice.end - self.statement.text.offset
+        if self.statement.text.text[after : after + 1] == "@":
+            raise InvalidInputError(
+                f"{name}@ is not a table; write {name} VERSION AS OF 1, or {name} TIMESTAMP AS OF "
+                "'2026-01-31'"
+            )
         if reference.options is not None:
             raise InvalidInputError(
                 f"{name} has WITH ({reference.options.text}): an Opal table has no options in SQL; "

@@ -11,6 +11,7 @@ from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.errors import InvalidInputError
+from opal_lake.sql.lexer import STRING, string_value, tokens
 from opal_lake.sql.names import OPAL
 from opal_lake.sql.parse import parse
 from opal_lake.sql.statements import (
@@ -100,6 +101,7 @@ def _run(
 def check_runnable(spark: SparkSession, statement: Statement, args: Arguments) -> None:
     """Raise InvalidInputError for a statement that nothing can run; read no table."""
     _refuse_unknown_catalogs(spark, statement)
+    _refuse_table_changes(spark, statement)
     if isinstance(statement, Query):
         return
     if is_on_opal(spark, statement, args):
@@ -139,6 +141,25 @@ def is_on_opal(spark: SparkSession, statement: Statement, args: Arguments) -> bo
         return True
     others = [getattr(statement, name, None) for name in ("namespace", "procedure")]
     return any(other and catalog_of(spark, other.parts) for other in others)
+
+
+def _refuse_table_changes(spark: SparkSession, statement: Statement) -> None:
+    """Raise InvalidInputError for Delta's function of changes on an Opal table."""
+    text = statement.text.text
+    if "table_changes" not in text.lower():
+        return
+    all_tokens = tokens(text, join_rows=True)
+    for function, bracket, argument in zip(
+        all_tokens, all_tokens[1:], all_tokens[2:], strict=False
+    ):
+        is_call = function.value == "TABLE_CHANGES" and bracket.value == "("
+        if is_call and argument.kind == STRING:
+            name = string_value(text, argument)
+            if catalog_of(spark, tuple(name.split("."))) is not None:
+                raise InvalidInputError(
+                    f"table_changes is not a function of Opal tables; write {name} CHANGES FROM "
+                    "VERSION 1 TO VERSION 2, in which both bounds are inclusive"
+                )
 
 
 def _tables_of(statement: Statement) -> list[TableName]:

@@ -260,5 +260,9 @@ def test_notebook_runs_cells(lake: Lake, capsys: pytest.CaptureFixture[str]) -> 
     )
     assert sorted(row.id for row in shell.user_ns["rows"].collect()) == [1, 2]
     assert shell.run_line_magic("opal", "SELECT 3 AS a").collect() == [(3,)]
+    for _ in range(2):
+        shell.run_cell_magic("opal", "--token day", "INSERT INTO lake.t (id) VALUES (1)")
+    assert lake.table("t").history()[0]["token"] == "day"
+    assert [commit["operation"] for commit in lake.table("t").history()].count("ingest") == 1
     with pytest.raises(InvalidInputError, match="--limit N"):
         shell.run_cell_magic("opal", "--no", "SELECT 1")

@@ -739,6 +739,8 @@ def test_get_returns_the_rows_of_the_keys(lake: Lake) -> None:
     expected = opal_spark.sql(lake.spark, "SELECT * FROM lake.t WHERE id = 2")
     assert rows.dtypes == expected.dtypes
     assert rows.collect() == expected.collect()
+    named = "CALL lake.system.read('t', columns => array('id', '_commit'))"
+    assert opal_spark.sql(lake.spark, named).columns == ["id", "_commit"]
     none = opal_spark.sql(lake.spark, "CALL lake.system.get('t', array(map('id', 9L)))")
     assert (none.dtypes, none.collect()) == (expected.dtypes, [])
 
