@@ -244,7 +244,8 @@ def test_failed_query_leaves_no_table(lake: Lake, query: str, message: str) -> N
     with pytest.raises(Exception, match=message) as raised:
         lake.sql(create + query)
     assert "latest" not in str(raised.value)
-    assert lake.sql("SHOW TABLES IN lake") == []
+    with pytest.raises(NotFoundError, match="does not exist, or is empty"):
+        lake.sql("SHOW TABLES IN lake")
     lake.sql("CREATE TABLE lake.a (id STRING PRIMARY KEY)")
     assert lake.table("a").read().column_names == ["id"]
 
