@@ -345,7 +345,7 @@ def _refuse_savepoints(head: Snapshot) -> None:
     if older:
         raise InvalidInputError(
             f"{head.storage.uri}: savepoints {savepoints_text(older)} keep versions that may show "
-            "the rows; release them with `opal release`, then erase again"
+            "the rows; release them (`opal savepoint TABLE NAME --release`), then erase again"
         )
 
 

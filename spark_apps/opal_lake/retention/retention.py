@@ -440,7 +440,7 @@ def _refuse_older_savepoints(head: Snapshot, erased: int) -> None:
         raise ConflictError(
             f"{head.storage.uri}: savepoints {savepoints_text(older)} were made before rows were "
             f"erased in version {erased}, and keep versions that may show the rows; release them "
-            "with `opal release`, then erase again"
+            "(`opal savepoint TABLE NAME --release`), then erase again"
         )
 
 

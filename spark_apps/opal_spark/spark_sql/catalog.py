@@ -11,7 +11,7 @@ from opal_lake.sql.names import Catalog, is_catalog_name, is_reserved, name_part
 from opal_lake.sql.statements import Names, TableName
 from opal_spark.engine.versions import check_session
 from opal_spark.spark_sql.arguments import Arguments, constant
-from opal_spark.table import OpalTable, SparkPlace
+from opal_spark.table import OpalTable
 
 SETTING = "spark.opal.catalog."
 # By the names of Iceberg's metadata tables
@@ -100,11 +100,6 @@ def open_table(spark: SparkSession, name: TableName, uri: str) -> OpalTable:
         return OpalTable.for_path(spark, uri)
     except NotFoundError as error:
         raise NotFoundError(f"{shown_name(name)}: {error}{_hint(name)}") from error
-
-
-def place_of(spark: SparkSession, uri: str) -> SparkPlace:
-    """Return the place of a table that may not exist."""
-    return SparkPlace(spark=spark, uri=uri)
 
 
 def shown_name(name: TableName) -> str:
