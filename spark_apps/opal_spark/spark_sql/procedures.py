@@ -116,6 +116,11 @@ def _named(
             )
         if name in given:
             raise InvalidInputError(f"CALL {statement.procedure} has {name} twice; give it once")
+        if name == "where" and value is None:
+            # As a condition NULL is met by no row, and as an argument it stands for all rows
+            raise InvalidInputError(
+                f"CALL {statement.procedure}: where is NULL; leave it out for all rows"
+            )
         given[name] = value
     return given
 

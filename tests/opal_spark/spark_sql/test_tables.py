@@ -722,6 +722,8 @@ def test_values_without_a_name_are_those_of_the_methods(small: Lake) -> None:
     assert small.sql("SELECT id FROM lake.shop.t ORDER BY id") == [(0,), (2,)]
     with pytest.raises(InvalidInputError, match="a condition is a text"):
         small.sql("CALL lake.system.delete('shop.t', 5)")
+    with pytest.raises(InvalidInputError, match="where is NULL; leave it out for all rows"):
+        small.sql("CALL lake.system.delete('shop.t', where => CAST(NULL AS STRING))")
 
 
 def test_get_returns_the_rows_of_the_keys(lake: Lake) -> None:
