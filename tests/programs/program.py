@@ -486,7 +486,8 @@ class Program(Evolution):
         discarded: list[int] = []
         ended: list[ModelRow] = []
         if replaced_key is not None:
-            if self._has_later_number():
+            # A job that ran again, and found nothing to replace any more, commits nothing
+            if self._has_later_number() or not self.new_versions():
                 before, number = self.now, self.next_number
             ended = self._ended_by(before, own, replaced_key)
             assert ended == self._ended_by(self.now, own, replaced_key), "it has to run again"
@@ -743,9 +744,13 @@ class Program(Evolution):
             for clause in statement.clauses:
                 if clause.values is not None or clause.action == "delete":
                     continue
-                # An overwrite also updates rows
-                is_filled = clause.action == "insert" and statement.region is None
-                if not all(is_filled and node.write is not None for node in absent):
+                if statement.on is None:
+                    # An insert or an overwrite, whose source is like that of an ingest
+                    is_filled = all(map(self.is_optional, absent))
+                else:
+                    has_defaults = all(node.write is not None for node in absent)
+                    is_filled = clause.action == "insert" and has_defaults
+                if absent and not is_filled:
                     raise RefusedError("the source lacks a column")
         written = rows_of_statement(state, statement, self.roles)
         if self.roles.delta is not None:
