@@ -421,7 +421,8 @@ def syntax_fault(spark: "SparkSession", text: str, *, is_known: bool) -> SyntaxF
     before = ""
     try:
         if not is_connect(spark):
-            spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001  # no public parser
+            java_session = spark._jsparkSession  # noqa: SLF001  # the parser has no public face
+            java_session.sessionState().sqlParser().parsePlan(text)
         elif is_known:
             before = "EXPLAIN "
             spark.sql(f"{before}{text}")

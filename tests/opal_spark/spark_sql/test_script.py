@@ -162,11 +162,11 @@ def test_name_of_a_table_may_be_computed_in_a_script_with_a_token(lake: Lake) ->
 
 
 def test_a_token_is_looked_up_by_the_operations_of_every_engine() -> None:
-    taken = [
-        {name for name, operation in operations_of(kind).items() if operation.token_argument}
-        for kind in (Table, OpalTable)
-    ]
-    assert taken[0] == taken[1]
+    assert verbs_with_token(Table) == verbs_with_token(OpalTable)
+
+
+def verbs_with_token(kind: type[Any]) -> set[str]:
+    return {name for name, operation in operations_of(kind).items() if operation.token_argument}
 
 
 def test_nothing_runs_if_a_statement_cannot_be_read(lake: Lake) -> None:
