@@ -78,6 +78,7 @@ class ArrowRows:
         """
         rows = self._table(spec)
         if not isinstance(self.given, pa.Table) and not self.given:
+            # Without a batch, the rows have the table's columns already
             return rows
         return whole_rows(rows, spec, ignores_new_columns=self.ignores_new_columns)
 

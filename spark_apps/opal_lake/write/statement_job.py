@@ -99,7 +99,7 @@ def run_statement(table: OpenTable, statement: StatementRun) -> JobResult:
             if attempt + 1 == statement.tries:
                 raise ConflictError(
                     f"the {statement.operation} ran {count_text(statement.tries, 'time')}, and "
-                    f"each time another job's commit came into its way: {error}"
+                    f"each time a commit of another job conflicted with it: {error}"
                 ) from error
     raise AssertionError
 
@@ -206,7 +206,7 @@ _FAULT_TEXTS = {
     ),
 }
 _OR_LATEST = ", or use duplicates='latest'"
-_OUTLASTED_DELETE = "with a later delta than `at`, so that they stay visible; give a later `at`"
+_OUTLASTED_DELETE = "with a later delta than `at`, which would stay visible; give a later `at`"
 
 
 def _commit(table: OpenTable, run: _Run) -> JobResult:

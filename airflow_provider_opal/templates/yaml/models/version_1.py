@@ -265,13 +265,18 @@ def _no_options() -> Options:
     return Options.model_validate({})
 
 
-class FileModel(Strict):
-    """Pipelines of tables on an Opal lake."""
+class _File(Strict):
+    """The keys of every file."""
 
     version: Literal[1] = Field(description="The version of this format.")
     defaults: Options = Field(
         default_factory=_no_options, description="Defaults for all pipelines of this file."
     )
+
+
+class FileModel(_File):
+    """Pipelines of tables on an Opal lake."""
+
     dags: Annotated[dict[DagId, DagModel], Field(min_length=1)] = Field(
         description="Pipelines by their id."
     )
@@ -283,13 +288,9 @@ class FileModel(Strict):
     )
 
 
-class MutationsFile(Strict):
+class MutationsFile(_File):
     """A file without pipelines of tables."""
 
-    version: Literal[1] = Field(description="The version of this format.")
-    defaults: Options = Field(
-        default_factory=_no_options, description="Defaults for all pipelines of this file."
-    )
     mutations: Annotated[dict[DagId, MutationModel], Field(min_length=1)] = Field(
         description="Mutations of folders by their id."
     )
@@ -298,13 +299,9 @@ class MutationsFile(Strict):
     )
 
 
-class ScriptsFile(Strict):
+class ScriptsFile(_File):
     """A file of scripts only."""
 
-    version: Literal[1] = Field(description="The version of this format.")
-    defaults: Options = Field(
-        default_factory=_no_options, description="Defaults for all pipelines of this file."
-    )
     scripts: Annotated[dict[DagId, ScriptModel], Field(min_length=1)] = Field(
         description="Scripts of SQL by their id."
     )
